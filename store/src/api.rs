@@ -12,6 +12,12 @@ use crate::block::BlockBuffer;
 #[serde(transparent)]
 pub struct VolumeId(pub u32);
 
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// The caller's word for a request; it comes back with the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestTag(pub u64);
@@ -64,12 +70,14 @@ pub struct DeviceIo {
 /// What a device is asked to do. Buffers go back with the answer, whatever it is.
 #[derive(Debug)]
 pub enum DeviceOp {
-    /// Fill all of the buffer from the device's block `block` on.
+    /// Fill the first `blocks` of the buffer.
     Read {
         /// The first block, counted from the device's start.
         block: u64,
         /// Where to.
         buffer: BlockBuffer,
+        /// How many blocks.
+        blocks: u32,
     },
     /// Write the first `blocks` of the buffer.
     Write {
@@ -86,14 +94,14 @@ pub enum DeviceOp {
 
 /// Why a device did not do as it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceError {
+pub enum PoolDeviceError {
     /// There is no space under the device: ENOSPC or EDQUOT of a pool's file.
     NoSpace,
     /// Anything else, by its errno.
     Failed(i32),
 }
 
-impl fmt::Display for DeviceError {
+impl fmt::Display for PoolDeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSpace => write!(f, "no space"),
@@ -104,12 +112,17 @@ impl fmt::Display for DeviceError {
 
 /// Devices that answer at once: for opening a pool, and for tests.
 pub trait PoolDevices {
-    /// Fills the buffer from the device's block `block` on.
+    /// Fills the first `blocks` blocks of the buffer from the device's block `block` on.
     ///
     /// # Errors
     /// If the device cannot.
-    fn read(&mut self, device: u8, block: u64, buffer: &mut BlockBuffer)
-    -> Result<(), DeviceError>;
+    fn read(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &mut BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), PoolDeviceError>;
 
     /// Writes the first `blocks` blocks of the buffer.
     ///
@@ -121,13 +134,13 @@ pub trait PoolDevices {
         block: u64,
         buffer: &BlockBuffer,
         blocks: u32,
-    ) -> Result<(), DeviceError>;
+    ) -> Result<(), PoolDeviceError>;
 
     /// Makes all that was written survive a power cut.
     ///
     /// # Errors
     /// If the device cannot.
-    fn sync(&mut self, device: u8) -> Result<(), DeviceError>;
+    fn sync(&mut self, device: u8) -> Result<(), PoolDeviceError>;
 }
 
 /// A change of the catalog. It is logged as JSON, so a field's name is part of the format.
@@ -195,10 +208,10 @@ pub enum PoolChange {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PoolError {
     /// There is no volume of this id.
-    #[error("there is no volume with the number {0:?}")]
+    #[error("the pool has no volume with the number {0}: list its volumes")]
     NoVolume(VolumeId),
-    /// The request is about a snapshot and changes blocks, or about a volume where a snapshot is needed.
-    #[error("{0:?} is {1}")]
+    /// The request changes blocks of a snapshot, or needs a snapshot and names a volume.
+    #[error("number {0} is {1}")]
     WrongKind(VolumeId, &'static str),
     /// The request reaches beyond the volume's end.
     #[error("the request reaches beyond the volume's end")]
@@ -213,9 +226,7 @@ pub enum PoolError {
     #[error("the pool has {0} already: remove some first")]
     TooMany(&'static str),
     /// The content of a block is not what was written: the medium has damaged or lost it.
-    #[error(
-        "block {block} is damaged on the medium: write it again, or restore it from a snapshot or backup"
-    )]
+    #[error("block {block} is damaged on the medium: write it again, or restore it from a backup")]
     Damaged {
         /// The block of the volume.
         block: u64,
@@ -227,7 +238,7 @@ pub enum PoolError {
     #[error(
         "a device of the pool failed ({0}): the pool takes no changes until it is opened again"
     )]
-    DeviceFailed(DeviceError),
+    DeviceFailed(PoolDeviceError),
     /// The pool is being closed.
     #[error("the pool is closed")]
     Closed,

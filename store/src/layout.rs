@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::api::DeviceError;
+use crate::api::PoolDeviceError;
 use crate::format::SuperblockError;
 
 /// A pool as it is made.
@@ -40,7 +40,7 @@ pub const CACHE_BLOCKS_MIN: usize = 512;
 
 /// Why a pool is not opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum OpenError {
+pub enum PoolOpenError {
     /// The devices are no pool, or are not all of it.
     #[error("{0}")]
     Devices(String),
@@ -58,7 +58,7 @@ pub enum OpenError {
         /// The device.
         device: u8,
         /// How.
-        error: DeviceError,
+        error: PoolDeviceError,
     },
     /// The log or the checkpoint is damaged in a way that no copy makes up for.
     #[error("{0}")]

@@ -5,63 +5,18 @@
 
 mod api;
 pub mod block;
+mod engine;
 pub mod format;
 mod layout;
+mod map;
 
 pub use api::{
-    Admission, DeviceError, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDevices, PoolError,
-    RequestTag, VolumeId,
+    Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
+    PoolError, RequestTag, VolumeId,
 };
-pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, OpenError, PoolLayout, PoolOptions};
-
-/// stub
-#[derive(Clone, Debug, Default)]
-pub struct PoolStatus {
-    /// stub
-    pub size_blocks: u64,
-    /// stub
-    pub used_blocks: u64,
-    /// stub
-    pub free_segments: u64,
-    /// stub
-    pub is_full: bool,
-    /// stub
-    pub no_space: bool,
-    /// stub
-    pub failed: Option<String>,
-}
-/// stub
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PoolVolumeKind {
-    /// stub
-    Volume,
-    /// stub
-    Snapshot,
-    /// stub
-    Removing,
-}
-/// stub
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolVolume {
-    /// stub
-    pub id: VolumeId,
-    /// stub
-    pub name: String,
-    /// stub
-    pub kind: PoolVolumeKind,
-    /// stub
-    pub of: Option<VolumeId>,
-    /// stub
-    pub parent: Option<VolumeId>,
-    /// stub
-    pub blocks: u64,
-    /// stub
-    pub at_s: u64,
-}
-impl PoolVolume {
-    /// stub
-    pub fn size_bytes(&self) -> u64 {
-        self.blocks * 4096
-    }
-}
+pub use engine::{
+    IO_BLOCKS_MAX, PoolCounters, PoolEngine, PoolStatus, RANGE_BLOCKS_MAX, SEGMENTS_MIN,
+    SegmentCounts, format_pool,
+};
+pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
+pub use map::{PoolVolume, PoolVolumeKind};

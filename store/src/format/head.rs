@@ -5,8 +5,9 @@ use thiserror::Error;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::place::{BlockPlace, SegmentId};
+use super::place::{BlockPlace, NO_SEGMENT, SEGMENT_BLOCKS_MAX, SegmentId};
 use super::record::{LogRecord, RECORD_BYTES};
+use super::superblock::{COUNT_MAX, MAP_STREAM, STREAMS};
 use crate::block::{BLOCK_BYTES, Block};
 
 /// The most blocks of payload of a row.
@@ -41,9 +42,11 @@ pub struct RowHead {
     pub salt: u64,
     /// The number of that opening.
     pub opening: u64,
-    /// The row's sequence, which no other row of the pool has.
+    /// The row's sequence: the rows of guests' writes and of moved pages are counted together over
+    /// the pool's life, those of the map by themselves in each opening.
     pub sequence: u64,
-    /// All rows up to this sequence were durable when this row was written.
+    /// All rows of guests' writes and moved pages up to this sequence were durable when this row
+    /// was written.
     pub durable: u64,
     /// The place of this head.
     pub place: BlockPlace,
@@ -51,7 +54,8 @@ pub struct RowHead {
     pub stream: u8,
     /// How many blocks of payload follow.
     pub payload: u8,
-    /// The segment in which the stream goes on when this one has fewer than two blocks left.
+    /// The segment in which the stream goes on when this one has fewer than two blocks left;
+    /// [`NO_SEGMENT`] for none.
     pub next: SegmentId,
     /// The stream's row before this one, if this opening wrote one.
     pub previous: Option<RowPosition>,
@@ -107,10 +111,12 @@ impl RowHead {
     /// Writes the head into `block`.
     ///
     /// # Panics
-    /// If it has more records or payload than a row has room for.
+    /// If it has more records or payload than a row has room for, or another payload than its
+    /// records have.
     pub fn encode(&self, uuid: &[u8; 16], block: &mut Block) {
         assert!(self.records.len() <= RECORDS_MAX && self.previous_records.len() <= RECORDS_MAX);
         assert!(usize::from(self.payload) <= ROW_PAYLOAD_MAX);
+        assert_eq!(payload_of(&self.records), usize::from(self.payload));
         let front = Front {
             magic: MAGIC.into(),
             crc: U64::ZERO,
@@ -158,30 +164,9 @@ impl RowHead {
         if digest.finalize() != front.crc.get() {
             return Err(HeadError::Damaged);
         }
-        let invalid = |field, value| HeadError::Invalid { field, value };
-        let counts = [usize::from(front.records), usize::from(front.previous_records)];
-        if let Some(&count) = counts.iter().find(|&&count| count > RECORDS_MAX) {
-            return Err(invalid("records", count as u64));
-        }
-        let mut records = rest.chunks_exact(RECORD_BYTES).map(|bytes| {
-            LogRecord::decode(bytes.try_into().expect("a record's bytes"))
-                .map_err(|error| invalid("kind of record", error.kind.into()))
-        });
-        let own = records.by_ref().take(counts[0]).collect::<Result<Vec<_>, _>>()?;
-        let previous_records = records.take(counts[1]).collect::<Result<Vec<_>, _>>()?;
-        let payload = own.iter().filter(|record| record.has_payload()).count();
-        if payload != usize::from(front.payload) || payload > ROW_PAYLOAD_MAX {
-            return Err(invalid("payload", front.payload.into()));
-        }
-        let previous = match front.has_previous {
-            0 => None,
-            _ => Some(RowPosition {
-                sequence: front.previous_sequence.get(),
-                place: BlockPlace::from_word(front.previous_place.get())
-                    .ok_or(invalid("previous place", front.previous_place.get()))?,
-                payload: front.previous_payload,
-            }),
-        };
+        let (records, previous_records) = front.records(rest)?;
+        let previous = front.previous(&previous_records)?;
+        front.check()?;
         Ok(Self {
             salt: front.salt.get(),
             opening: front.opening.get(),
@@ -192,8 +177,77 @@ impl RowHead {
             payload: front.payload,
             next: SegmentId(front.next.get()),
             previous,
-            records: own,
+            records,
             previous_records,
         })
+    }
+}
+
+fn payload_of(records: &[LogRecord]) -> usize {
+    records.iter().filter(|record| record.has_payload()).count()
+}
+
+fn ensure(holds: bool, field: &'static str, value: u64) -> Result<(), HeadError> {
+    if holds { Ok(()) } else { Err(HeadError::Invalid { field, value }) }
+}
+
+/// A head that passes has one encoding: these values, and zeroes behind the records.
+impl Front {
+    fn check(&self) -> Result<(), HeadError> {
+        let sequence = self.sequence.get();
+        ensure((1..=COUNT_MAX).contains(&sequence), "sequence", sequence)?;
+        let durable = self.durable.get();
+        // Rows of the map are counted apart; any other row is not durable before it is written.
+        let possible = self.stream == MAP_STREAM || durable < sequence;
+        ensure(possible && durable <= COUNT_MAX, "durable", durable)?;
+        ensure(usize::from(self.stream) < STREAMS, "stream", self.stream.into())?;
+        let segment = SegmentId(self.segment.get());
+        ensure(segment.is_possible(), "segment", segment.0.into())?;
+        let end = u32::from(self.block.get()) + 1 + u32::from(self.payload);
+        ensure(end <= SEGMENT_BLOCKS_MAX, "block", self.block.get().into())?;
+        let next = SegmentId(self.next.get());
+        ensure(next.0 == NO_SEGMENT || next.is_possible(), "next", next.0.into())
+    }
+
+    fn records(&self, bytes: &[u8]) -> Result<(Vec<LogRecord>, Vec<LogRecord>), HeadError> {
+        let (own, previous) = (usize::from(self.records), usize::from(self.previous_records));
+        ensure(own <= RECORDS_MAX, "records", own as u64)?;
+        ensure(previous <= RECORDS_MAX, "previous records", previous as u64)?;
+        let (used, unused) = bytes.split_at((own + previous) * RECORD_BYTES);
+        ensure(unused.iter().all(|&byte| byte == 0), "bytes behind the records", 1)?;
+        let mut records = Vec::with_capacity(own);
+        let mut previous_records = Vec::with_capacity(previous);
+        for (at, bytes) in used.chunks_exact(RECORD_BYTES).enumerate() {
+            let record = LogRecord::decode(bytes.try_into().expect("a record's bytes"));
+            let record = record.map_err(|error| HeadError::Invalid {
+                field: "kind of record",
+                value: error.kind.into(),
+            })?;
+            if at < own { &mut records } else { &mut previous_records }.push(record);
+        }
+        let payload = usize::from(self.payload);
+        ensure(payload <= ROW_PAYLOAD_MAX, "payload", payload as u64)?;
+        ensure(payload == payload_of(&records), "payload", payload as u64)?;
+        Ok((records, previous_records))
+    }
+
+    fn previous(&self, records: &[LogRecord]) -> Result<Option<RowPosition>, HeadError> {
+        let (sequence, place) = (self.previous_sequence.get(), self.previous_place.get());
+        let payload = usize::from(self.previous_payload);
+        ensure(self.has_previous <= 1, "has previous", self.has_previous.into())?;
+        ensure(payload <= ROW_PAYLOAD_MAX, "previous payload", payload as u64)?;
+        ensure(payload == payload_of(records), "previous payload", payload as u64)?;
+        if self.has_previous == 0 {
+            ensure(records.is_empty(), "previous records", records.len() as u64)?;
+            ensure(place == 0, "previous place", place)?;
+            ensure(sequence == 0, "previous sequence", sequence)?;
+            return Ok(None);
+        }
+        ensure((1..self.sequence.get()).contains(&sequence), "previous sequence", sequence)?;
+        let invalid = HeadError::Invalid { field: "previous place", value: place };
+        let place = BlockPlace::from_word(place).ok_or(invalid)?;
+        let end = usize::from(place.block) + 1 + payload;
+        ensure(end <= SEGMENT_BLOCKS_MAX as usize, "previous place", place.word())?;
+        Ok(Some(RowPosition { sequence, place, payload: self.previous_payload }))
     }
 }

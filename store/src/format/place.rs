@@ -13,6 +13,9 @@ pub const SEGMENTS_PER_DEVICE_MAX: u32 = 1 << 24;
 /// The most blocks of a segment: a block's index in its segment has 16 bits.
 pub const SEGMENT_BLOCKS_MAX: u32 = 1 << 16;
 
+/// The fewest blocks of a segment: a few rows, so that a stream gets on.
+pub const SEGMENT_BLOCKS_MIN: u32 = 8;
+
 /// "No segment", where a segment is named.
 pub const NO_SEGMENT: u32 = u32::MAX;
 
@@ -36,10 +39,16 @@ impl SegmentId {
     pub fn index(self) -> u32 {
         self.0 & (SEGMENTS_PER_DEVICE_MAX - 1)
     }
+
+    /// Whether some pool has such a segment: whether this one has it, its superblock says.
+    pub fn is_possible(self) -> bool {
+        usize::from(self.device()) < DEVICES_MAX
+    }
 }
 
 /// A block of a segment. In memory and on the medium it is one word: bit 63 is set for a place,
-/// bits 62 to 48 are 0, then the segment in 32 bits and the block in it in 16.
+/// bits 62 to 48 are 0, then the segment in 32 bits and the block in it in 16. A word can name a
+/// segment that this pool does not have; [`super::Superblock::has_segment`] says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockPlace {
     /// The segment.
@@ -58,8 +67,8 @@ impl BlockPlace {
 
     /// The place that a word names; `None` for a word that names none.
     pub fn from_word(word: u64) -> Option<Self> {
-        (word >> 48 == Self::USED >> 48)
-            .then_some(Self { segment: SegmentId((word >> 16) as u32), block: word as u16 })
+        let place = Self { segment: SegmentId((word >> 16) as u32), block: word as u16 };
+        (word >> 48 == Self::USED >> 48 && place.segment.is_possible()).then_some(place)
     }
 }
 

@@ -3,9 +3,17 @@
 use thiserror::Error;
 
 use super::place::BlockPlace;
+use crate::block::BLOCK_BYTES;
 
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 40;
+
+/// The most blocks of a record [`LogRecord::Zero`]. They lie in an aligned group of as many, so
+/// that one record needs few blocks of the page table.
+pub const ZERO_BLOCKS_MAX: u64 = 64;
+
+/// The highest number of a page; 0 is none.
+pub const NUMBER_MAX: u64 = (1 << 40) - 1;
 
 /// Which of the two page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,7 +44,8 @@ pub enum LogRecord {
         /// The page's check.
         crc: u64,
     },
-    /// Blocks of a volume read as zeroes from here on. They lie in one leaf. No payload.
+    /// Blocks of a volume read as zeroes from here on. They lie in an aligned group of
+    /// [`ZERO_BLOCKS_MAX`]. No payload.
     Zero {
         /// The volume.
         volume: u32,
@@ -68,6 +77,8 @@ pub enum LogRecord {
         bytes: u16,
         /// The payload's check.
         crc: u64,
+        /// The second of two equal records, which counts if the first one's payload is damaged.
+        is_copy: bool,
     },
     /// The removal of a snapshot is done with its blocks below `block`. No payload.
     Removal {
@@ -139,7 +150,9 @@ impl LogRecord {
                 raw = Raw { kind: 3, number, crc, place: from.word(), ..raw };
             }
             Self::Lost { number, from } => raw = Raw { kind: 4, number, place: from.word(), ..raw },
-            Self::Change { bytes, crc } => raw = Raw { kind: 5, blocks: bytes, crc, ..raw },
+            Self::Change { bytes, crc, is_copy } => {
+                raw = Raw { kind: 5, flag: u8::from(is_copy), blocks: bytes, crc, ..raw };
+            }
             Self::Removal { snapshot, block } => {
                 raw = Raw { kind: 6, volume: snapshot, block, ..raw }
             }
@@ -167,7 +180,7 @@ impl LogRecord {
             2 => Self::Zero { volume, block, blocks: raw.blocks },
             3 => Self::Move { number, crc, from: place()? },
             4 => Self::Lost { number, from: place()? },
-            5 => Self::Change { bytes: raw.blocks, crc },
+            5 => Self::Change { bytes: raw.blocks, crc, is_copy: raw.flag == 1 },
             6 => Self::Removal { snapshot: volume, block },
             7 => Self::Node { number, crc },
             8 => Self::Table {
@@ -184,7 +197,23 @@ impl LogRecord {
             _ => return Err(wrong),
         };
         // A field that the kind does not have is 0: there is one encoding of each record.
-        if record.encode() == *bytes { Ok(record) } else { Err(wrong) }
+        if record.is_possible() && record.encode() == *bytes { Ok(record) } else { Err(wrong) }
+    }
+
+    fn is_possible(&self) -> bool {
+        match *self {
+            Self::Write { number, .. }
+            | Self::Move { number, .. }
+            | Self::Lost { number, .. }
+            | Self::Node { number, .. } => (1..=NUMBER_MAX).contains(&number),
+            Self::Zero { block, blocks, .. } => {
+                blocks > 0 && block % ZERO_BLOCKS_MAX + u64::from(blocks) <= ZERO_BLOCKS_MAX
+            }
+            Self::Change { bytes, .. } => usize::from(bytes) <= BLOCK_BYTES,
+            // An index is shifted by one bit in the check.
+            Self::Table { index, .. } => index <= NUMBER_MAX,
+            Self::Removal { .. } | Self::State { .. } => true,
+        }
     }
 }
 

@@ -6,9 +6,10 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::place::{
-    DEVICES_MAX, NO_SEGMENT, PageEntry, SEGMENT_BLOCKS_MAX, SEGMENTS_PER_DEVICE_MAX,
+    BlockPlace, DEVICES_MAX, NO_SEGMENT, PageEntry, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN,
+    SEGMENTS_PER_DEVICE_MAX, SegmentId,
 };
-use crate::block::Block;
+use crate::block::{BLOCK_BYTES, Block};
 
 /// The version of this format. A pool of another version is refused.
 pub const FORMAT_VERSION: u32 = 1;
@@ -19,6 +20,14 @@ pub const DEVICE_HEADER_BLOCKS: u64 = 16;
 /// Streams of rows: guests' writes, moved pages, and pages of the map. Each has its own segments,
 /// because what dies together is cheap to collect.
 pub const STREAMS: usize = 3;
+
+/// The stream of the map's pages. Its rows have a count of their own, because recovery does not
+/// apply them.
+pub const MAP_STREAM: u8 = 2;
+
+/// The highest count that a medium may have, of openings, checkpoints and rows: the next ones of a
+/// pool that a hostile medium describes are numbers as well.
+pub const COUNT_MAX: u64 = 1 << 62;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"vrioPool");
 
@@ -142,7 +151,8 @@ pub enum SuperblockError {
     Damaged,
     /// The superblock is of another version.
     #[error(
-        "the pool has the format {found}, and this program reads {FORMAT_VERSION}: use the program that made it"
+        "the pool has the format {found}, and this program reads {FORMAT_VERSION}: \
+         use the program that made it"
     )]
     Version {
         /// The version of the pool.
@@ -205,19 +215,61 @@ impl Superblock {
         Ok(found)
     }
 
+    /// Whether the pool has this segment.
+    pub fn has_segment(&self, segment: SegmentId) -> bool {
+        let device = usize::from(segment.device());
+        device < usize::from(self.devices)
+            && segment.index() < self.device_table[device].segments.get()
+    }
+
+    /// Whether the pool has this block.
+    pub fn has_place(&self, place: BlockPlace) -> bool {
+        self.has_segment(place.segment) && u32::from(place.block) < self.segment_blocks.get()
+    }
+
     fn check(&self) -> Result<(), SuperblockError> {
-        let ensure = |holds, field, value: u64| {
-            if holds { Ok(()) } else { Err(SuperblockError::Invalid { field, value }) }
-        };
         let blocks = self.segment_blocks.get();
-        ensure((8..=SEGMENT_BLOCKS_MAX).contains(&blocks), "segment_blocks", blocks.into())?;
+        let possible = (SEGMENT_BLOCKS_MIN..=SEGMENT_BLOCKS_MAX).contains(&blocks);
+        ensure(possible, "segment_blocks", blocks.into())?;
         let devices = usize::from(self.devices);
         ensure((1..=DEVICES_MAX).contains(&devices), "devices", devices as u64)?;
         ensure(self.device < self.devices, "device", self.device.into())?;
         for device in &self.device_table[..devices] {
             let segments = device.segments.get();
-            ensure(segments < SEGMENTS_PER_DEVICE_MAX, "segments", segments.into())?;
+            ensure(segments <= SEGMENTS_PER_DEVICE_MAX, "segments", segments.into())?;
+        }
+        ensure(self.opening.get() <= COUNT_MAX, "opening", self.opening.get())?;
+        ensure(self.checkpoint.get() <= COUNT_MAX, "checkpoint", self.checkpoint.get())?;
+        ensure(self.sequence.get() <= COUNT_MAX, "sequence", self.sequence.get())?;
+        self.check_state()?;
+        self.streams.iter().try_for_each(|stream| self.check_stream(stream))
+    }
+
+    fn check_state(&self) -> Result<(), SuperblockError> {
+        let devices = &self.device_table[..usize::from(self.devices)];
+        let pool: u64 = devices.iter().map(|device| u64::from(device.segments.get())).sum();
+        let bytes = self.state_bytes.get();
+        let most = pool * u64::from(self.segment_blocks.get()) * BLOCK_BYTES as u64;
+        ensure(bytes <= most, "state_bytes", bytes)?;
+        for entry in &self.state {
+            let there = entry.place().is_some_and(|place| self.has_place(place));
+            let right = if bytes == 0 { entry.is_free() } else { there };
+            ensure(right, "state", entry.place.get())?;
         }
         Ok(())
     }
+
+    fn check_stream(&self, stream: &StreamPosition) -> Result<(), SuperblockError> {
+        let block = stream.block.get();
+        ensure(block <= self.segment_blocks.get(), "block of a stream", block.into())?;
+        for segment in [stream.segment.get(), stream.next.get()] {
+            let right = segment == NO_SEGMENT || self.has_segment(SegmentId(segment));
+            ensure(right, "segment of a stream", segment.into())?;
+        }
+        Ok(())
+    }
+}
+
+fn ensure(holds: bool, field: &'static str, value: u64) -> Result<(), SuperblockError> {
+    if holds { Ok(()) } else { Err(SuperblockError::Invalid { field, value }) }
 }

@@ -2,6 +2,8 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
+use super::record::LogRecord;
+
 /// The kind of a block that has a check: a block of one kind never passes for one of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagDomain {
@@ -43,4 +45,23 @@ pub fn tag_crc(uuid: &[u8; 16], domain: TagDomain, number: u64, sequence: u64, p
     digest.update(&front);
     digest.update(page);
     digest.finalize()
+}
+
+/// The domain and the number in the check of a record's payload. The blocks of the two page tables
+/// have numbers of their own, and so do the blocks of a checkpoint's state and of its index.
+pub fn tag_of(record: &LogRecord) -> (TagDomain, u64) {
+    match *record {
+        LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
+            (TagDomain::Data, number)
+        }
+        LogRecord::Node { number, .. } => (TagDomain::Node, number),
+        LogRecord::Table { kind, level, index, .. } => {
+            (TagDomain::Table(level), index << 1 | kind as u64)
+        }
+        LogRecord::State { index, .. } => (TagDomain::State, index),
+        LogRecord::Change { .. }
+        | LogRecord::Zero { .. }
+        | LogRecord::Lost { .. }
+        | LogRecord::Removal { .. } => (TagDomain::Change, 0),
+    }
 }

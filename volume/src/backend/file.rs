@@ -34,6 +34,8 @@ pub use configured::FileBackend;
 pub use open::{FileError, FileOptions, LOCK_TIMEOUT};
 pub use shared::FileCounters;
 
+pub(super) use open::{LockedFile, lock};
+
 use channel::FileChannel;
 use shared::FileShared;
 

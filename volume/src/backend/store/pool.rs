@@ -1,233 +1,422 @@
-//! A stand-in until the pool is here.
+//! A pool that is open.
 
-use std::os::fd::BorrowedFd;
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use sidecore::CounterText;
-use store::{PoolChange, PoolError, PoolStatus, PoolVolume, PoolVolumeKind, VolumeId};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::rand::{GetRandomFlags, getrandom};
+use sidecore::{CounterText, now_ns};
+use store::block::BLOCK_BYTES;
+use store::{
+    Admission, CACHE_BLOCKS_MIN, PoolChange, PoolEngine, PoolError, PoolOptions, PoolStatus,
+    PoolVolume, VolumeId,
+};
 
-use crate::backend::MemoryVolume;
-use crate::backend::kind::{BackendNeeds, BackendVolume, Opening};
+use super::create::{self, PoolPlan};
+use super::devices::PoolFiles;
+use super::drive::{Drive, LaneTag};
+use super::error::StorePoolError;
+use super::ring::StoreRing;
+use super::signs::PoolSigns;
+use super::thread as driver;
+use super::volume::VolumeSigns;
+use crate::backend::file::LOCK_TIMEOUT;
+use crate::backend::kind::BackendNeeds;
 use crate::size::Size;
-use crate::volume::{Channel, OpenArguments, OpenError, Volume, VolumeInfo};
 
-/// A ring.
-#[derive(Debug)]
-pub struct StoreRing;
+/// How long a pool may take to complete its last requests and write its last checkpoint.
+const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
-impl StoreRing {
-    /// A ring.
-    ///
-    /// # Errors
-    /// Never.
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self)
-    }
-}
+/// How long a change waits for a pool that takes none, because it has no space for a row.
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Settings.
-#[derive(Clone, Copy, Debug)]
+/// How often a control thread looks for the end of its request: far below the time of a sync.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+/// Rounds of the pool's thread before others may have the lock.
+const ROUNDS_MAX: u32 = 64;
+
+/// How a pool is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// Memory.
+    /// The most memory for pages of the map.
     pub memory_bytes: u64,
-    /// Log.
+    /// The length of the log after which a checkpoint begins: it bounds the time of an opening.
     pub log_bytes: u64,
 }
 
-/// A plan.
-#[derive(Clone, Debug)]
-pub struct PoolPlan {
-    /// Paths.
-    pub paths: Vec<PathBuf>,
-    /// Size.
-    pub size_bytes: Option<u64>,
-    /// Segment.
-    pub segment_bytes: u64,
-    /// Force.
-    pub force: bool,
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self { memory_bytes: 64 << 20, log_bytes: 1 << 30 }
+    }
 }
 
-/// Segment.
-pub const SEGMENT_BYTES: u64 = 32 << 20;
-
-/// Errors.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StorePoolError(pub String);
-
-/// A pool.
+/// A pool of devices that is open: volumes are opened in it.
 #[derive(Debug)]
 pub struct StorePool {
+    inside: Arc<PoolInside>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the pool's thread and the channels share.
+pub(super) struct PoolInside {
     name: String,
     paths: Vec<PathBuf>,
-    all: Mutex<Vec<PoolVolume>>,
+    settings: StoreSettings,
+    uuid: [u8; 16],
+    direct: bool,
+    pub(super) signs: Arc<PoolSigns>,
+    drive: Mutex<Drive>,
+    /// The ring's eventfd, once more.
+    ring_event: OwnedFd,
+    /// Numbers of control threads' requests.
+    numbers: AtomicU32,
+    /// The sizes of volumes that were opened.
+    sizes: Mutex<HashMap<VolumeId, Size>>,
+    /// The volumes that are told of a failure.
+    volumes: Mutex<Vec<Weak<VolumeSigns>>>,
+}
+
+impl fmt::Debug for PoolInside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolInside").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl StorePool {
-    /// Needs.
-    pub const NEEDS: BackendNeeds = BackendNeeds { uring: false, calls: &[libc::SYS_fallocate] };
-    /// Counters.
+    /// A pool has an io_uring of its own ([`StoreRing`]), and the sidecores need none for it.
+    pub const NEEDS: BackendNeeds = BackendNeeds {
+        uring: false,
+        // Opening it syncs its devices.
+        calls: &[libc::SYS_fdatasync],
+    };
+
+    /// Its counters.
     pub const COUNTERS: &'static [CounterText] = &[];
 
-    /// Creates.
+    /// Makes a pool: files are made and get all of their space, block devices are taken as they
+    /// are.
     ///
     /// # Errors
-    /// Some.
+    /// [`StorePoolError`] says what is wrong and the way out.
     pub fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
-        let _ = plan;
-        Ok(())
+        create::create(plan)
     }
 
-    /// Opens.
+    /// Opens a pool: locks its devices, which may be named in any order, and reads its log. Waits
+    /// for the locks, so this is for control threads only.
     ///
     /// # Errors
-    /// Some.
+    /// [`StorePoolError`] says what is wrong and the way out.
     pub fn open(
         name: &str,
         paths: &[PathBuf],
-        _settings: StoreSettings,
-        _ring: StoreRing,
+        settings: StoreSettings,
+        ring: StoreRing,
     ) -> Result<Arc<Self>, StorePoolError> {
-        if let Some(missing) = paths.iter().find(|path| !path.exists()) {
-            return Err(StorePoolError(format!("{missing:?} is not there")));
-        }
-        let all = Mutex::default();
-        Ok(Arc::new(Self { name: name.to_owned(), paths: paths.to_vec(), all }))
+        Self::open_within(name, paths, settings, ring, LOCK_TIMEOUT)
     }
 
-    /// Name.
+    pub(super) fn open_within(
+        name: &str,
+        paths: &[PathBuf],
+        settings: StoreSettings,
+        ring: StoreRing,
+        lock_timeout: Duration,
+    ) -> Result<Arc<Self>, StorePoolError> {
+        let system = |what| {
+            move |source| StorePoolError::System { path: name.into(), what, r#source: source }
+        };
+        let mut files = PoolFiles::open(paths, lock_timeout)?;
+        let engine = open_engine(name, &mut files, settings)?;
+        let signs = Arc::new(PoolSigns::new().map_err(system("make an eventfd"))?);
+        let (uuid, direct) = (files.uuid, files.direct);
+        let ring_event = ring.event().try_clone_to_owned().map_err(system("copy an eventfd"))?;
+        let inside = Arc::new(PoolInside {
+            name: name.to_owned(),
+            paths: paths.to_vec(),
+            settings,
+            uuid,
+            direct,
+            drive: Mutex::new(Drive::new(engine, files, ring, Arc::clone(&signs))),
+            signs,
+            ring_event,
+            numbers: AtomicU32::new(0),
+            sizes: Mutex::default(),
+            volumes: Mutex::default(),
+        });
+        let pool = Self { inside: Arc::clone(&inside), thread: Mutex::new(None) };
+        let started = thread::Builder::new()
+            .name(format!("pool-{name}"))
+            .spawn(move || driver::run(&inside))
+            .map_err(system("start the pool's thread"))?;
+        *pool.thread.lock() = Some(started);
+        Ok(Arc::new(pool))
+    }
+
+    /// Its name on the node.
     pub fn name(&self) -> &str {
+        &self.inside.name
+    }
+
+    /// Its devices, as they were named.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.inside.paths
+    }
+
+    /// Its UUID.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.inside.uuid
+    }
+
+    /// Whether all of its devices are used around the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.inside.direct
+    }
+
+    /// How it is.
+    pub fn status(&self) -> PoolStatus {
+        self.inside.drive.lock().status()
+    }
+
+    /// Its volumes and snapshots.
+    pub fn volumes(&self) -> Vec<PoolVolume> {
+        self.inside.drive.lock().volumes()
+    }
+
+    /// Gives its counters, by their names.
+    pub fn counted(&self, _put: &mut dyn FnMut(&str, u64)) {}
+
+    /// Changes its volumes. The change is durable when this returns; waits for the devices, so this
+    /// is for control threads only.
+    ///
+    /// # Errors
+    /// [`PoolError`]: nothing was changed, unless a device has failed.
+    pub fn change(&self, change: PoolChange) -> Result<VolumeId, PoolError> {
+        let changed = self.inside.change(&change)?;
+        self.inside.follow_sizes();
+        Ok(changed)
+    }
+
+    /// Stops it for a successor or another opening: requests that were taken are completed, a last
+    /// checkpoint is written, and the devices are unlocked. Requests of channels wait until
+    /// [`Self::go_on`].
+    ///
+    /// # Errors
+    /// When the devices do not complete in time. Then it takes no requests either.
+    pub fn stop(&self) -> Result<(), String> {
+        self.inside.stop().map_err(|error| error.to_string())
+    }
+
+    /// Goes on after [`Self::stop`].
+    ///
+    /// # Errors
+    /// As [`Self::open`], also when a device has failed before: what was acknowledged may be lost,
+    /// so its volumes must be opened anew as well.
+    pub fn go_on(&self) -> Result<(), StorePoolError> {
+        self.inside.go_on()
+    }
+
+    /// Closes it for good, with a last checkpoint. Requests are errors from then on. Without this
+    /// call, as after a crash, the next opening reads the log instead.
+    pub fn close(&self) {
+        if let Err(error) = self.inside.stop() {
+            tracing::error!(pool = self.name(), %error, "the pool is closed without a checkpoint; \
+                its next opening reads the log and loses nothing that was flushed");
+        }
+        self.end();
+    }
+
+    fn end(&self) {
+        self.inside.signs.set_closed();
+        if let Some(thread) = self.thread.lock().take() {
+            // The thread has no code that panics for others' mistakes.
+            let _ = thread.join();
+        }
+    }
+
+    pub(super) fn inside(&self) -> &Arc<PoolInside> {
+        &self.inside
+    }
+}
+
+impl Drop for StorePool {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn open_engine(
+    name: &str,
+    files: &mut PoolFiles,
+    settings: StoreSettings,
+) -> Result<PoolEngine, StorePoolError> {
+    let mut salt = [0; 8];
+    getrandom(&mut salt, GetRandomFlags::empty()).map_err(|error| StorePoolError::System {
+        path: name.into(),
+        what: "get random numbers",
+        r#source: error.into(),
+    })?;
+    let block_bytes = BLOCK_BYTES as u64;
+    let cache_blocks = usize::try_from(settings.memory_bytes / block_bytes).unwrap_or(usize::MAX);
+    let options = PoolOptions {
+        cache_blocks: cache_blocks.max(CACHE_BLOCKS_MIN),
+        log_blocks_max: (settings.log_bytes / block_bytes).max(1),
+    };
+    let sizes_blocks = files.sizes_blocks().to_vec();
+    PoolEngine::open(files, &sizes_blocks, options, u64::from_le_bytes(salt), now_ns())
+        .map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })
+}
+
+impl PoolInside {
+    /// The lock, if no other thread has it.
+    pub(super) fn try_drive(&self) -> Option<MutexGuard<'_, Drive>> {
+        self.drive.try_lock()
+    }
+
+    /// The lock, for control threads.
+    pub(super) fn lock_drive(&self) -> MutexGuard<'_, Drive> {
+        self.drive.lock()
+    }
+
+    pub(super) fn ring_event(&self) -> BorrowedFd<'_> {
+        self.ring_event.as_fd()
+    }
+
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Paths.
-    pub fn paths(&self) -> &[PathBuf] {
-        &self.paths
+    pub(super) fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
     }
 
-    /// Status.
-    pub fn status(&self) -> PoolStatus {
-        PoolStatus::default()
-    }
-
-    /// Volumes.
-    pub fn volumes(&self) -> Vec<PoolVolume> {
-        self.all.lock().clone()
-    }
-
-    /// Counters.
-    pub fn counted(&self, _put: &mut dyn FnMut(&str, u64)) {}
-
-    /// Changes.
-    ///
-    /// # Errors
-    /// Some.
-    pub fn change(&self, change: PoolChange) -> Result<VolumeId, PoolError> {
-        let mut all = self.all.lock();
-        let id = VolumeId(all.len() as u32 + 1);
-        let (kind, of, parent, at_s) = (PoolVolumeKind::Volume, None, None, 0);
-        match change {
-            PoolChange::Create { name, blocks } => {
-                all.push(PoolVolume { id, name, kind, of, parent, blocks, at_s });
+    /// Some rounds of the pool's thread. Gives whether it should go on at once; if not, the devices
+    /// signal their answers.
+    pub(super) fn work(&self) -> bool {
+        let Some(mut drive) = self.try_drive() else { return true };
+        drive.stop_signals();
+        for _ in 0..ROUNDS_MAX {
+            if drive.round(now_ns()) {
+                continue;
             }
-            PoolChange::Snapshot { volumes, name, at_s } => {
-                for of in volumes {
-                    let id = VolumeId(all.len() as u32 + 1);
-                    let blocks = all[of.0 as usize - 1].blocks;
-                    let (kind, name, of) = (PoolVolumeKind::Snapshot, name.clone(), Some(of));
-                    all.push(PoolVolume { id, name, kind, of, parent, blocks, at_s });
-                }
-            }
-            PoolChange::Clone { snapshot, name } => {
-                let blocks = all[snapshot.0 as usize - 1].blocks;
-                let parent = Some(snapshot);
-                all.push(PoolVolume { id, name, kind, of, parent, blocks, at_s });
-            }
-            PoolChange::Resize { volume, blocks } => all[volume.0 as usize - 1].blocks = blocks,
-            PoolChange::Rename { volume, name } => all[volume.0 as usize - 1].name = name,
-            PoolChange::Remove { volume } => {
-                all[volume.0 as usize - 1].kind = PoolVolumeKind::Removing;
-            }
-            PoolChange::Rollback { .. } | PoolChange::Clear { .. } => {}
+            drive.ask_for_signals();
+            return drive.round(now_ns()) || drive.has_own_work();
         }
-        Ok(id)
+        true
     }
 
-    /// Closes.
-    pub fn close(&self) {}
+    /// Tells the volumes of a device that has failed.
+    pub(super) fn note_failure(&self) {
+        if self.signs.has_failed() {
+            let volumes: Vec<_> = self.volumes.lock().drain(..).collect();
+            volumes.into_iter().filter_map(|it| it.upgrade()).for_each(|it| it.fail(&self.name));
+        }
+    }
 
-    /// Stops.
-    ///
-    /// # Errors
-    /// Some.
-    pub fn stop(&self) -> Result<(), String> {
+    /// The size of a volume, which all that open it share; `None` when it is not there.
+    pub(super) fn size_of(&self, id: VolumeId) -> Option<(PoolVolume, Size)> {
+        let volume = self.lock_drive().volumes().into_iter().find(|volume| volume.id == id)?;
+        let bytes = volume.blocks * BLOCK_BYTES as u64;
+        let size = self.sizes.lock().entry(id).or_insert_with(|| Size::new(bytes)).clone();
+        size.set(bytes);
+        Some((volume, size))
+    }
+
+    /// A volume that is told when a device fails.
+    pub(super) fn watch(&self, signs: &Arc<VolumeSigns>) {
+        let mut volumes = self.volumes.lock();
+        volumes.retain(|volume| volume.strong_count() > 0);
+        volumes.push(Arc::downgrade(signs));
+    }
+
+    fn follow_sizes(&self) {
+        let volumes = self.lock_drive().volumes();
+        let mut sizes = self.sizes.lock();
+        sizes.retain(|id, _| volumes.iter().any(|volume| volume.id == *id));
+        for volume in volumes {
+            if let Some(size) = sizes.get(&volume.id) {
+                size.set(volume.blocks * BLOCK_BYTES as u64);
+            }
+        }
+    }
+
+    pub(super) fn change(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
+        let number = self.numbers.fetch_add(1, Relaxed);
+        let tag = LaneTag::control(number).to_tag();
+        let began = Instant::now();
+        loop {
+            let mut drive = self.lock_drive();
+            let engine = drive.engine().ok_or(PoolError::Closed)?;
+            if engine.change(tag, change.clone()) == Admission::Taken {
+                break;
+            }
+            drive.round(now_ns());
+            drop(drive);
+            if began.elapsed() >= CHANGE_TIME_MAX {
+                return Err(PoolError::Invalid(format!(
+                    "the pool took no change within {} s: it has no space, or its devices are \
+                     stuck; remove snapshots or volumes, or look at the devices",
+                    CHANGE_TIME_MAX.as_secs()
+                )));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        loop {
+            let mut drive = self.lock_drive();
+            drive.round(now_ns());
+            if let Some(ended) = drive.take_changed(number) {
+                return ended;
+            }
+            drop(drive);
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn stop(&self) -> Result<(), StorePoolError> {
+        self.signs.set_stopped(true);
+        let began = Instant::now();
+        if let Some(engine) = self.lock_drive().engine() {
+            engine.close();
+        }
+        loop {
+            let mut drive = self.lock_drive();
+            let moved = drive.round(now_ns());
+            if drive.has_closed() {
+                drive.halt();
+                return Ok(());
+            }
+            drop(drive);
+            if began.elapsed() >= STOP_TIME_MAX {
+                let (pool, waited_s) = (self.name.clone(), STOP_TIME_MAX.as_secs());
+                return Err(StorePoolError::Stuck { pool, waited_s });
+            }
+            if !moved {
+                thread::sleep(LOOK_AGAIN);
+            }
+        }
+    }
+
+    fn go_on(&self) -> Result<(), StorePoolError> {
+        if self.signs.has_failed() {
+            return Err(StorePoolError::Failed { pool: self.name.clone() });
+        }
+        if self.lock_drive().engine().is_some() {
+            // It did not stop in time, and its engine takes no more requests.
+            self.stop()?;
+        }
+        let mut files = PoolFiles::open(&self.paths, LOCK_TIMEOUT)?;
+        let engine = open_engine(&self.name, &mut files, self.settings)?;
+        self.lock_drive().resume(engine, files);
+        self.signs.set_stopped(false);
+        self.follow_sizes();
         Ok(())
-    }
-
-    /// Goes on.
-    ///
-    /// # Errors
-    /// Some.
-    pub fn go_on(&self) -> Result<(), StorePoolError> {
-        Ok(())
-    }
-}
-
-/// A volume.
-#[derive(Debug)]
-pub struct StoreVolume {
-    pool: Arc<StorePool>,
-    id: VolumeId,
-    memory: MemoryVolume,
-}
-
-impl StoreVolume {
-    /// Counters.
-    pub const COUNTERS: &'static [CounterText] = &[];
-
-    /// Opens.
-    ///
-    /// # Errors
-    /// Some.
-    pub fn open(
-        pool: &Arc<StorePool>,
-        id: VolumeId,
-        opening: &Opening<'_>,
-    ) -> Result<Self, String> {
-        let _ = opening;
-        let size = pool.volumes()[id.0 as usize - 1].size_bytes();
-        let memory = MemoryVolume::with_incarnation(size, Default::default());
-        let memory = memory.map_err(|error| error.to_string())?;
-        Ok(Self { pool: Arc::clone(pool), id, memory })
-    }
-}
-
-impl Volume for StoreVolume {
-    fn info(&self) -> VolumeInfo {
-        VolumeInfo { volatile: false, ..self.memory.info() }
-    }
-
-    fn size(&self) -> Size {
-        self.memory.size()
-    }
-
-    fn open(&self, open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
-        Volume::open(&self.memory, open)
-    }
-}
-
-impl BackendVolume for StoreVolume {
-    fn describe(&self) -> String {
-        format!("pool {}", self.pool.name())
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn in_pool(&self) -> Option<(&Arc<StorePool>, VolumeId)> {
-        Some((&self.pool, self.id))
     }
 }

@@ -1,0 +1,698 @@
+//! The engine of a pool: requests in, requests to devices out, completions out.
+//!
+//! ```text
+//! write ─▶ row (rows) ─▶ device ─▶ written ─▶ applied, in order (map) ─▶ Done
+//! read  ─▶ map ─▶ device ─▶ proved ─▶ Data, Done
+//! flush ─▶ sync of all devices ─▶ Done
+//! ```
+//!
+//! In the background: collection makes free segments, checkpoints write the map, removals free
+//! what a removed snapshot had. Each does a bounded amount of work in a round.
+
+mod checkpoint;
+mod collect;
+mod core;
+mod parts;
+mod reads;
+mod recover;
+mod replay;
+mod request;
+mod rows;
+mod segments;
+mod slab;
+mod state;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::core::PoolCounters;
+pub use recover::{SEGMENTS_MIN, format_pool};
+pub use segments::SegmentCounts;
+
+use self::core::{EngineCore, IoPurpose};
+use crate::api::{
+    Admission, DeviceIo, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices, PoolError,
+    RequestTag, VolumeId,
+};
+use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
+use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
+use crate::layout::{PoolOpenError, PoolOptions};
+use crate::map::{Applied, MapError, PoolVolume};
+use checkpoint::Checkpointer;
+use collect::Collector;
+use parts::PartialWrites;
+use reads::{ReadFor, Reads};
+use request::{RequestKind, Requests};
+use rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
+
+/// The most blocks of a read or write: 1 MiB that begins in the middle of a block.
+pub const IO_BLOCKS_MAX: u32 = 257;
+
+/// The most blocks of a zeroed range: 16 MiB that begin in the middle of a block.
+pub const RANGE_BLOCKS_MAX: u32 = 4097;
+
+/// Numbers of pages that are reserved ahead, so that a write never waits for the page table.
+const NUMBERS_AHEAD: usize = 1024;
+
+/// Rows that guests leave to collection and checkpoints.
+const ROWS_KEPT: usize = 16;
+
+/// The state of a pool, for people and programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Blocks that volumes, snapshots and the map can have together.
+    pub size_blocks: u64,
+    /// Blocks that are alive: guests' pages and the map.
+    pub used_blocks: u64,
+    /// Guests' pages among them.
+    pub data_blocks: u64,
+    /// Segments of each sort.
+    pub segments: SegmentCounts,
+    /// Blocks of a segment.
+    pub segment_blocks: u32,
+    /// Writes wait for room.
+    pub is_full: bool,
+    /// The host has no space under a device.
+    pub no_space: bool,
+    /// The device error that stopped changes.
+    pub failed: Option<String>,
+    /// The durable checkpoint.
+    pub checkpoint: u64,
+    /// Blocks of rows since then: what a recovery would read.
+    pub log_blocks: u64,
+    /// Pages of the map in memory.
+    pub cached_blocks: u64,
+    /// Those that changed since the checkpoint.
+    pub dirty_blocks: u64,
+    /// Whether a removed volume or snapshot is being freed.
+    pub is_removing: bool,
+    /// Whether a segment is being collected.
+    pub is_collecting: bool,
+    /// Counts since the pool was opened.
+    pub counters: PoolCounters,
+}
+
+/// A pool that is open.
+#[derive(Debug)]
+pub struct PoolEngine {
+    core: EngineCore,
+    options: PoolOptions,
+    requests: Requests,
+    reads: Reads,
+    parts: PartialWrites,
+    checkpointer: Checkpointer,
+    collector: Collector,
+    numbers: VecDeque<u64>,
+    removal_under_way: bool,
+    is_closing: bool,
+    /// The engine has told all requests of a failure.
+    has_abandoned: bool,
+    /// Collection found nothing to gain, and guests' rows have these many blocks since.
+    rests_at: Option<u64>,
+    /// Free segments at the last checkpoint that was written for space.
+    free_before: usize,
+    was_full: bool,
+}
+
+impl PoolEngine {
+    /// Opens a pool: recovers its state and writes a checkpoint of a new opening.
+    ///
+    /// `sizes_blocks` has the length of each device. `salt` comes from a random source.
+    ///
+    /// # Errors
+    /// If the devices are not a whole pool, or one fails.
+    pub fn open(
+        devices: &mut dyn PoolDevices,
+        sizes_blocks: &[u64],
+        options: PoolOptions,
+        salt: u64,
+        now_ns: u64,
+    ) -> Result<Self, PoolOpenError> {
+        let (mut core, checkpointer) = recover::open(devices, sizes_blocks, &options, salt)?;
+        core.now_ns = now_ns;
+        let mut engine = Self {
+            core,
+            options,
+            requests: Requests::new(),
+            reads: Reads::new(),
+            parts: PartialWrites::new(),
+            checkpointer,
+            collector: Collector::default(),
+            numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
+            removal_under_way: false,
+            is_closing: false,
+            has_abandoned: false,
+            rests_at: None,
+            free_before: 0,
+            was_full: false,
+        };
+        engine.checkpointer.want();
+        while engine.checkpointer.is_busy() {
+            engine.checkpointer.poll(&mut engine.core);
+            engine.core.begin_sync();
+            engine.core.load_pages();
+            if let Some(error) = engine.core.failed {
+                return Err(PoolOpenError::Device { device: 0, error });
+            }
+            while let Some(io) = engine.core.next_io() {
+                let (device, token) = (io.device, io.token);
+                let (buffer, result) = recover::perform(devices, io);
+                if let Err(error) = result {
+                    return Err(PoolOpenError::Device { device, error });
+                }
+                engine.complete_io(token, buffer, result);
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Why a request cannot be, if so.
+    fn refusal(&self, volume: VolumeId, block: u64, blocks: u32, max: u32) -> Option<PoolError> {
+        if self.is_closing {
+            return Some(PoolError::Closed);
+        }
+        let Some(size) = self.core.map.volume_blocks(volume) else {
+            return Some(PoolError::NoVolume(volume));
+        };
+        let end = block.checked_add(blocks.into());
+        let is_inside = end.is_some_and(|end| end <= size) && (1..=max).contains(&blocks);
+        (!is_inside).then_some(PoolError::BeyondEnd)
+    }
+
+    fn change_refusal(
+        &self,
+        volume: VolumeId,
+        block: u64,
+        blocks: u32,
+        max: u32,
+    ) -> Option<PoolError> {
+        if let Some(error) = self.core.failed {
+            return Some(PoolError::DeviceFailed(error));
+        }
+        self.refusal(volume, block, blocks, max).or_else(|| {
+            let is_head = self.core.map.is_head(volume);
+            (!is_head)
+                .then_some(PoolError::WrongKind(volume, "a snapshot, which cannot be written"))
+        })
+    }
+
+    /// Writes blocks of a volume; `fill` is called once for each block, with its count from 0.
+    ///
+    /// A block's content is copied before this returns. The request is done when its row and all
+    /// rows before it are on their devices, though perhaps in a device's volatile cache.
+    pub fn write(
+        &mut self,
+        tag: RequestTag,
+        volume: VolumeId,
+        block: u64,
+        blocks: u32,
+        fill: &mut dyn FnMut(u32, &mut Block),
+    ) -> Admission {
+        if let Some(error) = self.change_refusal(volume, block, blocks, IO_BLOCKS_MAX) {
+            self.core.done(tag, Err(error));
+            return Admission::Taken;
+        }
+        if !self.admits(blocks as usize) || self.parts.covers(volume, block, blocks.into()) {
+            return Admission::Busy;
+        }
+        let token = self.requests.begin(RequestKind::Blocks(tag), volume, blocks);
+        for index in 0..blocks {
+            self.push_write(token, volume, block + u64::from(index), |page| fill(index, page));
+        }
+        Admission::Taken
+    }
+
+    /// Whether there are rows, numbers and room for so many blocks.
+    fn admits(&mut self, blocks: usize) -> bool {
+        let rows = blocks.div_ceil(ROW_PAYLOAD_MAX)
+            + 1
+            + RowLog::segments_for(blocks, &self.core.segments);
+        if self.core.log.rows() + rows > ROWS_MAX - ROWS_KEPT || self.numbers.len() < blocks {
+            return false;
+        }
+        let has_room = self.core.has_room(blocks);
+        self.was_full = !has_room;
+        self.core.counters.full_refusals += u64::from(!has_room);
+        has_room
+    }
+
+    fn push_write(
+        &mut self,
+        token: u64,
+        volume: VolumeId,
+        block: u64,
+        fill: impl FnOnce(&mut Block),
+    ) {
+        let number = self.numbers.pop_front().expect("numbers were counted");
+        let record = LogRecord::Write { volume: volume.0, block, number, crc: 0 };
+        self.core.counters.guest_blocks += 1;
+        self.push(record, RecordOwner::Request(token), fill);
+    }
+
+    fn push(&mut self, record: LogRecord, owner: RecordOwner, fill: impl FnOnce(&mut Block)) {
+        let EngineCore { log, segments, .. } = &mut self.core;
+        if log.push(RowStream::Guests, record, owner, fill, segments) {
+            self.core.close_row(RowStream::Guests);
+        }
+    }
+
+    /// Writes `bytes` into a block of a volume, from its byte `from` on; the rest of the block
+    /// stays. Ends like a write.
+    ///
+    /// # Panics
+    /// If the bytes do not fit in the block.
+    pub fn write_part(
+        &mut self,
+        tag: RequestTag,
+        volume: VolumeId,
+        block: u64,
+        from: usize,
+        bytes: &[u8],
+    ) -> Admission {
+        assert!(from + bytes.len() <= BLOCK_BYTES);
+        if let Some(error) = self.change_refusal(volume, block, 1, 1) {
+            self.core.done(tag, Err(error));
+            return Admission::Taken;
+        }
+        if !self.parts.has_room() || self.requests.has_change || self.parts.covers(volume, block, 1)
+        {
+            return Admission::Busy;
+        }
+        // The block is read when all that was admitted before is applied.
+        self.core.close_row(RowStream::Guests);
+        let barrier = self.core.log.sequence();
+        self.parts.begin(tag, volume, block, (from, bytes), barrier);
+        Admission::Taken
+    }
+
+    /// Reads blocks of a volume or snapshot: `Data` for all of them, then `Done`.
+    pub fn read(
+        &mut self,
+        tag: RequestTag,
+        volume: VolumeId,
+        block: u64,
+        blocks: u32,
+    ) -> Admission {
+        if let Some(error) = self.refusal(volume, block, blocks, IO_BLOCKS_MAX) {
+            self.core.done(tag, Err(error));
+            return Admission::Taken;
+        }
+        if !self.reads.has_room(blocks) {
+            return Admission::Busy;
+        }
+        self.reads.begin(&mut self.core, ReadFor::Request(tag), volume, block, blocks);
+        Admission::Taken
+    }
+
+    /// Makes blocks of a volume read as zeroes, and gives their space back. Ends like a write.
+    pub fn zero(
+        &mut self,
+        tag: RequestTag,
+        volume: VolumeId,
+        block: u64,
+        blocks: u32,
+    ) -> Admission {
+        if let Some(error) = self.change_refusal(volume, block, blocks, RANGE_BLOCKS_MAX) {
+            self.core.done(tag, Err(error));
+            return Admission::Taken;
+        }
+        let end = block + u64::from(blocks);
+        let records = end.div_ceil(ZERO_BLOCKS_MAX) - block / ZERO_BLOCKS_MAX;
+        if !self.admits_freeing(records as usize) || self.parts.covers(volume, block, blocks.into())
+        {
+            return Admission::Busy;
+        }
+        let token = self.requests.begin(RequestKind::Blocks(tag), volume, records as u32);
+        let mut at = block;
+        while at < end {
+            let next = ((at / ZERO_BLOCKS_MAX + 1) * ZERO_BLOCKS_MAX).min(end);
+            let record =
+                LogRecord::Zero { volume: volume.0, block: at, blocks: (next - at) as u16 };
+            self.push(record, RecordOwner::Request(token), |_| {});
+            at = next;
+        }
+        Admission::Taken
+    }
+
+    /// Whether there are rows and segments for records that free space. They may use segments
+    /// that writes must leave, so that a full pool can be cleaned up.
+    fn admits_freeing(&self, records: usize) -> bool {
+        let rows = records.div_ceil(RECORDS_MAX) + 1;
+        self.core.log.rows() + rows < ROWS_MAX - ROWS_KEPT / 2
+            && self.core.segments.free_count()
+                > self.core.moved_floor() + RowLog::segments_for(rows, &self.core.segments)
+    }
+
+    /// Makes all that completed before this call survive a power cut.
+    pub fn flush(&mut self, tag: RequestTag) -> Admission {
+        match (self.core.failed, self.is_closing) {
+            (Some(error), _) => self.core.done(tag, Err(PoolError::DeviceFailed(error))),
+            (None, true) => self.core.done(tag, Err(PoolError::Closed)),
+            // What completed is applied, and what is applied is written: a sync is enough.
+            (None, false) => self.requests.flush(&mut self.core, tag),
+        }
+        Admission::Taken
+    }
+
+    /// Changes the catalog; the change is durable when it is done.
+    pub fn change(&mut self, tag: RequestTag, change: PoolChange) -> Admission {
+        let failed = self.core.failed.map(PoolError::DeviceFailed);
+        if let Some(error) = failed.or(self.is_closing.then_some(PoolError::Closed)) {
+            self.core.done(tag, Err(error));
+            return Admission::Taken;
+        }
+        if self.requests.has_change || self.parts.len() > 0 || !self.admits_freeing(2) {
+            return Admission::Busy;
+        }
+        let volume = match self.core.map.check(&change) {
+            Ok(volume) => volume,
+            Err(error) => {
+                self.core.done(tag, Err(error));
+                return Admission::Taken;
+            }
+        };
+        let json = serde_json::to_vec(&change).expect("numbers and names are JSON");
+        if json.len() > BLOCK_BYTES {
+            self.core.done(tag, Err(PoolError::TooMany("as many volumes as one change takes")));
+            return Admission::Taken;
+        }
+        // A row of its own, for the change and its copy: the copy makes up for a damaged block.
+        self.core.close_row(RowStream::Guests);
+        let token = self.requests.begin(RequestKind::Change(tag, change), volume, 1);
+        for (is_copy, owner) in [(false, RecordOwner::Request(token)), (true, RecordOwner::None)] {
+            let record = LogRecord::Change { bytes: json.len() as u16, crc: 0, is_copy };
+            self.push(record, owner, |block| {
+                block.0[..json.len()].copy_from_slice(&json);
+                block.0[json.len()..].fill(0);
+            });
+        }
+        Admission::Taken
+    }
+
+    /// Does what can be done now: a bounded amount. Call it after requests and answers.
+    pub fn poll(&mut self, now_ns: u64) {
+        self.core.now_ns = now_ns;
+        self.core.write_again();
+        self.apply_rows();
+        self.reads.poll(&mut self.core);
+        self.parts.poll(&mut self.core, &mut self.reads);
+        self.write_merged();
+        self.checkpoint_if_due();
+        self.checkpointer.poll(&mut self.core);
+        // The end of a checkpoint lets rows be applied again.
+        self.apply_rows();
+        self.collect();
+        self.remove();
+        self.core.close_row(RowStream::Guests);
+        self.requests.poll(&mut self.core);
+        self.core.begin_sync();
+        self.reserve_numbers();
+        self.core.load_pages();
+        self.core.map.evict();
+        self.abandon_if_failed();
+    }
+
+    fn apply_rows(&mut self) {
+        let dirty_max = self.options.cache_blocks / 4 * 3;
+        while !self.core.is_halted && self.core.failed.is_none() {
+            // Only a checkpoint makes room for more dirty pages.
+            if self.core.map.dirty_blocks() > dirty_max && !self.core.log.is_inside_row() {
+                self.checkpointer.want_once();
+                return;
+            }
+            let is_written = self.core.log.ordered.front().is_some_and(|row| row.is_written);
+            let row = if is_written { self.core.log.ordered.pop_front() } else { None };
+            let Some(mut row) = row else { return };
+            let sequence = row.position.sequence;
+            let places = row.places();
+            for (index, place) in places.enumerate().skip(row.applied) {
+                if !self.apply(&row.records[index], row.owners[index], place, sequence) {
+                    row.applied = index;
+                    self.core.log.ordered.push_front(row);
+                    return;
+                }
+            }
+            self.core.applied = sequence;
+            self.core.log.retire(row);
+        }
+    }
+
+    /// Applies a record; whether it did, or a page is missing.
+    fn apply(
+        &mut self,
+        record: &LogRecord,
+        owner: RecordOwner,
+        place: crate::format::BlockPlace,
+        sequence: u64,
+    ) -> bool {
+        if matches!(record, LogRecord::Change { is_copy: true, .. }) {
+            return true;
+        }
+        let change = match (record, owner) {
+            (LogRecord::Change { .. }, RecordOwner::Request(token)) => self.requests.change(token),
+            _ => None,
+        };
+        let EngineCore { map, segments, .. } = &mut self.core;
+        let result = match map.apply(record, place, sequence, change.as_ref(), segments) {
+            Err(MapError::Missing) => return false,
+            Err(MapError::Damaged) => Err(PoolError::MapDamaged),
+            Ok(Applied::Done) => Ok(()),
+            Ok(Applied::Dropped) => Err(match *record {
+                LogRecord::Write { volume, .. } | LogRecord::Zero { volume, .. } => {
+                    PoolError::NoVolume(VolumeId(volume))
+                }
+                _ => PoolError::Invalid("the change was not possible any more".into()),
+            }),
+        };
+        match owner {
+            RecordOwner::Request(token) => {
+                self.requests.applied(&mut self.core, &mut self.parts, token, result);
+            }
+            RecordOwner::Removal => self.removal_under_way = false,
+            RecordOwner::Move => self.collector.moves_under_way -= 1,
+            RecordOwner::None | RecordOwner::Page(..) | RecordOwner::State { .. } => {}
+        }
+        true
+    }
+
+    fn write_merged(&mut self) {
+        while let Some(merged) = self.parts.next_merged() {
+            if self.core.failed.is_some() || !self.admits(1) {
+                return;
+            }
+            let buffer = self.parts.take_merged(merged.part);
+            let kind = RequestKind::Part(merged.part);
+            let token = self.requests.begin(kind, merged.volume, 1);
+            self.push_write(token, merged.volume, merged.block, |page| {
+                page.0.copy_from_slice(&buffer.blocks()[0].0);
+            });
+            self.core.recycle(buffer);
+        }
+    }
+
+    fn checkpoint_if_due(&mut self) {
+        let is_long = self.core.log.blocks >= self.options.log_blocks_max;
+        let is_dirty = self.core.map.dirty_blocks() > self.options.cache_blocks / 2;
+        let is_last = self.is_closing && !self.is_working() && self.core.log.blocks > 0;
+        if is_long || is_dirty || is_last {
+            self.checkpointer.want_once();
+        }
+    }
+
+    /// Free segments below which collection works.
+    fn free_target(&self) -> usize {
+        self.core.guest_floor() + (self.core.segments.total() / 32).max(4)
+    }
+
+    fn collect(&mut self) {
+        let free = self.core.segments.free_count();
+        let rows = self.core.counters.guest_row_blocks;
+        let is_short = free < self.free_target() && self.core.failed.is_none();
+        let rests = self.rests_at == Some(rows);
+        if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {
+            self.begin_collection(free, rows);
+        }
+        let before = self.collector.moves_under_way;
+        if !self.core.is_halted {
+            self.collector.poll(&mut self.core);
+        }
+        // A row of moves stays open until it is full, unless nothing more comes.
+        if self.collector.moves_under_way == before || !self.collector.has_victim() {
+            self.core.close_row(RowStream::Moved);
+        }
+    }
+
+    /// Segments are short: another one is collected, or a checkpoint frees those that are empty.
+    fn begin_collection(&mut self, free: usize, rows: u64) {
+        let emptied = self.core.segments.emptied(self.core.applied).len();
+        let coming = emptied + self.core.segments.waiting();
+        if !self.is_closing && free + coming < self.free_target() {
+            self.collector.begin(&mut self.core);
+        }
+        if self.collector.has_victim() {
+            return;
+        }
+        if free <= self.free_before && self.core.log.blocks == 0 {
+            // The last checkpoint gained nothing, and nothing happened since.
+            self.rests_at = Some(rows);
+        } else if coming > 0 || self.core.log.blocks > 0 {
+            self.free_before = free;
+            self.checkpointer.want_once();
+        }
+    }
+
+    fn remove(&mut self) {
+        // A removal goes on after the next opening.
+        if self.removal_under_way
+            || self.is_closing
+            || self.core.is_halted
+            || self.core.failed.is_some()
+            || !self.admits_freeing(1)
+        {
+            return;
+        }
+        if let Ok(Some(record)) = self.core.map.removal_step() {
+            self.removal_under_way = true;
+            self.push(record, RecordOwner::Removal, |_| {});
+        }
+    }
+
+    fn reserve_numbers(&mut self) {
+        while self.numbers.len() < NUMBERS_AHEAD {
+            let Ok(number) = self.core.map.take_number() else { return };
+            self.numbers.push_back(number);
+        }
+    }
+
+    fn abandon_if_failed(&mut self) {
+        let Some(error) = self.core.failed else { return };
+        if self.has_abandoned && self.requests.len() == 0 && self.parts.len() == 0 {
+            return;
+        }
+        self.has_abandoned = true;
+        let error = PoolError::DeviceFailed(error);
+        self.requests.abandon(&mut self.core, &error);
+        self.parts.abandon(&mut self.core, &error);
+    }
+
+    /// The next request to a device.
+    pub fn next_io(&mut self) -> Option<DeviceIo> {
+        self.core.next_io()
+    }
+
+    /// A device's answer; of a read or write with its buffer. An unknown token is ignored.
+    pub fn complete_io(
+        &mut self,
+        token: u64,
+        buffer: Option<BlockBuffer>,
+        result: Result<(), PoolDeviceError>,
+    ) {
+        match self.core.answered(token) {
+            None => {}
+            Some(IoPurpose::OrderedRow(sequence)) => {
+                self.core.ordered_row_answered(sequence, buffer, result);
+            }
+            Some(IoPurpose::MapRow(row)) => {
+                if let Some(row) = self.core.map_row_answered(row, buffer, result) {
+                    self.checkpointer.row_written(&mut self.core, row);
+                }
+            }
+            Some(IoPurpose::Read(part)) => {
+                self.reads.answered(&mut self.core, part, buffer, result);
+            }
+            Some(IoPurpose::Load(page, segment)) => {
+                self.core.page_answered(page, segment, buffer, result);
+            }
+            Some(IoPurpose::Sync) => self.core.sync_answered(result),
+            Some(IoPurpose::Superblock) => {
+                if let Some(buffer) = buffer {
+                    self.core.recycle(buffer);
+                }
+                self.checkpointer.superblock_answered(&mut self.core, result);
+            }
+            Some(IoPurpose::Window) => self.collector.answered(&mut self.core, buffer, result),
+        }
+    }
+
+    /// The next data or end of a request.
+    pub fn next_completion(&mut self) -> Option<PoolCompletion> {
+        self.core.next_completion()
+    }
+
+    /// Takes a buffer of a `Data` back.
+    pub fn recycle(&mut self, buffer: BlockBuffer) {
+        self.core.recycle(buffer);
+    }
+
+    /// Whether requests or background work, other than a checkpoint, are under way.
+    fn is_working(&self) -> bool {
+        self.requests.len() > 0
+            || self.reads.len() > 0
+            || self.parts.len() > 0
+            || !self.core.log.ordered.is_empty()
+            || self.core.log.has_open(RowStream::Guests)
+            || self.core.log.has_open(RowStream::Moved)
+            || self.collector.is_busy()
+    }
+
+    /// Whether to poll again soon: something is under way, or there is background work.
+    pub fn is_busy(&self) -> bool {
+        let is_removing = self.core.map.has_removal() && self.core.failed.is_none();
+        let collects = self.core.segments.free_count() < self.free_target()
+            && self.rests_at != Some(self.core.counters.guest_row_blocks);
+        self.core.ios_under_way() > 0
+            || (self.core.failed.is_none()
+                && (self.is_working()
+                    || self.checkpointer.is_busy()
+                    || self.core.syncs.is_busy()
+                    || collects))
+            || is_removing
+            || self.reads.len() > 0
+    }
+
+    /// Takes no more requests, and writes a last checkpoint, so that the next opening has no log
+    /// to read.
+    pub fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    /// Whether the last checkpoint is durable, or a device failed; no request is under way.
+    pub fn is_closed(&self) -> bool {
+        let is_done = !self.is_working() && !self.checkpointer.is_busy();
+        let is_written = self.core.log.blocks == 0 && is_done;
+        self.is_closing
+            && self.core.ios_under_way() == 0
+            && (is_written || self.core.failed.is_some())
+    }
+
+    /// The state of the pool.
+    pub fn status(&self) -> PoolStatus {
+        let core = &self.core;
+        PoolStatus {
+            size_blocks: core.usable_blocks(),
+            used_blocks: core.segments.live(),
+            data_blocks: core.map.used_pages(),
+            segments: core.segments.counts(core.applied),
+            segment_blocks: core.segments.segment_blocks(),
+            is_full: core.no_space || self.was_full || !core.has_room(1),
+            no_space: core.no_space,
+            failed: core.failed.map(|error| error.to_string()),
+            checkpoint: self.checkpointer.number(),
+            log_blocks: core.log.blocks,
+            cached_blocks: core.map.cached_blocks() as u64,
+            dirty_blocks: core.map.dirty_blocks() as u64,
+            is_removing: core.map.has_removal(),
+            is_collecting: self.collector.is_busy(),
+            counters: core.counters,
+        }
+    }
+
+    /// The volumes and snapshots.
+    pub fn volumes(&self) -> Vec<PoolVolume> {
+        self.core.map.volumes()
+    }
+}

@@ -1,0 +1,281 @@
+//! Collection: what is alive in a segment moves to another, so that the segment is free again.
+
+use super::core::{EngineCore, IoPurpose, unless_missing};
+use super::rows::{ROWS_MAX, RecordOwner, RowStream};
+use crate::api::PoolDeviceError;
+use crate::block::{Block, BlockBuffer};
+use crate::format::{
+    BlockPlace, LogRecord, PageEntry, ROW_BLOCKS_MAX, RowHead, SegmentId, tag_crc, tag_of,
+};
+
+/// Blocks of a segment that are read at once: two rows of the longest kind and what is left of a
+/// third.
+const WINDOW_BLOCKS: usize = 128;
+
+/// Moves that are pushed in a round: one row, so that guests' requests of the same round wait for
+/// the work of one row at most.
+const MOVES_PER_ROUND_MAX: usize = 49;
+
+/// Rows of moved pages under way at once, when space is short.
+const MOVED_ROWS_MAX: usize = 4;
+
+/// A payload of a row in the window, with its place.
+#[derive(Clone, Copy, Debug)]
+struct Payload {
+    record: LogRecord,
+    place: BlockPlace,
+}
+
+/// The segment that is being collected.
+#[derive(Debug)]
+struct Victim {
+    segment: SegmentId,
+    filled: u32,
+    /// The first block that is not parsed.
+    at: u32,
+    /// The window, from the block `start` on; `None` while a device fills it.
+    window: Option<BlockBuffer>,
+    start: u32,
+    window_blocks: u32,
+    payloads: Vec<Payload>,
+    next_payload: usize,
+    /// The last read of the window failed.
+    has_failed: bool,
+    /// Nothing was hidden by a damaged head.
+    is_complete: bool,
+}
+
+/// The row at the start of a part of a window.
+enum Parsed {
+    /// A row of so many blocks.
+    Row(RowHead),
+    /// A row whose head is damaged; the next row's head has its records.
+    Copy { records: Vec<LogRecord>, payload: u8 },
+    /// More blocks are needed to say.
+    Short,
+    /// So many blocks belong to no row.
+    Hidden(u32),
+}
+
+/// Collects segments, one at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    victim: Option<Victim>,
+    spare: Option<BlockBuffer>,
+    /// Moves that are pushed and not applied.
+    pub(crate) moves_under_way: usize,
+}
+
+impl Collector {
+    /// Whether a segment is being collected.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.victim.is_some() || self.moves_under_way > 0
+    }
+
+    /// Whether a segment is being collected and pages of it are still to be read.
+    pub(crate) fn has_victim(&self) -> bool {
+        self.victim.is_some()
+    }
+
+    /// Begins with a segment, if one is worth it.
+    pub(crate) fn begin(&mut self, core: &mut EngineCore) {
+        debug_assert!(self.victim.is_none());
+        let Some(segment) = core.segments.victim(core.applied) else { return };
+        core.segments.pin(segment);
+        self.victim = Some(Victim {
+            segment,
+            filled: core.segments.filled(segment),
+            at: 0,
+            window: Some(self.spare.take().unwrap_or_else(|| BlockBuffer::new(WINDOW_BLOCKS))),
+            start: 0,
+            window_blocks: 0,
+            payloads: Vec::new(),
+            next_payload: 0,
+            has_failed: false,
+            is_complete: true,
+        });
+    }
+
+    /// Goes on with the segment: a bounded number of moves.
+    pub(crate) fn poll(&mut self, core: &mut EngineCore) {
+        let mut moves = 0;
+        while let Some(victim) = &mut self.victim {
+            if victim.window.is_none() {
+                return;
+            }
+            while let Some(&payload) = victim.payloads.get(victim.next_payload) {
+                if moves >= MOVES_PER_ROUND_MAX {
+                    return;
+                }
+                let Some(moved) = keep(core, victim, payload) else {
+                    return;
+                };
+                victim.next_payload += 1;
+                moves += usize::from(moved);
+                self.moves_under_way += usize::from(moved);
+            }
+            if victim.at >= victim.filled || core.segments.live_in(victim.segment) == 0 {
+                self.end(core);
+                return;
+            }
+            if !parse(core, victim) {
+                return;
+            }
+        }
+    }
+
+    fn end(&mut self, core: &mut EngineCore) {
+        let victim = self.victim.take().expect("a segment is being collected");
+        self.spare = victim.window;
+        core.segments.unpin(victim.segment);
+        core.segments.collected(victim.segment, victim.is_complete);
+        core.counters.collected_segments += 1;
+    }
+
+    /// A device's answer for the window.
+    pub(crate) fn answered(
+        &mut self,
+        core: &mut EngineCore,
+        buffer: Option<BlockBuffer>,
+        result: Result<(), PoolDeviceError>,
+    ) {
+        let mut buffer = buffer.expect("a read's buffer comes back");
+        let victim = self.victim.as_mut().expect("a segment is being collected");
+        if result.is_err() && !victim.has_failed {
+            victim.has_failed = true;
+            let place = BlockPlace { segment: victim.segment, block: victim.start as u16 };
+            core.submit_read(place, buffer, victim.window_blocks, IoPurpose::Window);
+            return;
+        }
+        if result.is_err() {
+            // A window that cannot be read twice has no row, and what is alive in it stays.
+            buffer.bytes_mut().fill(0);
+        }
+        victim.has_failed = false;
+        victim.window = Some(buffer);
+    }
+}
+
+/// Whether a payload's page is alive, and then sees to it; `None` if it has to wait.
+fn keep(core: &mut EngineCore, victim: &Victim, payload: Payload) -> Option<bool> {
+    let Payload { record, place } = payload;
+    match record {
+        LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
+            let entry = match unless_missing(core.map.entry(number))? {
+                Ok(entry) if entry.place() == Some(place) => entry,
+                // A damaged block of the table: nothing refers to the page that can be read.
+                Ok(_) | Err(_) => return Some(false),
+            };
+            if !may_move(core) {
+                return None;
+            }
+            let window = victim.window.as_ref().expect("the window is here");
+            let page = &window.blocks()[usize::from(place.block) - victim.start as usize];
+            push_move(core, number, entry, place, page);
+            Some(true)
+        }
+        LogRecord::Node { .. } | LogRecord::Table { .. } => {
+            let _ = unless_missing(core.map.make_dirty(&record, place))?;
+            Some(false)
+        }
+        // The next checkpoint has a state of its own.
+        _ => Some(false),
+    }
+}
+
+fn may_move(core: &EngineCore) -> bool {
+    let rows = core.log.rows();
+    let open = core.log.has_open(RowStream::Moved);
+    // One more segment than the floor, since a row's end may take the next.
+    (open || rows < ROWS_MAX - MOVED_ROWS_MAX)
+        && core.segments.free_count() > core.moved_floor()
+        && core.failed.is_none()
+}
+
+fn push_move(core: &mut EngineCore, number: u64, entry: PageEntry, from: BlockPlace, page: &Block) {
+    let moved = LogRecord::Move { number, crc: 0, from };
+    let (domain, _) = tag_of(&moved);
+    let crc = tag_crc(&core.uuid, domain, number, entry.sequence.get(), &page.0);
+    let record = match crc == entry.crc.get() {
+        true => moved,
+        // The page is damaged: its readers get an error from here on, as they did before.
+        false => LogRecord::Lost { number, from },
+    };
+    core.counters.damaged_blocks += u64::from(crc != entry.crc.get());
+    core.counters.moved_pages += 1;
+    let fill = |block: &mut Block| block.0.copy_from_slice(&page.0);
+    let owner = RecordOwner::Move;
+    if core.log.push(RowStream::Moved, record, owner, fill, &core.segments) {
+        core.close_row(RowStream::Moved);
+    }
+}
+
+/// Parses the next row of the window, or reads the next window; whether to go on at once.
+fn parse(core: &mut EngineCore, victim: &mut Victim) -> bool {
+    victim.payloads.clear();
+    victim.next_payload = 0;
+    let offset = victim.at - victim.start;
+    let window = victim.window.as_ref().expect("the window is here");
+    let blocks = &window.blocks()[..victim.window_blocks as usize];
+    let rest = blocks.get(offset as usize..).unwrap_or_default();
+    let is_last = victim.start + victim.window_blocks >= victim.filled;
+    let place = BlockPlace { segment: victim.segment, block: victim.at as u16 };
+    let (records, length) = match parse_row(&core.uuid, rest, place, is_last) {
+        Parsed::Row(head) => (head.records, 1 + u32::from(head.payload)),
+        Parsed::Copy { records, payload } => (records, 1 + u32::from(payload)),
+        Parsed::Hidden(count) => {
+            victim.is_complete = false;
+            victim.at += count;
+            return true;
+        }
+        Parsed::Short => {
+            victim.start = victim.at;
+            victim.window_blocks = (victim.filled - victim.at).min(WINDOW_BLOCKS as u32);
+            let buffer = victim.window.take().expect("the window is here");
+            let blocks = victim.window_blocks;
+            core.submit_read(place, buffer, blocks, IoPurpose::Window);
+            return false;
+        }
+    };
+    let with_payload = records.into_iter().filter(LogRecord::has_payload);
+    victim.payloads.extend(with_payload.zip(1..).map(|(record, behind)| Payload {
+        record,
+        place: BlockPlace { block: place.block + behind, ..place },
+    }));
+    victim.at += length;
+    true
+}
+
+/// The row that begins with `rest`, of which `is_last` says whether the segment ends there.
+fn parse_row(uuid: &[u8; 16], rest: &[Block], place: BlockPlace, is_last: bool) -> Parsed {
+    let Some(first) = rest.first() else { return Parsed::Short };
+    match RowHead::decode(uuid, first) {
+        Ok(head) if head.place == place => {
+            return match rest.len() > usize::from(head.payload) {
+                true => Parsed::Row(head),
+                false if is_last => Parsed::Hidden(rest.len() as u32),
+                false => Parsed::Short,
+            };
+        }
+        _ => {}
+    }
+    // The next head tells the records of this row.
+    if rest.len() <= ROW_BLOCKS_MAX && !is_last {
+        return Parsed::Short;
+    }
+    for (behind, block) in (1u16..).zip(rest.iter().skip(1)).take(ROW_BLOCKS_MAX) {
+        let at = BlockPlace { block: place.block + behind, ..place };
+        let Ok(head) = RowHead::decode(uuid, block) else { continue };
+        if head.place != at {
+            continue;
+        }
+        let records = head.previous_records;
+        return match head.previous {
+            Some(row) if row.place == place && u16::from(row.payload) + 1 == behind => {
+                Parsed::Copy { records, payload: row.payload }
+            }
+            _ => Parsed::Hidden(behind.into()),
+        };
+    }
+    Parsed::Hidden(rest.len().min(ROW_BLOCKS_MAX) as u32)
+}

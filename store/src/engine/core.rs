@@ -1,0 +1,483 @@
+//! The state that all parts of the engine work on, and its devices.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::rows::{Row, RowLog, RowStream};
+use super::segments::SegmentTable;
+use super::slab::TokenTable;
+use super::sync::SyncRounds;
+use crate::api::{
+    DeviceIo, DeviceOp, PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId,
+};
+use crate::block::BlockBuffer;
+use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition, SegmentId};
+use crate::map::{MapError, MapPage, PoolMap};
+
+/// Writes of a row that fail before the pool stops taking changes. A device that fails once may
+/// recover; the place of the row is the same each time, since the log has no holes.
+const ROW_FAILURES_MAX: u8 = 3;
+
+/// The pause before a write is tried again for which the host had no space.
+const NO_SPACE_PAUSE_NS: u64 = 100_000_000;
+
+/// Buffers of one size that are kept: those of the requests that are under way together.
+const SPARE_BUFFERS_MAX: usize = 256;
+
+/// A part of a read that a device works on.
+#[derive(Debug)]
+pub(crate) struct ReadPart {
+    /// The read.
+    pub(crate) read: u64,
+    /// The first block, counted from the read's start.
+    pub(crate) first: u32,
+    /// The pages, in their order.
+    pub(crate) pages: Vec<(u64, PageEntry)>,
+    /// Whether it was read again after a check had failed.
+    pub(crate) is_second: bool,
+}
+
+/// The reason of a request to a device.
+#[derive(Debug)]
+pub(crate) enum IoPurpose {
+    /// A row of guests or moved pages, by its sequence.
+    OrderedRow(u64),
+    /// A row of the map.
+    MapRow(Box<Row>),
+    /// A part of a read.
+    Read(ReadPart),
+    /// A page of the map.
+    Load(MapPage, SegmentId),
+    /// A device's part of a round.
+    Sync,
+    /// A superblock.
+    Superblock,
+    /// A piece of a segment that is collected.
+    Window,
+}
+
+/// A row whose write will be tried again.
+#[derive(Debug)]
+enum WaitingRow {
+    Ordered(u64),
+    Map(Box<Row>),
+}
+
+/// The counts of a pool since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolCounters {
+    /// Blocks that guests have written.
+    pub guest_blocks: u64,
+    /// Blocks of rows that were written for guests, heads included.
+    pub guest_row_blocks: u64,
+    /// The same for moved pages.
+    pub moved_row_blocks: u64,
+    /// The same for pages of the map.
+    pub map_row_blocks: u64,
+    /// Pages that collection has moved.
+    pub moved_pages: u64,
+    /// Segments that were collected.
+    pub collected_segments: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Rounds of syncs.
+    pub syncs: u64,
+    /// Reads of pages of the map.
+    pub map_loads: u64,
+    /// Blocks whose content did not match their check, on two reads.
+    pub damaged_blocks: u64,
+    /// Requests that were not taken because the pool was full.
+    pub full_refusals: u64,
+}
+
+/// What the parts of the engine share.
+#[derive(Debug)]
+pub(crate) struct EngineCore {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) devices: usize,
+    pub(crate) map: PoolMap,
+    pub(crate) segments: SegmentTable,
+    pub(crate) log: RowLog,
+    pub(crate) syncs: SyncRounds,
+    pub(crate) counters: PoolCounters,
+    pub(crate) now_ns: u64,
+    /// All rows up to this one have changed the map.
+    pub(crate) applied: u64,
+    /// All rows up to this one survive a power cut.
+    pub(crate) durable: u64,
+    /// A checkpoint's cut is being written: no row is applied.
+    pub(crate) is_halted: bool,
+    /// A device failed: no more changes.
+    pub(crate) failed: Option<PoolDeviceError>,
+    /// The host has no space for a row.
+    pub(crate) no_space: bool,
+    ios: TokenTable<IoPurpose>,
+    out: VecDeque<DeviceIo>,
+    completions: VecDeque<PoolCompletion>,
+    waiting_rows: Vec<(u64, WaitingRow)>,
+    loads: usize,
+    map_rows: usize,
+    spare_single: Vec<BlockBuffer>,
+    spare_run: Vec<BlockBuffer>,
+}
+
+/// The longest run of pages that one read of a device takes.
+pub(crate) const RUN_BLOCKS_MAX: usize = 32;
+
+/// The most reads of pages of the map at once.
+const LOADS_MAX: usize = 64;
+
+impl EngineCore {
+    /// The shared state of a pool whose map, segments and log are ready.
+    pub(crate) fn new(
+        uuid: [u8; 16],
+        devices: usize,
+        map: PoolMap,
+        segments: SegmentTable,
+        log: RowLog,
+    ) -> Self {
+        let applied = log.sequence();
+        Self {
+            uuid,
+            devices,
+            map,
+            segments,
+            log,
+            syncs: SyncRounds::default(),
+            counters: PoolCounters::default(),
+            now_ns: 0,
+            applied,
+            durable: applied,
+            is_halted: false,
+            failed: None,
+            no_space: false,
+            ios: TokenTable::new(),
+            out: VecDeque::new(),
+            completions: VecDeque::new(),
+            waiting_rows: Vec::new(),
+            loads: 0,
+            map_rows: 0,
+            spare_single: Vec::new(),
+            spare_run: Vec::new(),
+        }
+    }
+
+    /// The block of the device that a place is.
+    pub(crate) fn device_block(&self, place: BlockPlace) -> u64 {
+        device_block(place, self.segments.segment_blocks())
+    }
+
+    /// A request to a device.
+    pub(crate) fn submit(&mut self, device: u8, op: DeviceOp, purpose: IoPurpose) {
+        let token = self.ios.insert(purpose);
+        self.out.push_back(DeviceIo { token, device, op });
+    }
+
+    /// A read of a place and what is behind it.
+    pub(crate) fn submit_read(
+        &mut self,
+        place: BlockPlace,
+        buffer: BlockBuffer,
+        blocks: u32,
+        purpose: IoPurpose,
+    ) {
+        let block = self.device_block(place);
+        self.submit(place.segment.device(), DeviceOp::Read { block, buffer, blocks }, purpose);
+    }
+
+    /// The next request to a device.
+    pub(crate) fn next_io(&mut self) -> Option<DeviceIo> {
+        self.out.pop_front()
+    }
+
+    /// The request of a token, which a device has answered.
+    pub(crate) fn answered(&mut self, token: u64) -> Option<IoPurpose> {
+        self.ios.remove(token)
+    }
+
+    /// Requests that devices have or will get, and rows that wait to be written again.
+    pub(crate) fn ios_under_way(&self) -> usize {
+        self.ios.len() + self.waiting_rows.len()
+    }
+
+    /// Closes a stream's open row, if it has one, and writes it.
+    pub(crate) fn close_row(&mut self, stream: RowStream) {
+        if !self.log.has_open(stream) || self.failed.is_some() {
+            return;
+        }
+        let row = self.log.close(stream, self.durable, &mut self.segments);
+        let blocks = 1 + u64::from(row.payload);
+        match stream {
+            RowStream::Guests => self.counters.guest_row_blocks += blocks,
+            RowStream::Moved => self.counters.moved_row_blocks += blocks,
+            RowStream::Map => self.counters.map_row_blocks += blocks,
+        }
+        if stream == RowStream::Map {
+            self.map_rows += 1;
+            self.write_map_row(Box::new(row));
+        } else {
+            let sequence = row.position.sequence;
+            self.log.ordered.push_back(row);
+            self.write_ordered_row(sequence);
+        }
+    }
+
+    fn write_op(&self, position: &RowPosition, buffer: BlockBuffer) -> (u8, DeviceOp) {
+        let block = self.device_block(position.place);
+        let blocks = 1 + u32::from(position.payload);
+        (position.place.segment.device(), DeviceOp::Write { block, buffer, blocks })
+    }
+
+    fn write_map_row(&mut self, mut row: Box<Row>) {
+        let buffer = row.buffer.take().expect("a row that is not under way has its buffer");
+        let (device, op) = self.write_op(&row.position, buffer);
+        self.submit(device, op, IoPurpose::MapRow(row));
+    }
+
+    fn ordered_row(&mut self, sequence: u64) -> &mut Row {
+        let first = self.log.ordered.front().expect("a row is under way").position.sequence;
+        &mut self.log.ordered[(sequence - first) as usize]
+    }
+
+    fn write_ordered_row(&mut self, sequence: u64) {
+        let row = self.ordered_row(sequence);
+        let buffer = row.buffer.take().expect("a row that is not under way has its buffer");
+        let position = row.position;
+        let (device, op) = self.write_op(&position, buffer);
+        self.submit(device, op, IoPurpose::OrderedRow(sequence));
+    }
+
+    /// The answer for an ordered row.
+    pub(crate) fn ordered_row_answered(
+        &mut self,
+        sequence: u64,
+        buffer: Option<BlockBuffer>,
+        result: Result<(), PoolDeviceError>,
+    ) {
+        let row = self.ordered_row(sequence);
+        row.buffer = buffer;
+        match result {
+            Ok(()) => row.is_written = true,
+            Err(error) => {
+                row.failures += u8::from(error != PoolDeviceError::NoSpace);
+                let failures = row.failures;
+                self.row_failed(error, failures, WaitingRow::Ordered(sequence));
+            }
+        }
+    }
+
+    /// The answer for a row of the map: the row, if it is written.
+    pub(crate) fn map_row_answered(
+        &mut self,
+        mut row: Box<Row>,
+        buffer: Option<BlockBuffer>,
+        result: Result<(), PoolDeviceError>,
+    ) -> Option<Box<Row>> {
+        row.buffer = buffer;
+        let Err(error) = result else {
+            self.map_rows -= 1;
+            return Some(row);
+        };
+        row.failures += u8::from(error != PoolDeviceError::NoSpace);
+        let failures = row.failures;
+        self.row_failed(error, failures, WaitingRow::Map(row));
+        None
+    }
+
+    fn row_failed(&mut self, error: PoolDeviceError, failures: u8, row: WaitingRow) {
+        let pause = match error {
+            PoolDeviceError::NoSpace => {
+                self.no_space = true;
+                NO_SPACE_PAUSE_NS
+            }
+            PoolDeviceError::Failed(_) if failures < ROW_FAILURES_MAX => 0,
+            PoolDeviceError::Failed(_) => {
+                self.failed = Some(error);
+                return;
+            }
+        };
+        self.waiting_rows.push((self.now_ns + pause, row));
+    }
+
+    /// Writes rows again whose pause is over.
+    pub(crate) fn write_again(&mut self) {
+        if self.failed.is_some() {
+            self.waiting_rows.clear();
+        }
+        let mut index = 0;
+        while index < self.waiting_rows.len() {
+            if self.waiting_rows[index].0 > self.now_ns {
+                index += 1;
+                continue;
+            }
+            match self.waiting_rows.swap_remove(index).1 {
+                WaitingRow::Ordered(sequence) => self.write_ordered_row(sequence),
+                WaitingRow::Map(row) => self.write_map_row(row),
+            }
+        }
+        self.no_space = !self.waiting_rows.is_empty();
+    }
+
+    /// Rows of the map that are not written yet.
+    pub(crate) fn map_rows_under_way(&self) -> usize {
+        self.map_rows
+    }
+
+    /// Asks for the pages of the map that something waits for.
+    pub(crate) fn load_pages(&mut self) {
+        while self.loads < LOADS_MAX {
+            let Some((page, entry)) = self.map.next_load() else { return };
+            let place = entry.place().filter(|&place| self.segments.has(place));
+            let Some(place) = place else {
+                self.map.loaded(page, None);
+                continue;
+            };
+            self.counters.map_loads += 1;
+            self.loads += 1;
+            self.segments.pin(place.segment);
+            let buffer = self.buffer(1);
+            self.submit_read(place, buffer, 1, IoPurpose::Load(page, place.segment));
+        }
+    }
+
+    /// The answer for a page of the map.
+    pub(crate) fn page_answered(
+        &mut self,
+        page: MapPage,
+        segment: SegmentId,
+        buffer: Option<BlockBuffer>,
+        result: Result<(), PoolDeviceError>,
+    ) {
+        self.loads -= 1;
+        self.segments.unpin(segment);
+        let content = buffer.as_ref().filter(|_| result.is_ok());
+        self.map.loaded(page, content.map(|buffer| &buffer.blocks()[0]));
+        if let Some(buffer) = buffer {
+            self.recycle(buffer);
+        }
+    }
+
+    /// Begins a round of syncs if one is wanted.
+    pub(crate) fn begin_sync(&mut self) {
+        if self.failed.is_some() || !self.syncs.begin(self.devices, self.applied) {
+            return;
+        }
+        self.counters.syncs += 1;
+        for device in 0..self.devices as u8 {
+            self.submit(device, DeviceOp::Sync, IoPurpose::Sync);
+        }
+    }
+
+    /// The answer of a device to a sync. A sync that failed is final: the writes that it was for
+    /// may be lost, whatever a later sync says.
+    pub(crate) fn sync_answered(&mut self, result: Result<(), PoolDeviceError>) {
+        if let Err(error) = result {
+            self.failed = Some(error);
+        } else if let Some(covers) = self.syncs.device_done() {
+            self.durable = self.durable.max(covers);
+        }
+    }
+
+    /// A buffer of one block, or of [`RUN_BLOCKS_MAX`].
+    pub(crate) fn buffer(&mut self, blocks: usize) -> BlockBuffer {
+        if blocks == 1 {
+            self.spare_single.pop().unwrap_or_else(|| BlockBuffer::new(1))
+        } else {
+            self.spare_run.pop().unwrap_or_else(|| BlockBuffer::new(RUN_BLOCKS_MAX))
+        }
+    }
+
+    /// Keeps a buffer for the next request.
+    pub(crate) fn recycle(&mut self, buffer: BlockBuffer) {
+        let stock = match buffer.blocks().len() {
+            1 => &mut self.spare_single,
+            RUN_BLOCKS_MAX => &mut self.spare_run,
+            _ => return,
+        };
+        if stock.len() < SPARE_BUFFERS_MAX {
+            stock.push(buffer);
+        }
+    }
+
+    /// Something for the caller.
+    pub(crate) fn complete(&mut self, completion: PoolCompletion) {
+        self.completions.push_back(completion);
+    }
+
+    /// A request's end, for the caller.
+    pub(crate) fn done(&mut self, tag: RequestTag, result: Result<VolumeId, PoolError>) {
+        self.complete(PoolCompletion::Done { tag, result });
+    }
+
+    /// The next thing for the caller.
+    pub(crate) fn next_completion(&mut self) -> Option<PoolCompletion> {
+        self.completions.pop_front()
+    }
+
+    /// Free segments that guests' rows must leave: for the next checkpoint, for collection, and
+    /// for an opening after a crash, which begins all streams in new segments and writes a
+    /// checkpoint of its own.
+    pub(crate) fn guest_floor(&self) -> usize {
+        self.moved_floor() + KEPT_FOR_COLLECTION
+    }
+
+    /// The same for rows of moved pages, and for rows that give space back.
+    pub(crate) fn moved_floor(&self) -> usize {
+        KEPT_FOR_OPENING + 2 * self.checkpoint_segments()
+    }
+
+    /// Segments that the next checkpoint takes at most.
+    pub(crate) fn checkpoint_segments(&self) -> usize {
+        // Rows under way dirty a leaf and a block of the table for each block, at most all pages
+        // that there are.
+        let under_way = 2 * self.log.payload_under_way() as usize;
+        let dirty = (self.map.dirty_blocks() + under_way).min(self.map.cached_blocks() + 8);
+        // Each dirty node dirties at most a block of the table and its parents.
+        let tables = dirty + 2 * usize::from(self.map.tables_levels()) + 2;
+        let state = 2
+            * (self.map.volume_count() * STATE_BYTES_PER_VOLUME + self.segments.total() * 16)
+                .div_ceil(crate::block::BLOCK_BYTES)
+            + 6;
+        RowLog::segments_for(dirty + tables + state, &self.segments)
+    }
+
+    /// Whether guests may write `blocks` more blocks now.
+    pub(crate) fn has_room(&self, blocks: usize) -> bool {
+        let wanted = RowLog::segments_for(blocks, &self.segments);
+        let live = self.segments.live() + self.log.payload_under_way() + blocks as u64;
+        self.segments.free_count() >= self.guest_floor() + wanted && live <= self.usable_blocks()
+    }
+
+    /// Blocks that may be alive: what is left of nine tenths of the segments, so that collection
+    /// always finds segments with a tenth to gain.
+    pub(crate) fn usable_blocks(&self) -> u64 {
+        let kept = KEPT_FOR_OPENING + KEPT_FOR_COLLECTION + 2 * super::rows::STREAM_SEGMENTS;
+        let segments = self.segments.total().saturating_sub(kept) as u64;
+        segments * u64::from(self.segments.payload_blocks()) * 9 / 10
+    }
+}
+
+/// Segments that an opening takes before it frees any: two for each stream.
+pub(crate) const KEPT_FOR_OPENING: usize = super::rows::STREAM_SEGMENTS;
+
+/// Segments that only moved pages may take.
+const KEPT_FOR_COLLECTION: usize = 3;
+
+/// The most bytes that a volume takes in the state's JSON, names included.
+const STATE_BYTES_PER_VOLUME: usize = 320;
+
+/// The block of the device that a place is.
+pub(crate) fn device_block(place: BlockPlace, segment_blocks: u32) -> u64 {
+    let before = u64::from(place.segment.index()) * u64::from(segment_blocks);
+    DEVICE_HEADER_BLOCKS + before + u64::from(place.block)
+}
+
+/// Whether a page of the map is missing; a damaged one is an answer.
+pub(crate) fn unless_missing<T>(result: Result<T, MapError>) -> Option<Result<T, PoolError>> {
+    match result {
+        Ok(found) => Some(Ok(found)),
+        Err(MapError::Damaged) => Some(Err(PoolError::MapDamaged)),
+        Err(MapError::Missing) => None,
+    }
+}

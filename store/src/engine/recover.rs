@@ -1,0 +1,465 @@
+//! Making a pool, and opening one: superblocks, the checkpoint's state, and the rows behind it.
+
+use super::checkpoint::{Checkpointer, SuperblockBase};
+use super::core::EngineCore;
+use super::replay::{FoundRow, LogOwner, StreamWalk, read_or_zeroes};
+use super::rows::{RowLog, crc_of};
+use super::segments::SegmentTable;
+use super::state;
+use crate::api::{DeviceIo, DeviceOp, PoolChange, PoolDeviceError, PoolDevices};
+use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
+use crate::format::{
+    BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, DeviceRecord, LogRecord, PageEntry,
+    SEGMENT_BLOCKS_MAX, SEGMENTS_PER_DEVICE_MAX, STREAMS, Superblock, SuperblockError, TagDomain,
+    superblock_blocks, tag_crc, tag_of,
+};
+use crate::layout::{CACHE_BLOCKS_MIN, PoolLayout, PoolOpenError, PoolOptions};
+use crate::map::{LiveBlocks, MapError, PoolMap};
+
+/// The fewest segments of a pool: those of the streams, of a checkpoint, of an opening after a
+/// crash and of collection, and some for data.
+pub const SEGMENTS_MIN: u64 = 32;
+
+/// The fewest blocks of a segment. Smaller ones are for tests alone.
+const SEGMENT_BLOCKS_MIN: u32 = 8;
+
+/// Makes a pool: writes its first superblocks. All that the devices had is lost.
+///
+/// # Errors
+/// If the layout is impossible or a device fails.
+pub fn format_pool(
+    devices: &mut dyn PoolDevices,
+    layout: &PoolLayout,
+) -> Result<(), PoolOpenError> {
+    let refuse = |text: String| Err(PoolOpenError::Devices(text));
+    let count = layout.devices.len();
+    if count == 0 || count > DEVICES_MAX {
+        return refuse(format!("a pool has 1 to {DEVICES_MAX} devices, not {count}"));
+    }
+    if !(SEGMENT_BLOCKS_MIN..=SEGMENT_BLOCKS_MAX).contains(&layout.segment_blocks) {
+        return refuse(format!(
+            "a segment has {SEGMENT_BLOCKS_MIN} to {SEGMENT_BLOCKS_MAX} blocks"
+        ));
+    }
+    let mut superblock = Superblock::new(layout.uuid, layout.segment_blocks);
+    superblock.devices = count as u8;
+    let mut total = 0;
+    for (record, device) in superblock.device_table.iter_mut().zip(&layout.devices) {
+        let blocks = device.blocks.saturating_sub(DEVICE_HEADER_BLOCKS);
+        let segments = blocks / u64::from(layout.segment_blocks);
+        let segments = segments.min(u64::from(SEGMENTS_PER_DEVICE_MAX) - 1);
+        total += segments;
+        *record = DeviceRecord::new(device.uuid, segments as u32);
+    }
+    if total < SEGMENTS_MIN {
+        return refuse(format!(
+            "the devices have room for {total} segments, and a pool needs {SEGMENTS_MIN}: make \
+             them larger or the segments smaller"
+        ));
+    }
+    let mut buffer = BlockBuffer::new(1);
+    for device in 0..count as u8 {
+        superblock.device = device;
+        let failed = |error| PoolOpenError::Device { device, error };
+        superblock.encode(&mut buffer.blocks_mut()[0]);
+        for block in superblock_blocks(0) {
+            devices.write(device, block, &buffer, 1).map_err(failed)?;
+        }
+        // The places of the next checkpoint's superblock may have one of an older pool.
+        buffer.bytes_mut().fill(0);
+        for block in superblock_blocks(1) {
+            devices.write(device, block, &buffer, 1).map_err(failed)?;
+        }
+        devices.sync(device).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Opens a pool up to the point at which a checkpoint of the new opening must be written.
+pub(crate) fn open(
+    devices: &mut dyn PoolDevices,
+    sizes_blocks: &[u64],
+    options: &PoolOptions,
+    salt: u64,
+) -> Result<(EngineCore, Checkpointer), PoolOpenError> {
+    assert!(options.cache_blocks >= CACHE_BLOCKS_MIN);
+    let superblock = read_superblocks(devices, sizes_blocks)?;
+    let table = &superblock.device_table[..usize::from(superblock.devices)];
+    let counts: Vec<u32> = table.iter().map(|device| device.segments.get()).collect();
+    let mut recovery = Recovery {
+        uuid: superblock.uuid,
+        segments: SegmentTable::new(superblock.segment_blocks.get(), &counts),
+        map: PoolMap::new(superblock.uuid, options.cache_blocks),
+        state_places: Vec::new(),
+        devices,
+    };
+    if superblock.state_bytes.get() > 0 {
+        recovery.load_state(&superblock, options.cache_blocks)?;
+    }
+    let last = recovery.replay(&superblock)?;
+    let Recovery { mut segments, map, state_places, .. } = recovery;
+    let opening = superblock.opening.get() + 1;
+    let log = RowLog::new(superblock.uuid, salt, opening, last, &mut segments);
+    let log = log.ok_or(PoolOpenError::NoRoom)?;
+    let mut base = superblock;
+    base.opening = opening.into();
+    base.salt = salt.into();
+    let base = SuperblockBase { superblock: base, devices: table.to_vec() };
+    let number = superblock.checkpoint.get();
+    let core = EngineCore::new(superblock.uuid, counts.len(), map, segments, log);
+    Ok((core, Checkpointer::new(base, number, state_places)))
+}
+
+/// The newest superblock, which all devices have when this returns.
+fn read_superblocks(
+    devices: &mut dyn PoolDevices,
+    sizes_blocks: &[u64],
+) -> Result<Superblock, PoolOpenError> {
+    let mut found = Vec::new();
+    let mut damaged = [false; 2];
+    for device in 0..sizes_blocks.len() as u8 {
+        found.push(read_superblock(devices, device, &mut damaged)?);
+    }
+    let newest = *found
+        .iter()
+        .max_by_key(|superblock| superblock.checkpoint.get())
+        .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
+    // The two blocks are written one after the other, so a power cut damages one at most.
+    if damaged[(newest.checkpoint.get() + 1) as usize % 2] {
+        return Err(PoolOpenError::Damaged(format!(
+            "both copies of a superblock are damaged, which may be newer than the one that is \
+             left, of the checkpoint {}: take the pool from a backup",
+            newest.checkpoint
+        )));
+    }
+    check_devices(&newest, &found, sizes_blocks)?;
+    for (device, superblock) in (0u8..).zip(&found) {
+        let failed = |error| PoolOpenError::Device { device, error };
+        if superblock.checkpoint != newest.checkpoint {
+            let mut buffer = BlockBuffer::new(1);
+            let mut own = newest;
+            own.device = device;
+            own.encode(&mut buffer.blocks_mut()[0]);
+            for block in superblock_blocks(newest.checkpoint.get()) {
+                devices.write(device, block, &buffer, 1).map_err(failed)?;
+            }
+        }
+        // A checkpoint that was read may be in a volatile cache, and segments that it frees will
+        // be written: it must not be lost.
+        devices.sync(device).map_err(failed)?;
+    }
+    Ok(newest)
+}
+
+/// The newest superblock of a device; a slot of which both blocks are damaged is marked.
+fn read_superblock(
+    devices: &mut dyn PoolDevices,
+    device: u8,
+    damaged: &mut [bool; 2],
+) -> Result<Superblock, PoolOpenError> {
+    let mut buffer = BlockBuffer::new(1);
+    let mut best: Option<Superblock> = None;
+    let mut reason = PoolOpenError::Superblock { device, error: SuperblockError::NoPool };
+    for (slot, is_damaged) in (0..).zip(damaged) {
+        let mut bad = 0;
+        for block in superblock_blocks(slot) {
+            let read = devices.read(device, block, &mut buffer, 1);
+            let read = read.map_err(|error| PoolOpenError::Device { device, error });
+            let superblock = read.and_then(|()| {
+                let found = Superblock::decode(&buffer.blocks()[0]);
+                found.map_err(|error| PoolOpenError::Superblock { device, error })
+            });
+            match superblock {
+                Ok(superblock) => {
+                    let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
+                    if best.as_ref().is_none_or(is_newer) {
+                        best = Some(superblock);
+                    }
+                }
+                // A slot that was never written is no reason.
+                Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => {}
+                Err(error) => {
+                    bad += 1;
+                    reason = error;
+                }
+            }
+        }
+        *is_damaged |= bad == 2;
+    }
+    best.ok_or(reason)
+}
+
+/// Whether the devices are all of the pool's, each in its place, and long enough.
+fn check_devices(
+    newest: &Superblock,
+    found: &[Superblock],
+    sizes_blocks: &[u64],
+) -> Result<(), PoolOpenError> {
+    let refuse = |text: String| Err(PoolOpenError::Devices(text));
+    let count = usize::from(newest.devices);
+    if found.len() != count {
+        return refuse(format!("the pool has {count} devices, and {} are given", found.len()));
+    }
+    for (index, (superblock, &blocks)) in found.iter().zip(sizes_blocks).enumerate() {
+        if superblock.uuid != newest.uuid {
+            return refuse(format!("device {index} belongs to another pool"));
+        }
+        let place = usize::from(superblock.device);
+        if place != index {
+            return refuse(format!(
+                "device {index} is the pool's device {place}: it is listed twice or in the wrong \
+                 order"
+            ));
+        }
+        let record = &newest.device_table[index];
+        if superblock.device_table[index].uuid != record.uuid {
+            return refuse(format!("device {index} was replaced by another one"));
+        }
+        if superblock.checkpoint.get() + 1 < newest.checkpoint.get() {
+            return refuse(format!(
+                "device {index} is an old copy: its checkpoint is {} and that of the pool {}",
+                superblock.checkpoint, newest.checkpoint
+            ));
+        }
+        let needed = DEVICE_HEADER_BLOCKS
+            + u64::from(record.segments.get()) * u64::from(newest.segment_blocks.get());
+        if blocks < needed {
+            return refuse(format!(
+                "device {index} has {blocks} blocks and had at least {needed}: it was cut off"
+            ));
+        }
+    }
+    Ok(())
+}
+
+struct Recovery<'a> {
+    uuid: [u8; 16],
+    segments: SegmentTable,
+    map: PoolMap,
+    state_places: Vec<BlockPlace>,
+    devices: &'a mut dyn PoolDevices,
+}
+
+impl Recovery<'_> {
+    /// A block of the state, proved by its entry.
+    fn state_block(&mut self, entry: &PageEntry, index: u64) -> Option<Block> {
+        let place = entry.place()?;
+        let mut block = Block::ZERO;
+        read_or_zeroes(self.devices, &self.segments, place, &mut block);
+        let sequence = entry.sequence.get();
+        let crc = tag_crc(&self.uuid, TagDomain::State, index, sequence, &block.0);
+        (crc == entry.crc.get()).then_some(block)
+    }
+
+    /// The entries of a copy's blocks, and the places of its index; `None` for a damaged index.
+    fn state_index(&mut self, first: PageEntry, blocks: usize) -> Option<Vec<PageEntry>> {
+        let mut entries = Vec::new();
+        let mut next = first;
+        for index in 0..blocks.div_ceil(state::INDEX_ENTRIES) as u64 {
+            let block = self.state_block(&next, LogRecord::STATE_INDEX | index)?;
+            self.state_places.extend(next.place());
+            let (more, following) = state::decode_index(&block);
+            entries.extend(more);
+            next = following;
+        }
+        (entries.len() == blocks).then_some(entries)
+    }
+
+    fn load_state(
+        &mut self,
+        superblock: &Superblock,
+        cache_blocks: usize,
+    ) -> Result<(), PoolOpenError> {
+        let damaged = |text: &str| {
+            PoolOpenError::Damaged(format!(
+                "the checkpoint {} {text}: take the pool from a backup",
+                superblock.checkpoint
+            ))
+        };
+        let length = usize::try_from(superblock.state_bytes.get()).unwrap_or(usize::MAX);
+        let blocks = length.div_ceil(BLOCK_BYTES);
+        let pool = self.segments.total() * self.segments.segment_blocks() as usize;
+        if blocks > pool {
+            return Err(damaged("says that it is longer than the pool"));
+        }
+        let copies = superblock.state.map(|first| self.state_index(first, blocks));
+        let mut bytes = Vec::with_capacity(blocks * BLOCK_BYTES);
+        for index in 0..blocks {
+            let entries: Vec<PageEntry> =
+                copies.iter().flatten().map(|entries| entries[index]).collect();
+            let block = entries.iter().find_map(|entry| self.state_block(entry, index as u64));
+            let block = block.ok_or_else(|| damaged("is damaged in both copies"))?;
+            bytes.extend_from_slice(&block.0);
+            self.state_places.extend(entries.iter().filter_map(PageEntry::place));
+        }
+        bytes.truncate(length);
+        let (map, records) = state::decode(&bytes).map_err(|text| damaged(&text))?;
+        self.map =
+            PoolMap::from_state(self.uuid, cache_blocks, map).map_err(|text| damaged(&text))?;
+        self.segments.restore(&records).map_err(|text| damaged(&text))?;
+        let end = self.segments.segment_blocks();
+        for &place in &self.state_places {
+            if self.segments.has(place) {
+                self.segments.found_used(place.segment);
+                // How far it is written is not known: the state was written after its own list.
+                self.segments.note_row(place.segment, end, superblock.sequence.get());
+                self.segments.gain(place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies all rows behind the checkpoint; the sequence of the last one.
+    fn replay(&mut self, superblock: &Superblock) -> Result<u64, PoolOpenError> {
+        let durable = self.durable_mark(superblock);
+        let mut last = superblock.sequence.get();
+        let mut walks = walks(superblock);
+        loop {
+            let expected = last + 1;
+            let mut has_row = None;
+            for (index, walk) in walks.iter_mut().enumerate() {
+                let row = walk.peek(self.devices, &self.segments);
+                if row.is_some_and(|row| row.sequence == expected) {
+                    has_row = Some(index);
+                }
+            }
+            let row = has_row.map(|index| walks[index].advance(&self.segments));
+            let is_proved = expected <= durable;
+            let row = row.filter(|row| is_proved || (!row.is_copy && self.is_whole(row)));
+            let Some(row) = row else {
+                if !is_proved {
+                    return Ok(last);
+                }
+                return Err(PoolOpenError::Damaged(format!(
+                    "the head of row {expected} and its copy are damaged, and rows up to \
+                     {durable} were flushed: take the pool from a backup"
+                )));
+            };
+            self.apply_row(&row)?;
+            last = expected;
+        }
+    }
+
+    /// The highest row that a head behind the checkpoint calls durable.
+    fn durable_mark(&mut self, superblock: &Superblock) -> u64 {
+        let mut mark = superblock.sequence.get();
+        for walk in &mut walks(superblock) {
+            while let Some(row) = walk.peek(self.devices, &self.segments) {
+                mark = mark.max(row.durable);
+                walk.advance(&self.segments);
+            }
+        }
+        mark
+    }
+
+    /// Whether each payload of a row is there.
+    fn is_whole(&mut self, row: &FoundRow) -> bool {
+        let payloads: Vec<_> =
+            with_places(row).filter(|(record, _)| record.has_payload()).collect();
+        payloads.iter().all(|(record, place)| {
+            let mut block = Block::ZERO;
+            read_or_zeroes(self.devices, &self.segments, *place, &mut block);
+            let (domain, number) = tag_of(record);
+            tag_crc(&self.uuid, domain, number, row.sequence, &block.0) == crc_of(record)
+        })
+    }
+
+    fn apply_row(&mut self, row: &FoundRow) -> Result<(), PoolOpenError> {
+        let end = u32::from(row.place.block) + 1 + u32::from(row.payload);
+        self.segments.found_used(row.place.segment);
+        self.segments.note_row(row.place.segment, end, row.sequence);
+        let mut change_is_applied = false;
+        for (record, place) in with_places(row) {
+            let mut change = None;
+            if let LogRecord::Change { is_copy, .. } = record {
+                if is_copy && change_is_applied {
+                    continue;
+                }
+                change = self.change(row, &record, place);
+                match (&change, is_copy) {
+                    (Some(_), _) => change_is_applied = true,
+                    (None, false) => continue,
+                    (None, true) => {
+                        return Err(PoolOpenError::Damaged(format!(
+                            "both copies of the change in row {} are damaged: take the pool from \
+                             a backup",
+                            row.sequence
+                        )));
+                    }
+                }
+            }
+            // A damaged page of the map costs the request that needs it, as it did before.
+            while let Err(MapError::Missing) =
+                self.map.apply(&record, place, row.sequence, change.as_ref(), &mut self.segments)
+            {
+                self.load_pages();
+            }
+        }
+        self.map.evict();
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        row: &FoundRow,
+        record: &LogRecord,
+        place: BlockPlace,
+    ) -> Option<PoolChange> {
+        let LogRecord::Change { bytes, crc, .. } = *record else { return None };
+        let mut block = Block::ZERO;
+        read_or_zeroes(self.devices, &self.segments, place, &mut block);
+        let found = tag_crc(&self.uuid, TagDomain::Change, 0, row.sequence, &block.0);
+        let json = block.0.get(..usize::from(bytes)).filter(|_| found == crc)?;
+        serde_json::from_slice(json).ok()
+    }
+
+    fn load_pages(&mut self) {
+        while let Some((page, entry)) = self.map.next_load() {
+            let mut block = Block::ZERO;
+            if let Some(place) = entry.place() {
+                read_or_zeroes(self.devices, &self.segments, place, &mut block);
+            }
+            self.map.loaded(page, Some(&block));
+        }
+    }
+}
+
+fn walks(superblock: &Superblock) -> [StreamWalk; STREAMS - 1] {
+    let owner = LogOwner {
+        uuid: superblock.uuid,
+        salt: superblock.salt.get(),
+        opening: superblock.opening.get(),
+    };
+    let last = superblock.sequence.get();
+    [0, 1]
+        .map(|stream| StreamWalk::new(owner, stream, superblock.streams[usize::from(stream)], last))
+}
+
+/// The records of a row, with the places of their payloads.
+fn with_places(row: &FoundRow) -> impl Iterator<Item = (LogRecord, BlockPlace)> + '_ {
+    let mut block = row.place.block;
+    row.records.iter().map(move |&record| {
+        block += u16::from(record.has_payload());
+        let place = if record.has_payload() { block } else { row.place.block };
+        (record, BlockPlace { block: place, ..row.place })
+    })
+}
+
+/// Does a request on devices that answer at once.
+pub(crate) fn perform(
+    devices: &mut dyn PoolDevices,
+    io: DeviceIo,
+) -> (Option<BlockBuffer>, Result<(), PoolDeviceError>) {
+    let device = io.device;
+    match io.op {
+        DeviceOp::Read { block, mut buffer, blocks } => {
+            let result = devices.read(device, block, &mut buffer, blocks);
+            (Some(buffer), result)
+        }
+        DeviceOp::Write { block, buffer, blocks } => {
+            let result = devices.write(device, block, &buffer, blocks);
+            (Some(buffer), result)
+        }
+        DeviceOp::Sync => (None, devices.sync(device)),
+    }
+}

@@ -1,0 +1,370 @@
+//! Rows: filled, written, and then applied in the order of their sequence.
+
+use std::collections::VecDeque;
+
+use super::segments::SegmentTable;
+use crate::block::{Block, BlockBuffer};
+use crate::format::{
+    BlockPlace, LogRecord, RECORDS_MAX, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, RowHead, RowPosition,
+    STREAMS, SegmentId, StreamPosition, tag_crc, tag_of,
+};
+use crate::map::{MapPage, WriteToken};
+
+/// The most rows that are filled or written at once, of all streams: 12.5 MiB of buffers, enough
+/// to keep a device busy with writes of 200 KiB.
+pub(crate) const ROWS_MAX: usize = 64;
+
+/// A stream of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowStream {
+    /// Guests' writes, and all changes without pages.
+    Guests = 0,
+    /// Pages that collection has moved.
+    Moved = 1,
+    /// Pages of the map, and checkpoints' states.
+    Map = 2,
+}
+
+/// Where the thing of a record came from, and goes when the record is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordOwner {
+    /// Nothing waits for it.
+    None,
+    /// A request: its token.
+    Request(u64),
+    /// A page of the map that is being written.
+    Page(MapPage, WriteToken),
+    /// A block of the checkpoint's state.
+    State {
+        /// Which of the two copies.
+        copy: u8,
+        /// Which block, as in the record.
+        index: u64,
+    },
+    /// A step of a removal.
+    Removal,
+    /// A move of a collection.
+    Move,
+}
+
+/// A row: being filled, written, or waiting for the rows before it.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// The blocks: the head, then the payload. `None` while a device has it.
+    pub(crate) buffer: Option<BlockBuffer>,
+    /// The changes.
+    pub(crate) records: Vec<LogRecord>,
+    /// The owner of each record.
+    pub(crate) owners: Vec<RecordOwner>,
+    /// Blocks of payload.
+    pub(crate) payload: u8,
+    /// Where it is, once it is closed.
+    pub(crate) position: RowPosition,
+    /// The segment behind its own.
+    pub(crate) next: SegmentId,
+    /// Its stream.
+    pub(crate) stream: RowStream,
+    /// Whether the device has written it.
+    pub(crate) is_written: bool,
+    /// How many records are applied.
+    pub(crate) applied: usize,
+    /// The number of writes that failed.
+    pub(crate) failures: u8,
+}
+
+impl Row {
+    /// The place of each record's payload; of the head for a record that has none.
+    pub(crate) fn places(&self) -> impl Iterator<Item = BlockPlace> + use<> {
+        let head = self.position.place;
+        let mut block = head.block;
+        let payloads: Vec<bool> = self.records.iter().map(LogRecord::has_payload).collect();
+        payloads.into_iter().map(move |has_payload| {
+            block += u16::from(has_payload);
+            if has_payload { BlockPlace { block, ..head } } else { head }
+        })
+    }
+
+    fn has_room(&self, limit: usize, with_payload: bool) -> bool {
+        self.records.len() < RECORDS_MAX && (!with_payload || usize::from(self.payload) < limit)
+    }
+}
+
+#[derive(Debug)]
+struct Stream {
+    segment: SegmentId,
+    next: SegmentId,
+    block: u32,
+    previous: Option<RowPosition>,
+    previous_records: Vec<LogRecord>,
+    open: Option<Row>,
+}
+
+/// The end of the log.
+#[derive(Debug)]
+pub(crate) struct RowLog {
+    uuid: [u8; 16],
+    salt: u64,
+    opening: u64,
+    /// The last sequence that was given to a row of guests or a moved one.
+    sequence: u64,
+    /// The same for rows of the map.
+    map_sequence: u64,
+    streams: [Stream; STREAMS],
+    /// Closed rows of the two ordered streams, by their sequence, until they are applied.
+    pub(crate) ordered: VecDeque<Row>,
+    spare: Vec<Row>,
+    rows: usize,
+    payload_under_way: u64,
+    /// Blocks of ordered rows since the last checkpoint.
+    pub(crate) blocks: u64,
+}
+
+impl RowLog {
+    /// The log of an opening, behind the row `sequence`; every stream is in new segments.
+    /// `None` if there are too few.
+    pub(crate) fn new(
+        uuid: [u8; 16],
+        salt: u64,
+        opening: u64,
+        sequence: u64,
+        segments: &mut SegmentTable,
+    ) -> Option<Self> {
+        let mut stream = || {
+            Some(Stream {
+                segment: segments.take()?,
+                next: segments.take()?,
+                block: 0,
+                previous: None,
+                previous_records: Vec::new(),
+                open: None,
+            })
+        };
+        let streams = [stream()?, stream()?, stream()?];
+        Some(Self {
+            uuid,
+            salt,
+            opening,
+            sequence,
+            map_sequence: 0,
+            streams,
+            ordered: VecDeque::new(),
+            spare: Vec::new(),
+            rows: 0,
+            payload_under_way: 0,
+            blocks: 0,
+        })
+    }
+
+    /// The last sequence that was given.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Rows that are filled or under way.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Blocks of payload of the ordered rows that are not applied yet.
+    pub(crate) fn payload_under_way(&self) -> u64 {
+        self.payload_under_way
+    }
+
+    /// Whether some records of the first row are applied, and others not yet.
+    pub(crate) fn is_inside_row(&self) -> bool {
+        self.ordered.front().is_some_and(|row| row.applied > 0)
+    }
+
+    /// Whether a stream has a row that is being filled.
+    pub(crate) fn has_open(&self, stream: RowStream) -> bool {
+        self.streams[stream as usize].open.is_some()
+    }
+
+    /// Adds a record, and its block of payload, which `fill` writes; opens a row if none is open.
+    /// The caller has made sure of a row and of segments. A row that is full now is given back,
+    /// to be written.
+    pub(crate) fn push(
+        &mut self,
+        stream: RowStream,
+        record: LogRecord,
+        owner: RecordOwner,
+        fill: impl FnOnce(&mut Block),
+        segments: &SegmentTable,
+    ) -> bool {
+        let at = &mut self.streams[stream as usize];
+        let limit = (segments.segment_blocks() - at.block - 1).min(ROW_PAYLOAD_MAX as u32) as usize;
+        let row = at.open.get_or_insert_with(|| {
+            self.rows += 1;
+            let mut row = self.spare.pop().unwrap_or_else(Self::blank);
+            row.stream = stream;
+            row
+        });
+        debug_assert!(row.has_room(limit, record.has_payload()));
+        if record.has_payload() {
+            let buffer = row.buffer.as_mut().expect("an open row has its buffer");
+            row.payload += 1;
+            self.payload_under_way += u64::from(stream != RowStream::Map);
+            fill(&mut buffer.blocks_mut()[usize::from(row.payload)]);
+        }
+        row.records.push(record);
+        row.owners.push(owner);
+        !row.has_room(limit, true)
+    }
+
+    fn blank() -> Row {
+        let none = BlockPlace { segment: SegmentId(0), block: 0 };
+        Row {
+            buffer: Some(BlockBuffer::new(ROW_BLOCKS_MAX)),
+            records: Vec::with_capacity(RECORDS_MAX),
+            owners: Vec::with_capacity(RECORDS_MAX),
+            payload: 0,
+            position: RowPosition { sequence: 0, place: none, payload: 0 },
+            next: SegmentId(0),
+            stream: RowStream::Guests,
+            is_written: false,
+            applied: 0,
+            failures: 0,
+        }
+    }
+
+    /// Sets the owner of the record that was pushed last.
+    pub(crate) fn set_owner(&mut self, stream: RowStream, owner: RecordOwner) {
+        let row = self.streams[stream as usize].open.as_mut().expect("an open row");
+        *row.owners.last_mut().expect("a record was pushed") = owner;
+    }
+
+    /// Closes the stream's open row: it gets its sequence, its place, its checks and its head.
+    /// The stream moves on; the caller has made sure of a free segment for the case that the
+    /// stream needs another one.
+    ///
+    /// # Panics
+    /// If no row is open or no segment is free.
+    pub(crate) fn close(
+        &mut self,
+        stream: RowStream,
+        durable: u64,
+        segments: &mut SegmentTable,
+    ) -> Row {
+        let counter = match stream {
+            RowStream::Map => &mut self.map_sequence,
+            RowStream::Guests | RowStream::Moved => &mut self.sequence,
+        };
+        *counter += 1;
+        let sequence = *counter;
+        let at = &mut self.streams[stream as usize];
+        let mut row = at.open.take().expect("an open row");
+        let place = BlockPlace { segment: at.segment, block: at.block as u16 };
+        row.position = RowPosition { sequence, place, payload: row.payload };
+        row.next = at.next;
+        let mut buffer = row.buffer.take().expect("an open row has its buffer");
+        set_checks(&self.uuid, sequence, &mut row.records, &buffer.blocks()[1..]);
+        let head = RowHead {
+            salt: self.salt,
+            opening: self.opening,
+            sequence,
+            durable,
+            place,
+            stream: stream as u8,
+            payload: row.payload,
+            next: at.next,
+            previous: at.previous,
+            records: std::mem::take(&mut row.records),
+            previous_records: std::mem::take(&mut at.previous_records),
+        };
+        head.encode(&self.uuid, &mut buffer.blocks_mut()[0]);
+        row.buffer = Some(buffer);
+        row.records = head.records;
+        at.previous_records = head.previous_records;
+        at.previous_records.clone_from(&row.records);
+        at.previous = Some(row.position);
+        at.block += 1 + u32::from(row.payload);
+        if stream != RowStream::Map {
+            self.blocks += 1 + u64::from(row.payload);
+        }
+        segments.note_row(at.segment, at.block, self.sequence);
+        if segments.segment_blocks() - at.block < 2 {
+            segments.close(at.segment);
+            at.segment = at.next;
+            at.block = 0;
+            at.next = segments.take().expect("a free segment was made sure of");
+        }
+        row
+    }
+
+    /// A row is done with: its memory is used again.
+    pub(crate) fn retire(&mut self, mut row: Row) {
+        self.rows -= 1;
+        if row.stream != RowStream::Map {
+            self.payload_under_way -= u64::from(row.payload);
+        }
+        row.records.clear();
+        row.owners.clear();
+        row.payload = 0;
+        row.is_written = false;
+        row.applied = 0;
+        row.failures = 0;
+        if row.buffer.is_some() {
+            self.spare.push(row);
+        }
+    }
+
+    /// Where a recovery finds the first row behind the last applied one, for each stream.
+    pub(crate) fn positions(&self) -> [StreamPosition; STREAMS] {
+        let mut positions = [StreamPosition::NONE; STREAMS];
+        for (index, stream) in self.streams[..2].iter().enumerate() {
+            let waiting = self.ordered.iter().find(|row| row.stream as usize == index);
+            positions[index] = match waiting {
+                Some(row) => {
+                    let place = row.position.place;
+                    StreamPosition::new(place.segment.0, place.block.into(), row.next.0)
+                }
+                None => StreamPosition::new(stream.segment.0, stream.block, stream.next.0),
+            };
+        }
+        positions
+    }
+
+    /// Free segments that a stream may take until `blocks` more blocks of payload, each with a
+    /// head of its own at worst, are written.
+    pub(crate) fn segments_for(blocks: usize, segments: &SegmentTable) -> usize {
+        blocks.div_ceil(segments.payload_blocks() as usize) + 1
+    }
+}
+
+/// Sets the checks of the records' payloads.
+fn set_checks(uuid: &[u8; 16], row: u64, records: &mut [LogRecord], payload: &[Block]) {
+    let mut payload = payload.iter();
+    for record in records {
+        if !record.has_payload() {
+            continue;
+        }
+        let page = &payload.next().expect("a block for each record with a payload").0;
+        let (domain, number) = tag_of(record);
+        let value = tag_crc(uuid, domain, number, row, page);
+        match record {
+            LogRecord::Write { crc, .. }
+            | LogRecord::Move { crc, .. }
+            | LogRecord::Change { crc, .. }
+            | LogRecord::Node { crc, .. }
+            | LogRecord::Table { crc, .. }
+            | LogRecord::State { crc, .. } => *crc = value,
+            LogRecord::Zero { .. } | LogRecord::Lost { .. } | LogRecord::Removal { .. } => {}
+        }
+    }
+}
+
+/// The check in a record; 0 for a record without a payload.
+pub(crate) fn crc_of(record: &LogRecord) -> u64 {
+    match *record {
+        LogRecord::Write { crc, .. }
+        | LogRecord::Move { crc, .. }
+        | LogRecord::Change { crc, .. }
+        | LogRecord::Node { crc, .. }
+        | LogRecord::Table { crc, .. }
+        | LogRecord::State { crc, .. } => crc,
+        LogRecord::Zero { .. } | LogRecord::Lost { .. } | LogRecord::Removal { .. } => 0,
+    }
+}
+
+/// Segments that the streams hold: one to write to and one reserved, each.
+pub(crate) const STREAM_SEGMENTS: usize = 2 * STREAMS;

@@ -1,0 +1,375 @@
+//! Segments: which are free, how much of each is alive, and which is worth collecting.
+
+use serde::{Deserialize, Serialize};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::format::{BlockPlace, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, SegmentId};
+use crate::map::LiveBlocks;
+
+/// A collection has to gain at least this part of a segment, so that collecting ends.
+const GAIN_PART_MIN: u32 = 16;
+
+/// The life of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentState {
+    /// Nothing that any durable checkpoint refers to is in it.
+    Free,
+    /// A stream writes to it, or has it reserved.
+    Open,
+    /// It is written, and may be collected.
+    Closed,
+    /// It was collected; the next checkpoint frees it if nothing in it is alive then.
+    Collected,
+    /// It was collected, and something in it is alive that no readable head names.
+    Kept,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    state: SegmentState,
+    live: u32,
+    filled: u32,
+    readers: u32,
+    /// The last row's sequence, or for a row of the map the sequence at which it was written.
+    last: u64,
+}
+
+impl Segment {
+    const FREE: Self = Self { state: SegmentState::Free, live: 0, filled: 0, readers: 0, last: 0 };
+}
+
+/// A segment as a checkpoint has it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct SegmentRecord {
+    /// Live pages in it; blocks of the checkpoint's own state are not counted.
+    pub(crate) live: U32,
+    /// Blocks that are written; 0 for a free segment.
+    pub(crate) filled: U32,
+    /// The sequence of its last row.
+    pub(crate) last: U64,
+}
+
+/// How many segments there are of each sort.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentCounts {
+    /// All.
+    pub total: u64,
+    /// Free ones.
+    pub free: u64,
+    /// Those that the next checkpoint frees.
+    pub emptied: u64,
+    /// Those that cannot be freed, because a damaged head hides what is in them.
+    pub kept: u64,
+}
+
+/// The segments of a pool.
+#[derive(Debug)]
+pub(crate) struct SegmentTable {
+    segment_blocks: u32,
+    devices: Vec<Vec<Segment>>,
+    /// Free segments of each device; the newest free one is used last.
+    free: Vec<std::collections::VecDeque<SegmentId>>,
+    free_count: usize,
+    next_device: usize,
+    live: u64,
+}
+
+impl SegmentTable {
+    /// A table of free segments, so many on each device.
+    pub(crate) fn new(segment_blocks: u32, devices: &[u32]) -> Self {
+        let rows = devices.iter().map(|&count| vec![Segment::FREE; count as usize]).collect();
+        let free = (0u8..).zip(devices);
+        let free = free.map(|(device, &count)| {
+            (0..count).map(|index| SegmentId::new(device, index)).collect()
+        });
+        Self {
+            segment_blocks,
+            devices: rows,
+            free: free.collect(),
+            free_count: devices.iter().map(|&count| count as usize).sum(),
+            next_device: 0,
+            live: 0,
+        }
+    }
+
+    /// Whether there is such a segment and block.
+    pub(crate) fn has(&self, place: BlockPlace) -> bool {
+        u32::from(place.block) < self.segment_blocks && self.has_segment(place.segment)
+    }
+
+    /// Whether there is such a segment.
+    pub(crate) fn has_segment(&self, id: SegmentId) -> bool {
+        self.devices
+            .get(usize::from(id.device()))
+            .is_some_and(|segments| (id.index() as usize) < segments.len())
+    }
+
+    fn at(&self, id: SegmentId) -> &Segment {
+        &self.devices[usize::from(id.device())][id.index() as usize]
+    }
+
+    fn at_mut(&mut self, id: SegmentId) -> &mut Segment {
+        &mut self.devices[usize::from(id.device())][id.index() as usize]
+    }
+
+    fn ids(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        (0u8..).zip(&self.devices).flat_map(|(device, segments)| {
+            (0..segments.len() as u32).map(move |index| SegmentId::new(device, index))
+        })
+    }
+
+    /// Blocks of a segment.
+    pub(crate) fn segment_blocks(&self) -> u32 {
+        self.segment_blocks
+    }
+
+    /// All segments.
+    pub(crate) fn total(&self) -> usize {
+        self.devices.iter().map(Vec::len).sum()
+    }
+
+    /// Free segments.
+    pub(crate) fn free_count(&self) -> usize {
+        self.free_count
+    }
+
+    /// Live blocks of the pool.
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Blocks of payload that a segment has room for, in full rows.
+    pub(crate) fn payload_blocks(&self) -> u32 {
+        self.segment_blocks - self.segment_blocks.div_ceil(ROW_BLOCKS_MAX as u32)
+    }
+
+    /// Takes a free segment for a stream; devices take turns.
+    pub(crate) fn take(&mut self) -> Option<SegmentId> {
+        for _ in 0..self.devices.len() {
+            let device = self.next_device;
+            self.next_device = (device + 1) % self.devices.len();
+            if let Some(id) = self.free[device].pop_front() {
+                self.free_count -= 1;
+                let segment = self.at_mut(id);
+                debug_assert!(segment.state == SegmentState::Free && segment.live == 0);
+                *segment = Segment { state: SegmentState::Open, ..Segment::FREE };
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// A row of `blocks` blocks is in it now, up to the block `end`.
+    pub(crate) fn note_row(&mut self, id: SegmentId, end: u32, sequence: u64) {
+        let segment = self.at_mut(id);
+        segment.filled = segment.filled.max(end);
+        segment.last = segment.last.max(sequence);
+    }
+
+    /// A stream has left it.
+    pub(crate) fn close(&mut self, id: SegmentId) {
+        self.at_mut(id).state = SegmentState::Closed;
+    }
+
+    /// Recovery found rows or blocks of the state in it: a free one is closed.
+    pub(crate) fn found_used(&mut self, id: SegmentId) {
+        if self.at(id).state == SegmentState::Free {
+            self.free[usize::from(id.device())].retain(|free| *free != id);
+            self.free_count -= 1;
+            self.at_mut(id).state = SegmentState::Closed;
+        }
+    }
+
+    /// A read of it begins: it is not used again until the read ends.
+    pub(crate) fn pin(&mut self, id: SegmentId) {
+        self.at_mut(id).readers += 1;
+    }
+
+    /// A read of it has ended.
+    pub(crate) fn unpin(&mut self, id: SegmentId) {
+        self.at_mut(id).readers -= 1;
+    }
+
+    /// How far it is written.
+    pub(crate) fn filled(&self, id: SegmentId) -> u32 {
+        self.at(id).filled
+    }
+
+    /// Live blocks in it.
+    pub(crate) fn live_in(&self, id: SegmentId) -> u32 {
+        self.at(id).live
+    }
+
+    fn is_emptied(segment: &Segment, applied: u64) -> bool {
+        let written = matches!(
+            segment.state,
+            SegmentState::Closed | SegmentState::Collected | SegmentState::Kept
+        );
+        written && segment.live == 0 && segment.last <= applied
+    }
+
+    /// Segments that a checkpoint after the row `applied` frees.
+    pub(crate) fn emptied(&self, applied: u64) -> Vec<SegmentId> {
+        self.ids().filter(|&id| Self::is_emptied(self.at(id), applied)).collect()
+    }
+
+    /// How many segments there are of each sort.
+    pub(crate) fn counts(&self, applied: u64) -> SegmentCounts {
+        let of = |wanted: &dyn Fn(&Segment) -> bool| {
+            self.ids().filter(|&id| wanted(self.at(id))).count() as u64
+        };
+        SegmentCounts {
+            total: self.total() as u64,
+            free: self.free_count as u64,
+            emptied: of(&|segment| Self::is_emptied(segment, applied)),
+            kept: of(&|segment| segment.state == SegmentState::Kept && segment.live > 0),
+        }
+    }
+
+    /// The table as a checkpoint after the row `applied` has it: what it frees is free in it, and
+    /// blocks of the states of checkpoints, the last of which are at `state`, are not counted.
+    pub(crate) fn records(&self, applied: u64, state: &[BlockPlace]) -> Vec<SegmentRecord> {
+        let mut first = vec![0; self.devices.len()];
+        for device in 1..first.len() {
+            first[device] = first[device - 1] + self.devices[device - 1].len();
+        }
+        let record = |id| {
+            let segment = self.at(id);
+            let free = segment.state == SegmentState::Free || Self::is_emptied(segment, applied);
+            // A reserved segment without a row is free for a recovery.
+            let unused = segment.state == SegmentState::Open && segment.filled == 0;
+            match free || unused {
+                true => SegmentRecord { live: 0.into(), filled: 0.into(), last: 0.into() },
+                false => SegmentRecord {
+                    live: segment.live.into(),
+                    filled: segment.filled.into(),
+                    last: segment.last.into(),
+                },
+            }
+        };
+        let mut records: Vec<SegmentRecord> = self.ids().map(record).collect();
+        for place in state.iter().filter(|place| self.has(**place)) {
+            let at = first[usize::from(place.segment.device())] + place.segment.index() as usize;
+            records[at].live = records[at].live.get().saturating_sub(1).into();
+        }
+        records
+    }
+
+    /// Puts the records of a checkpoint into a table of free segments.
+    ///
+    /// # Errors
+    /// If a record says more than a segment can have.
+    pub(crate) fn restore(&mut self, records: &[SegmentRecord]) -> Result<(), String> {
+        let ids: Vec<_> = self.ids().collect();
+        if ids.len() != records.len() {
+            return Err(format!("{} segments in the state of {}", records.len(), ids.len()));
+        }
+        for (id, record) in ids.into_iter().zip(records) {
+            let (live, filled) = (record.live.get(), record.filled.get());
+            if live > filled || filled > self.segment_blocks {
+                return Err(format!("{live} live blocks of {filled} in a segment"));
+            }
+            if filled > 0 {
+                self.live += u64::from(live);
+                let last = record.last.get();
+                *self.at_mut(id) =
+                    Segment { state: SegmentState::Closed, live, filled, last, readers: 0 };
+            }
+        }
+        let Self { free, devices, .. } = self;
+        for (free, segments) in free.iter_mut().zip(devices) {
+            free.retain(|id| segments[id.index() as usize].state == SegmentState::Free);
+        }
+        self.free_count = self.free.iter().map(std::collections::VecDeque::len).sum();
+        Ok(())
+    }
+
+    /// Frees segments that a durable checkpoint has freed. One that is being read stays until a
+    /// later checkpoint.
+    pub(crate) fn release(&mut self, ids: &[SegmentId]) {
+        for &id in ids {
+            let segment = self.at_mut(id);
+            debug_assert_eq!(segment.live, 0);
+            if segment.readers == 0 {
+                *segment = Segment::FREE;
+                self.free[usize::from(id.device())].push_back(id);
+                self.free_count += 1;
+            }
+        }
+    }
+
+    /// Blocks that a collection of the segment gives back.
+    fn gain(&self, segment: &Segment) -> u32 {
+        let rows = segment.live.div_ceil(ROW_PAYLOAD_MAX as u32);
+        segment.filled.max(1).saturating_sub(segment.live + rows)
+    }
+
+    /// Another segment that is worth collecting: the most space for the least work, and old ones
+    /// first, because what is alive in them stays alive (the cost-benefit rule of log-structured
+    /// file systems). `None` if none gives enough.
+    pub(crate) fn victim(&self, applied: u64) -> Option<SegmentId> {
+        let least = (self.segment_blocks / GAIN_PART_MIN).max(2);
+        let score = |id: SegmentId| {
+            let segment = self.at(id);
+            let gain = self.gain(segment);
+            let fits = segment.state == SegmentState::Closed
+                && segment.live > 0
+                && segment.last <= applied
+                // What a closed segment has no rows in is gained as well.
+                && gain + (self.segment_blocks - segment.filled) >= least;
+            fits.then(|| {
+                let age = applied - segment.last + 1;
+                let gained = u64::from(self.segment_blocks - segment.live);
+                u128::from(gained) * u128::from(age) * 1024 / u128::from(segment.live + 1)
+            })
+        };
+        self.ids().filter_map(|id| Some((score(id)?, id))).max().map(|(_, id)| id)
+    }
+
+    /// It was collected: all that is alive in it is on its way to another place.
+    pub(crate) fn collected(&mut self, id: SegmentId, complete: bool) {
+        self.at_mut(id).state = if complete { SegmentState::Collected } else { SegmentState::Kept };
+    }
+
+    /// Collected segments in which something is alive may be collected again.
+    pub(crate) fn reopen_collected(&mut self) {
+        for segment in self.devices.iter_mut().flatten() {
+            if segment.state == SegmentState::Collected && segment.live > 0 {
+                segment.state = SegmentState::Closed;
+            }
+        }
+    }
+
+    /// Whether it was collected and waits for a checkpoint.
+    pub(crate) fn waiting(&self) -> usize {
+        let collected = |segment: &&Segment| segment.state == SegmentState::Collected;
+        self.devices.iter().flatten().filter(collected).count()
+    }
+}
+
+impl LiveBlocks for SegmentTable {
+    fn gain(&mut self, place: BlockPlace) {
+        // A damaged or hostile table may name any place.
+        if !self.has(place) {
+            return;
+        }
+        self.at_mut(place.segment).live += 1;
+        self.live += 1;
+    }
+
+    fn lose(&mut self, place: BlockPlace) {
+        if !self.has(place) {
+            return;
+        }
+        let segment = self.at_mut(place.segment);
+        // A damaged table may name a place that was not counted: the count stays a count.
+        if segment.live > 0 {
+            segment.live -= 1;
+            self.live -= 1;
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The engine on devices in memory.
+
+mod basics;
+mod damage;
+mod full;
+mod pool;

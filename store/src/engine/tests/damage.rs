@@ -1,0 +1,58 @@
+//! One damaged block, anywhere.
+
+use super::pool::TestPool;
+use crate::api::{PoolChange, PoolError};
+
+#[test]
+fn no_damage_of_one_block_gives_wrong_data_or_loses_another_block() {
+    let mut pool = TestPool::new(1, 48, 32);
+    let disk = pool.create("disk", 600);
+    pool.write(disk, 0, 200, 1).expect("a write");
+    let snapshot = pool.snapshot(disk, "s");
+    pool.write(disk, 100, 200, 2).expect("a write");
+    // A checkpoint, and rows behind it that are flushed.
+    let mut pool = pool.close_and_open(2);
+    pool.write(disk, 150, 20, 3).expect("a write");
+    pool.snapshot(disk, "t");
+    pool.write(disk, 160, 20, 4).expect("a write");
+    pool.flush();
+    pool.write(disk, 599, 1, 5).expect("a write");
+    pool.flush();
+    let expected = (0..600)
+        .map(|block| match block {
+            599 => 5,
+            160..180 => 4,
+            150..160 => 3,
+            100..300 => 2,
+            0..100 => 1,
+            _ => 0,
+        })
+        .collect::<Vec<u64>>();
+    let whole = pool.devices;
+    let mut refused = 0;
+    for block in 0..whole.devices[0].len() {
+        if whole.devices[0][block].0.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        let mut devices = whole.clone();
+        devices.devices[0][block].0[100] ^= 0x40;
+        let Ok(mut pool) = TestPool::open(devices, 9) else {
+            refused += 1;
+            continue;
+        };
+        let mut wrong = 0;
+        for (at, &word) in expected.iter().enumerate() {
+            match pool.read(disk, at as u64, 1) {
+                Ok(found) => assert_eq!(found, [word], "block {at} after damage of {block}"),
+                Err(PoolError::Damaged { .. }) => wrong += 1,
+                Err(PoolError::MapDamaged) => wrong += 1,
+                Err(error) => panic!("{error} for block {at} after damage of {block}"),
+            }
+        }
+        let _ = pool.read(snapshot, 0, 100);
+        assert!(wrong <= 600);
+        // The pool goes on.
+        pool.change(PoolChange::Create { name: "more".into(), blocks: 9 }).expect("a volume");
+    }
+    assert_eq!(refused, 0, "no damage of one block refuses the pool");
+}

@@ -1,0 +1,492 @@
+//! The map of versions: which page each block of a volume or snapshot has, and where pages are.
+//!
+//! Nothing here does I/O. An operation whose pages are not in memory answers [`MapError::Missing`]
+//! and changes nothing; [`PoolMap::next_load`] says what to read, and the operation is tried again.
+
+mod cache;
+mod catalog;
+mod page;
+mod pages;
+mod removal;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{PoolChange, PoolError, VolumeId};
+use crate::block::Block;
+use crate::format::{BlockPlace, LogRecord, PageEntry, TableKind, ZERO_BLOCKS_MAX};
+use catalog::{PoolCatalog, TreeOwner};
+use page::TreeWord;
+use pages::MapPages;
+use removal::RemovalPlan;
+use table::PageTable;
+use tree::{TreeEdit, TreePlan};
+
+pub use catalog::{CatalogState, PoolVolume, PoolVolumeKind, VOLUME_BLOCKS_MAX};
+pub use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
+pub use table::TableState;
+
+/// The map, as a checkpoint has it beside its pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MapState {
+    catalog: CatalogState,
+    data: TableState,
+    nodes: TableState,
+}
+
+impl Default for MapState {
+    fn default() -> Self {
+        PoolMap::new([0; 16], 0).state()
+    }
+}
+
+/// The map of a pool's versions.
+pub struct PoolMap {
+    pages: MapPages,
+    catalog: PoolCatalog,
+    /// No removal can go on before the catalog changes.
+    is_removal_idle: bool,
+}
+
+impl fmt::Debug for PoolMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolMap")
+            .field("versions", &self.catalog.count())
+            .field("cached_blocks", &self.cached_blocks())
+            .field("dirty_blocks", &self.dirty_blocks())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PoolMap {
+    /// The map of a new pool.
+    pub fn new(uuid: [u8; 16], cache_blocks_max: usize) -> Self {
+        let tables = [PageTable::new(TableKind::Data), PageTable::new(TableKind::Nodes)];
+        Self {
+            pages: MapPages::new(uuid, cache_blocks_max, tables),
+            catalog: PoolCatalog::new(),
+            is_removal_idle: false,
+        }
+    }
+
+    /// The map of a checkpoint.
+    ///
+    /// # Errors
+    /// If a field of the state has a value that it cannot have.
+    pub fn from_state(
+        uuid: [u8; 16],
+        cache_blocks_max: usize,
+        state: MapState,
+    ) -> Result<Self, String> {
+        let data = PageTable::from_state(TableKind::Data, &state.data)?;
+        let nodes = PageTable::from_state(TableKind::Nodes, &state.nodes)?;
+        let catalog = PoolCatalog::from_state(state.catalog, nodes.numbers())?;
+        let pages = MapPages::new(uuid, cache_blocks_max, [data, nodes]);
+        Ok(Self { pages, catalog, is_removal_idle: false })
+    }
+
+    /// The state for a checkpoint, once all dirty pages are written.
+    pub fn state(&self) -> MapState {
+        MapState {
+            catalog: self.catalog.state(),
+            data: self.pages.table(TableKind::Data).state(),
+            nodes: self.pages.table(TableKind::Nodes).state(),
+        }
+    }
+
+    /// Finds a block of a volume or snapshot. Whatever is not there is a hole.
+    ///
+    /// # Errors
+    /// If a page is missing or damaged.
+    pub fn locate(&mut self, volume: VolumeId, block: u64) -> Result<Located, MapError> {
+        let Some(version) = self.catalog.visible(volume.0) else { return Ok(Located::Hole) };
+        if block >= version.blocks {
+            return Ok(Located::Hole);
+        }
+        let root = TreeWord(version.root);
+        tree::locate(&mut self.pages, root, block)
+    }
+
+    /// The entry of a page of data.
+    ///
+    /// # Errors
+    /// If a block of the page table is missing or damaged.
+    pub fn entry(&mut self, number: u64) -> Result<PageEntry, MapError> {
+        self.pages.entry(TableKind::Data, number)
+    }
+
+    /// A free number for a page of data. No other call gives it, until it is given back or a page
+    /// that has it was freed.
+    ///
+    /// # Errors
+    /// If a block of the page table is missing.
+    pub fn take_number(&mut self) -> Result<u64, MapError> {
+        self.pages.take_number()
+    }
+
+    /// A number that was taken, and that no record has.
+    pub fn give_back(&mut self, number: u64) {
+        self.pages.table_mut(TableKind::Data).give_back(number);
+    }
+
+    /// Makes the change of one record of a row, as a whole or not at all. `place` is that of the
+    /// record's payload, or of the row's head if it has none.
+    ///
+    /// # Errors
+    /// [`MapError::Missing`]: load pages and call again. [`MapError::Damaged`]: the record has no
+    /// effect, now and in the same row's replay.
+    pub fn apply(
+        &mut self,
+        record: &LogRecord,
+        place: BlockPlace,
+        sequence: u64,
+        change: Option<&PoolChange>,
+        live: &mut dyn LiveBlocks,
+    ) -> Result<Applied, MapError> {
+        match *record {
+            LogRecord::Write { volume, block, number, crc } => {
+                let entry = PageEntry::at(place, crc, sequence);
+                self.write(VolumeId(volume), block, number, entry, live)
+            }
+            LogRecord::Zero { volume, block, blocks } => {
+                self.zero(VolumeId(volume), block, u64::from(blocks), live)
+            }
+            LogRecord::Move { number, crc, from } => {
+                self.replace(number, from, PageEntry::at(place, crc, sequence), live)
+            }
+            LogRecord::Lost { number, from } => self.replace(number, from, PageEntry::lost(), live),
+            LogRecord::Removal { snapshot, block } => self.remove(snapshot, block, live),
+            LogRecord::Change { .. } => match change {
+                Some(change) => self.change(change, live),
+                None => Ok(Applied::Dropped),
+            },
+            LogRecord::Node { .. } | LogRecord::Table { .. } | LogRecord::State { .. } => {
+                Ok(Applied::Dropped)
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        volume: VolumeId,
+        block: u64,
+        number: u64,
+        entry: PageEntry,
+        live: &mut dyn LiveBlocks,
+    ) -> Result<Applied, MapError> {
+        let birth = self.catalog.generation();
+        let plan = match self.volume_with(volume, block) {
+            None => Ok(None),
+            Some((root, owner)) => {
+                let ready = self.pages.need_number(TableKind::Data, number);
+                let word = || TreeWord::new(birth, number);
+                let plan = match ready {
+                    Err(MapError::Damaged) => Err(MapError::Damaged),
+                    _ => {
+                        TreePlan::new(&mut self.pages, root, owner, TreeEdit::write(block, word()))
+                    }
+                };
+                ready.and(plan.map(Some))
+            }
+        };
+        match plan {
+            Ok(Some(plan)) => {
+                self.commit(volume, plan, birth, live);
+                self.pages.set_entry(TableKind::Data, number, entry, live);
+                Ok(Applied::Done)
+            }
+            Err(MapError::Missing) => Err(MapError::Missing),
+            result => {
+                // A replay may find the path whole and use the number, so others must not have it.
+                let pass = self.pages.cache.pass();
+                self.pages.table_mut(TableKind::Data).give_back_late(number, pass);
+                result.map(|_| Applied::Dropped)
+            }
+        }
+    }
+
+    fn zero(
+        &mut self,
+        volume: VolumeId,
+        block: u64,
+        blocks: u64,
+        live: &mut dyn LiveBlocks,
+    ) -> Result<Applied, MapError> {
+        let Some((root, owner)) = self.volume_with(volume, block) else {
+            return Ok(Applied::Dropped);
+        };
+        if block % ZERO_BLOCKS_MAX + blocks > ZERO_BLOCKS_MAX {
+            return Ok(Applied::Dropped);
+        }
+        let end = self.volume_blocks(volume).unwrap_or(0).min(block + blocks);
+        let edit = TreeEdit::zero(block, end - block);
+        let plan = TreePlan::new(&mut self.pages, root, owner, edit)?;
+        self.commit(volume, plan, self.catalog.generation(), live);
+        Ok(Applied::Done)
+    }
+
+    /// The root of a volume that has this block, and its owner.
+    fn volume_with(&self, volume: VolumeId, block: u64) -> Option<(TreeWord, TreeOwner)> {
+        let version = self.catalog.volume(volume.0).filter(|version| block < version.blocks)?;
+        Some((TreeWord(version.root), self.catalog.owner(version)))
+    }
+
+    fn commit(&mut self, volume: VolumeId, plan: TreePlan, birth: u64, live: &mut dyn LiveBlocks) {
+        if let Some(root) = plan.commit(&mut self.pages, birth, live) {
+            self.catalog.set_root(volume.0, root);
+        }
+    }
+
+    /// Another entry for a page of data that is still at `from`.
+    fn replace(
+        &mut self,
+        number: u64,
+        from: BlockPlace,
+        entry: PageEntry,
+        live: &mut dyn LiveBlocks,
+    ) -> Result<Applied, MapError> {
+        if self.pages.entry(TableKind::Data, number)?.place() != Some(from) {
+            return Ok(Applied::Dropped);
+        }
+        self.pages.need_entry(TableKind::Data, number)?;
+        self.pages.set_entry(TableKind::Data, number, entry, live);
+        Ok(Applied::Done)
+    }
+
+    fn remove(
+        &mut self,
+        snapshot: u32,
+        block: u64,
+        live: &mut dyn LiveBlocks,
+    ) -> Result<Applied, MapError> {
+        let is_place = block <= VOLUME_BLOCKS_MAX && block.is_multiple_of(ZERO_BLOCKS_MAX);
+        let target = self.catalog.removal_of(snapshot).filter(|target| target.at < block);
+        let Some(target) = target.filter(|_| is_place) else { return Ok(Applied::Dropped) };
+        // The trees may differ more than when the record was made, and then the step ends earlier.
+        let plan = RemovalPlan::new(&mut self.pages, target, block)?;
+        self.catalog.removed(snapshot, plan.at);
+        plan.commit(&mut self.pages, live);
+        self.is_removal_idle = false;
+        Ok(Applied::Done)
+    }
+
+    fn change(
+        &mut self,
+        change: &PoolChange,
+        live: &mut dyn LiveBlocks,
+    ) -> Result<Applied, MapError> {
+        if self.catalog.check(change).is_err() {
+            return Ok(Applied::Dropped);
+        }
+        let cut = match change {
+            PoolChange::Resize { volume, blocks } => {
+                let version = self.catalog.volume(volume.0);
+                version
+                    .filter(|version| *blocks < version.blocks)
+                    .map(|version| (*volume, TreeWord(version.root), TreeEdit::cut(*blocks)))
+            }
+            _ => None,
+        };
+        let cut = match cut {
+            Some((volume, root, edit)) => {
+                let plan = TreePlan::new(&mut self.pages, root, TreeOwner::NOTHING, edit)?;
+                Some((volume, plan))
+            }
+            None => None,
+        };
+        self.catalog.change(change);
+        if let Some((volume, plan)) = cut {
+            self.commit(volume, plan, self.catalog.generation(), live);
+        }
+        self.is_removal_idle = false;
+        Ok(Applied::Done)
+    }
+
+    /// The id that a change will make or is about.
+    ///
+    /// # Errors
+    /// If the change is not possible.
+    pub fn check(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
+        self.catalog.check(change)
+    }
+
+    /// Whether the map still refers to the payload of this record at this place.
+    ///
+    /// # Errors
+    /// If a block of a page table is missing or damaged.
+    pub fn is_live(&mut self, record: &LogRecord, place: BlockPlace) -> Result<bool, MapError> {
+        let entry = match *record {
+            LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
+                if !self.pages.table(TableKind::Data).reaches(number) {
+                    return Ok(false);
+                }
+                self.entry(number)?
+            }
+            _ => match MapPage::of_record(record) {
+                Some(page) if self.pages.exists(page) => self.pages.page_entry(page)?,
+                _ => return Ok(false),
+            },
+        };
+        Ok(entry.place() == Some(place))
+    }
+
+    /// Takes care that the next checkpoint writes a page of the map elsewhere. `false` if the map
+    /// does not refer to this place.
+    ///
+    /// # Errors
+    /// If the page is missing or damaged.
+    pub fn make_dirty(&mut self, record: &LogRecord, place: BlockPlace) -> Result<bool, MapError> {
+        let Some(page) = MapPage::of_record(record) else { return Ok(false) };
+        if !self.is_live(record, place)? {
+            return Ok(false);
+        }
+        self.pages.need_to_change(page)?;
+        if !self.pages.cache.will_be_written(page) {
+            self.pages.change(page);
+        }
+        Ok(true)
+    }
+
+    /// The next step of a removal; `None` if none can go on.
+    ///
+    /// # Errors
+    /// If a page is missing.
+    pub fn removal_step(&mut self) -> Result<Option<LogRecord>, MapError> {
+        if self.is_removal_idle {
+            return Ok(None);
+        }
+        let Some(target) = self.catalog.removal() else {
+            self.is_removal_idle = true;
+            return Ok(None);
+        };
+        let plan = RemovalPlan::new(&mut self.pages, target, VOLUME_BLOCKS_MAX)?;
+        Ok(Some(LogRecord::Removal { snapshot: target.id, block: plan.at }))
+    }
+
+    /// Whether a removal can go on.
+    pub fn has_removal(&self) -> bool {
+        !self.is_removal_idle && self.catalog.removal().is_some()
+    }
+
+    /// The next page to read, and the entry that says where it is: each page once, until
+    /// [`Self::loaded`] is called for it.
+    pub fn next_load(&mut self) -> Option<(MapPage, PageEntry)> {
+        self.pages.next_load()
+    }
+
+    /// A page was read, or could not be. A page that is not the one of its entry is damaged.
+    pub fn loaded(&mut self, page: MapPage, content: Option<&Block>) {
+        self.pages.loaded(page, content);
+    }
+
+    /// Drops pages that were not used lately, until the limit is kept or only dirty pages and the
+    /// last used ones are left.
+    pub fn evict(&mut self) {
+        self.pages.evict();
+    }
+
+    /// Begins a pass: pages that are dirty now are given by [`Self::next_dirty`]. Those that become
+    /// dirty later come after the next call.
+    pub fn begin_pass(&mut self) {
+        self.pages.begin_pass();
+    }
+
+    /// A page to be written in this pass. The answer is the same until the page was copied out.
+    ///
+    /// # Errors
+    /// None: whatever a dirty page needs is in memory.
+    pub fn next_dirty(&mut self, pass: MapPass) -> Result<Option<MapPage>, MapError> {
+        Ok(self.pages.cache.next_dirty(pass))
+    }
+
+    /// Copies a page for a write.
+    ///
+    /// # Panics
+    /// If [`Self::next_dirty`] did not give it.
+    pub fn copy_out(&mut self, page: MapPage, into: &mut Block) -> WriteToken {
+        WriteToken(self.pages.cache.copy_out(page, into))
+    }
+
+    /// A page was written, and this is its new entry. Without effect if the page was freed.
+    pub fn written(
+        &mut self,
+        page: MapPage,
+        token: WriteToken,
+        entry: PageEntry,
+        live: &mut dyn LiveBlocks,
+    ) {
+        self.pages.written(page, token.0, entry, live);
+    }
+
+    /// Whether a page of this pass is dirty or is being written.
+    pub fn is_dirty(&self, pass: MapPass) -> bool {
+        self.pages.cache.has_dirty(pass)
+    }
+
+    /// Pages that a checkpoint would write.
+    pub fn dirty_blocks(&self) -> usize {
+        self.pages.cache.dirty_len()
+    }
+
+    /// Pages in memory.
+    pub fn cached_blocks(&self) -> usize {
+        self.pages.cache.len()
+    }
+
+    /// The levels of the higher one of the two page tables.
+    pub fn tables_levels(&self) -> u8 {
+        let levels = |kind| self.pages.table(kind).levels();
+        levels(TableKind::Data).max(levels(TableKind::Nodes))
+    }
+
+    /// All volumes and snapshots, and those that are being removed.
+    pub fn volumes(&self) -> Vec<PoolVolume> {
+        self.catalog.list()
+    }
+
+    /// How many [`Self::volumes`] has.
+    pub fn volume_count(&self) -> usize {
+        self.catalog.count()
+    }
+
+    /// The size of a volume or snapshot.
+    pub fn volume_blocks(&self, volume: VolumeId) -> Option<u64> {
+        self.catalog.visible(volume.0).map(|version| version.blocks)
+    }
+
+    /// Whether this is a volume, which may be written.
+    pub fn is_head(&self, volume: VolumeId) -> bool {
+        self.catalog.volume(volume.0).is_some()
+    }
+
+    /// Pages of data that the map has.
+    pub fn used_pages(&self) -> u64 {
+        self.pages.table(TableKind::Data).used
+    }
+
+    /// Nodes that the map has.
+    pub fn used_nodes(&self) -> u64 {
+        self.pages.table(TableKind::Nodes).used
+    }
+
+    /// Look-ups of pages that were in memory.
+    pub fn hits(&self) -> u64 {
+        self.pages.hits
+    }
+
+    /// Look-ups of pages that had to be read.
+    pub fn misses(&self) -> u64 {
+        self.pages.misses
+    }
+
+    /// Numbers that were free when they were freed: other than 0 only after damage.
+    pub fn contradictions(&self) -> u64 {
+        self.pages.contradictions
+    }
+}

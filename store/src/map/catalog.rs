@@ -1,0 +1,278 @@
+//! The volumes and snapshots of a pool, and how they come from each other.
+//!
+//! ```text
+//! snapshot 1 ── snapshot 4 ── volume 0 (head)
+//!     └──────── volume 5 (a clone of 1)
+//! ```
+//!
+//! A version owns what was born after its parent's generation. Whatever has to be freed in the
+//! background is a version of the kind `Removing`, which nobody sees: a removed snapshot, a removed
+//! volume, and the old tree of a volume that was cleared, rolled back or made smaller.
+
+mod changes;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::page::TreeWord;
+use crate::api::VolumeId;
+
+pub use state::CatalogState;
+
+/// The most volumes and snapshots of a pool, with those that are being removed: the state of a
+/// checkpoint has all of them.
+pub const VERSIONS_MAX: usize = 16_384;
+
+/// The most blocks of a volume: the ones that four levels of nodes have.
+pub const VOLUME_BLOCKS_MAX: u64 = 1 << 36;
+
+/// The last generation: entries of nodes have 24 bits for it.
+pub const GENERATION_MAX: u64 = (1 << 24) - 1;
+
+/// The longest name of a volume or snapshot.
+const NAME_CHARS_MAX: usize = 64;
+
+/// The kinds of entries of a pool's catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolVolumeKind {
+    /// A volume, which guests write.
+    Volume,
+    /// A snapshot.
+    Snapshot,
+    /// The rest of a volume or snapshot, whose space comes back in the background.
+    Removing,
+}
+
+/// A volume or snapshot, as a list of them has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolVolume {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name; empty for one that is being removed.
+    pub name: String,
+    /// Its kind.
+    pub kind: PoolVolumeKind,
+    /// The volume that a snapshot was taken of, even if that is gone.
+    pub of: Option<VolumeId>,
+    /// The snapshot that it comes from.
+    pub parent: Option<VolumeId>,
+    /// Its size.
+    pub blocks: u64,
+    /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
+    pub at_s: u64,
+}
+
+/// A volume or snapshot. It is part of a checkpoint, so a field's name is part of the format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Version {
+    pub(super) id: u32,
+    pub(super) kind: PoolVolumeKind,
+    pub(super) name: String,
+    pub(super) of: Option<u32>,
+    pub(super) parent: Option<u32>,
+    /// Of a snapshot; a volume has the pool's.
+    pub(super) generation: u64,
+    pub(super) blocks: u64,
+    pub(super) root: u64,
+    pub(super) at_s: u64,
+    /// The removal is done with the blocks below.
+    pub(super) removed_below: u64,
+}
+
+/// Which entries of a tree its volume may free or change in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TreeOwner {
+    /// Entries that were born later are the volume's own.
+    floor: u64,
+    /// While the volume's parent is being removed: below the block, the floor is this one.
+    removed: Option<(u64, u64)>,
+}
+
+impl TreeOwner {
+    /// The owner of nothing: whatever the tree has belongs to a snapshot as well.
+    pub(super) const NOTHING: Self = Self { floor: u64::MAX, removed: None };
+
+    /// Whether the volume owns an entry of this birth, for blocks that end before `end`.
+    pub(super) fn owns(&self, birth: u64, end: u64) -> bool {
+        birth > self.floor
+            || self.removed.is_some_and(|(below, floor)| end <= below && birth > floor)
+    }
+}
+
+/// The removal that goes on, or the one that may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RemovalTarget {
+    pub(super) id: u32,
+    pub(super) root: TreeWord,
+    /// The root of its only child; a hole if it has none.
+    pub(super) child: TreeWord,
+    /// The generation of its parent.
+    pub(super) floor: u64,
+    /// Where the removal goes on.
+    pub(super) at: u64,
+}
+
+/// All volumes and snapshots of a pool.
+#[derive(Debug)]
+pub(super) struct PoolCatalog {
+    versions: BTreeMap<u32, Version>,
+    /// Parents and their children.
+    children: BTreeSet<(u32, u32)>,
+    /// Those of the kind `Removing`.
+    removing: BTreeSet<u32>,
+    /// The one of them whose removal has begun.
+    running: Option<u32>,
+    /// The generation of what is born now.
+    generation: u64,
+    next_id: u32,
+}
+
+impl PoolCatalog {
+    pub(super) fn new() -> Self {
+        Self {
+            versions: BTreeMap::new(),
+            children: BTreeSet::new(),
+            removing: BTreeSet::new(),
+            running: None,
+            generation: 1,
+            next_id: 0,
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.versions.len()
+    }
+
+    pub(super) fn list(&self) -> Vec<PoolVolume> {
+        let list = self.versions.values().map(|version| PoolVolume {
+            id: VolumeId(version.id),
+            name: version.name.clone(),
+            kind: version.kind,
+            of: version.of.map(VolumeId),
+            parent: self.visible_ancestor(version.parent).map(VolumeId),
+            blocks: version.blocks,
+            at_s: version.at_s,
+        });
+        list.collect()
+    }
+
+    /// A volume or snapshot that is not being removed.
+    pub(super) fn visible(&self, id: u32) -> Option<&Version> {
+        self.versions.get(&id).filter(|version| version.kind != PoolVolumeKind::Removing)
+    }
+
+    pub(super) fn volume(&self, id: u32) -> Option<&Version> {
+        self.versions.get(&id).filter(|version| version.kind == PoolVolumeKind::Volume)
+    }
+
+    pub(super) fn set_root(&mut self, id: u32, root: TreeWord) {
+        let version = self.versions.get_mut(&id).expect("the volume was looked up");
+        debug_assert_eq!(version.kind, PoolVolumeKind::Volume, "only a volume's tree changes");
+        version.root = root.0;
+    }
+
+    pub(super) fn owner(&self, volume: &Version) -> TreeOwner {
+        let removed = volume.parent.filter(|&parent| Some(parent) == self.running).map(|parent| {
+            let parent = &self.versions[&parent];
+            (parent.removed_below, self.floor(parent.parent))
+        });
+        TreeOwner { floor: self.floor(volume.parent), removed }
+    }
+
+    /// The generation of a parent: what was born later is the child's.
+    fn floor(&self, parent: Option<u32>) -> u64 {
+        parent.map_or(0, |parent| self.versions[&parent].generation)
+    }
+
+    /// This ancestor or, while it is being removed, the next one.
+    fn visible_ancestor(&self, mut ancestor: Option<u32>) -> Option<u32> {
+        while let Some(id) = ancestor
+            && self.versions[&id].kind == PoolVolumeKind::Removing
+        {
+            ancestor = self.versions[&id].parent;
+        }
+        ancestor
+    }
+
+    fn children_of(&self, id: u32) -> impl Iterator<Item = u32> {
+        self.children.range((id, 0)..=(id, u32::MAX)).map(|&(_, child)| child)
+    }
+
+    /// The removal that goes on or may begin. One with two children waits until it has one.
+    pub(super) fn removal(&self) -> Option<RemovalTarget> {
+        let first = || self.removing.iter().copied().find(|&id| !self.waits(id));
+        self.running.or_else(first).map(|id| self.target(id))
+    }
+
+    /// The removal of this one, if a record may take it on.
+    pub(super) fn removal_of(&self, id: u32) -> Option<RemovalTarget> {
+        let may = self.running.is_none_or(|running| running == id);
+        (may && self.removing.contains(&id) && !self.waits(id)).then(|| self.target(id))
+    }
+
+    fn waits(&self, id: u32) -> bool {
+        self.children_of(id).take(2).count() == 2
+    }
+
+    fn target(&self, id: u32) -> RemovalTarget {
+        let version = &self.versions[&id];
+        let child = self.children_of(id).next();
+        RemovalTarget {
+            id,
+            root: TreeWord(version.root),
+            child: child.map_or(TreeWord::HOLE, |child| TreeWord(self.versions[&child].root)),
+            floor: self.floor(version.parent),
+            at: version.removed_below,
+        }
+    }
+
+    /// A removal is done with the blocks below `below`.
+    pub(super) fn removed(&mut self, id: u32, below: u64) {
+        assert!(self.running.is_none_or(|running| running == id), "one removal runs at a time");
+        self.running = Some(id);
+        let version = self.versions.get_mut(&id).expect("the removal was looked up");
+        version.removed_below = below;
+        if below < VOLUME_BLOCKS_MAX {
+            return;
+        }
+        let parent = version.parent;
+        let child = self.children_of(id).next();
+        if let Some(child) = child {
+            self.set_parent(child, parent);
+        }
+        self.set_parent(id, None);
+        self.versions.remove(&id);
+        self.removing.remove(&id);
+        self.running = None;
+    }
+
+    fn set_parent(&mut self, id: u32, parent: Option<u32>) {
+        let version = self.versions.get_mut(&id).expect("the version was looked up");
+        let old = std::mem::replace(&mut version.parent, parent);
+        if let Some(old) = old {
+            self.children.remove(&(old, id));
+        }
+        if let Some(parent) = parent {
+            self.children.insert((parent, id));
+        }
+    }
+
+    fn insert(&mut self, version: Version) {
+        if let Some(parent) = version.parent {
+            self.children.insert((parent, version.id));
+        }
+        if version.kind == PoolVolumeKind::Removing {
+            self.removing.insert(version.id);
+        }
+        let before = self.versions.insert(version.id, version);
+        assert!(before.is_none(), "an id is never used again");
+    }
+}

@@ -1,0 +1,269 @@
+//! Changes of the catalog: each takes constant time, whatever the size of a volume.
+
+use std::collections::BTreeSet;
+
+use super::{
+    GENERATION_MAX, NAME_CHARS_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, VOLUME_BLOCKS_MAX,
+    Version,
+};
+use crate::api::{PoolChange, PoolError, VolumeId};
+use crate::block::BLOCK_BYTES;
+
+impl PoolCatalog {
+    /// The id that a change will make or is about.
+    ///
+    /// # Errors
+    /// If the change is not possible.
+    pub(in crate::map) fn check(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
+        // A row has one block for the change.
+        let bytes = serde_json::to_vec(change).map_or(usize::MAX, |json| json.len());
+        if bytes > BLOCK_BYTES {
+            let text = "the change is longer than a block: name fewer volumes at once";
+            return Err(PoolError::Invalid(text.to_owned()));
+        }
+        match change {
+            PoolChange::Create { name, blocks } => {
+                check_size(*blocks)?;
+                self.check_new_volume(name)
+            }
+            PoolChange::Resize { volume, blocks } => {
+                let smaller = *blocks < self.head(*volume)?.blocks;
+                check_size(*blocks)?;
+                self.check_room(usize::from(smaller), smaller)?;
+                Ok(*volume)
+            }
+            PoolChange::Rename { volume, name } => {
+                self.head(*volume)?;
+                check_name(name)?;
+                self.check_volume_name(name, Some(*volume))?;
+                Ok(*volume)
+            }
+            PoolChange::Snapshot { volumes, name, .. } => self.check_snapshot(volumes, name),
+            PoolChange::Clone { snapshot, name } => {
+                self.snapshot(*snapshot)?;
+                self.check_new_volume(name)
+            }
+            PoolChange::Rollback { volume, snapshot } => {
+                self.head(*volume)?;
+                self.snapshot(*snapshot)?;
+                if !self.is_ancestor(snapshot.0, volume.0) {
+                    let why = "a snapshot that the volume does not come from: clone it instead";
+                    return Err(PoolError::WrongKind(*snapshot, why));
+                }
+                self.check_room(1, false)?;
+                Ok(*volume)
+            }
+            PoolChange::Remove { volume } => {
+                self.visible(volume.0).ok_or(PoolError::NoVolume(*volume))?;
+                Ok(*volume)
+            }
+            PoolChange::Clear { volume } => {
+                self.head(*volume)?;
+                self.check_room(1, false)?;
+                Ok(*volume)
+            }
+        }
+    }
+
+    /// Makes a change that [`Self::check`] found possible.
+    pub(in crate::map) fn change(&mut self, change: &PoolChange) {
+        match change {
+            PoolChange::Create { name, blocks } => {
+                let id = self.take_id();
+                self.insert(Version { name: name.clone(), blocks: *blocks, ..volume(id) });
+            }
+            PoolChange::Resize { volume, blocks } => {
+                if *blocks < self.versions[&volume.0].blocks {
+                    // The tail is what the old tree has and the new one has not.
+                    let old = self.split(volume.0, PoolVolumeKind::Removing);
+                    self.set_parent(volume.0, Some(old));
+                    self.generation += 1;
+                }
+                self.get_mut(volume.0).blocks = *blocks;
+            }
+            PoolChange::Rename { volume, name } => self.get_mut(volume.0).name.clone_from(name),
+            PoolChange::Snapshot { volumes, name, at_s } => {
+                for volume in volumes {
+                    let id = self.split(volume.0, PoolVolumeKind::Snapshot);
+                    self.set_parent(volume.0, Some(id));
+                    let snapshot = self.get_mut(id);
+                    (snapshot.name, snapshot.at_s) = (name.clone(), *at_s);
+                }
+                self.generation += 1;
+            }
+            PoolChange::Clone { snapshot, name } => {
+                let id = self.take_id();
+                let Version { root, blocks, .. } = self.versions[&snapshot.0];
+                let parent = Some(snapshot.0);
+                let name = name.clone();
+                self.insert(Version { name, root, blocks, parent, ..volume(id) });
+            }
+            PoolChange::Rollback { volume, snapshot } => {
+                self.split(volume.0, PoolVolumeKind::Removing);
+                let Version { root, blocks, .. } = self.versions[&snapshot.0];
+                self.set_parent(volume.0, Some(snapshot.0));
+                let volume = self.get_mut(volume.0);
+                (volume.root, volume.blocks) = (root, blocks);
+            }
+            PoolChange::Remove { volume } => {
+                let generation = self.generation;
+                let version = self.get_mut(volume.0);
+                version.name.clear();
+                if version.kind == PoolVolumeKind::Volume {
+                    version.generation = generation;
+                }
+                version.kind = PoolVolumeKind::Removing;
+                self.removing.insert(volume.0);
+            }
+            PoolChange::Clear { volume } => {
+                self.split(volume.0, PoolVolumeKind::Removing);
+                // A removal that runs has one child, and its old tree is that child from now on.
+                let parent = self.visible_ancestor(self.versions[&volume.0].parent);
+                self.set_parent(volume.0, parent);
+                self.get_mut(volume.0).root = 0;
+            }
+        }
+    }
+
+    /// A new version with the tree that a volume has now, and with the volume's parent.
+    fn split(&mut self, volume: u32, kind: PoolVolumeKind) -> u32 {
+        let id = self.take_id();
+        let version = Version {
+            id,
+            kind,
+            name: String::new(),
+            of: Some(volume),
+            generation: self.generation,
+            ..self.versions[&volume].clone()
+        };
+        self.insert(version);
+        id
+    }
+
+    fn take_id(&mut self) -> u32 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    fn get_mut(&mut self, id: u32) -> &mut Version {
+        self.versions.get_mut(&id).expect("the change was checked")
+    }
+
+    fn head(&self, id: VolumeId) -> Result<&Version, PoolError> {
+        let version = self.visible(id.0).ok_or(PoolError::NoVolume(id))?;
+        if version.kind != PoolVolumeKind::Volume {
+            return Err(PoolError::WrongKind(id, "a snapshot: name a volume"));
+        }
+        Ok(version)
+    }
+
+    fn snapshot(&self, id: VolumeId) -> Result<&Version, PoolError> {
+        let version = self.visible(id.0).ok_or(PoolError::NoVolume(id))?;
+        if version.kind != PoolVolumeKind::Snapshot {
+            return Err(PoolError::WrongKind(id, "a volume: name a snapshot"));
+        }
+        Ok(version)
+    }
+
+    fn is_ancestor(&self, ancestor: u32, of: u32) -> bool {
+        let mut at = self.versions[&of].parent;
+        while let Some(id) = at
+            && id != ancestor
+        {
+            at = self.versions[&id].parent;
+        }
+        at.is_some()
+    }
+
+    fn check_new_volume(&self, name: &str) -> Result<VolumeId, PoolError> {
+        check_name(name)?;
+        self.check_volume_name(name, None)?;
+        self.check_room(1, false)?;
+        Ok(VolumeId(self.next_id))
+    }
+
+    fn check_volume_name(&self, name: &str, of: Option<VolumeId>) -> Result<(), PoolError> {
+        let has =
+            |version: &&Version| version.kind == PoolVolumeKind::Volume && version.name == name;
+        match self.versions.values().find(has) {
+            Some(other) if Some(VolumeId(other.id)) != of => {
+                Err(PoolError::NameTaken(name.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_snapshot(&self, volumes: &[VolumeId], name: &str) -> Result<VolumeId, PoolError> {
+        check_name(name)?;
+        let set: BTreeSet<u32> = volumes.iter().map(|volume| volume.0).collect();
+        if set.is_empty() || set.len() < volumes.len() {
+            let text = "a snapshot is of one or more volumes, and of each of them once";
+            return Err(PoolError::Invalid(text.to_owned()));
+        }
+        for &volume in volumes {
+            self.head(volume)?;
+        }
+        let is_taken = self.versions.values().any(|version| {
+            version.kind == PoolVolumeKind::Snapshot
+                && version.name == name
+                && version.of.is_some_and(|of| set.contains(&of))
+        });
+        if is_taken {
+            return Err(PoolError::NameTaken(name.to_owned()));
+        }
+        self.check_room(volumes.len(), true)?;
+        Ok(VolumeId(self.next_id))
+    }
+
+    /// Whether there is room for more versions, and for a generation.
+    fn check_room(&self, versions: usize, has_generation: bool) -> Result<(), PoolError> {
+        if self.versions.len() + versions > VERSIONS_MAX {
+            return Err(PoolError::TooMany("16,384 volumes and snapshots"));
+        }
+        if has_generation && self.generation >= GENERATION_MAX {
+            return Err(PoolError::TooMany("had 16,777,215 snapshots in its life"));
+        }
+        if u32::MAX - self.next_id < VERSIONS_MAX as u32 {
+            return Err(PoolError::TooMany("had four thousand million volumes in its life"));
+        }
+        Ok(())
+    }
+}
+
+/// A volume without blocks.
+fn volume(id: u32) -> Version {
+    Version {
+        id,
+        kind: PoolVolumeKind::Volume,
+        name: String::new(),
+        of: None,
+        parent: None,
+        generation: 0,
+        blocks: 0,
+        root: 0,
+        at_s: 0,
+        removed_below: 0,
+    }
+}
+
+pub(super) fn check_size(blocks: u64) -> Result<(), PoolError> {
+    if (1..=VOLUME_BLOCKS_MAX).contains(&blocks) {
+        return Ok(());
+    }
+    let text = format!("a volume has 1 to {VOLUME_BLOCKS_MAX} blocks of 4 KiB, not {blocks}");
+    Err(PoolError::Invalid(text))
+}
+
+pub(super) fn check_name(name: &str) -> Result<(), PoolError> {
+    let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins && name.len() <= NAME_CHARS_MAX && name.chars().all(may) {
+        return Ok(());
+    }
+    let text = format!(
+        "{name:?} is no name: a name has 1 to {NAME_CHARS_MAX} letters, digits, '-', '_' and '.', \
+         and begins with a letter or digit"
+    );
+    Err(PoolError::Invalid(text))
+}

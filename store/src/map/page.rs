@@ -1,0 +1,177 @@
+//! The pages of the map, and the words that its parts speak with each other.
+
+use std::fmt;
+
+use crate::block::Block;
+use crate::format::{BlockPlace, LogRecord, PageEntry, TableKind, TagDomain, tag_crc, tag_of};
+
+/// Entries of a block of a page table.
+pub const TABLE_ENTRIES: u64 = 170;
+
+/// Bytes of an entry.
+const ENTRY_BYTES: usize = size_of::<PageEntry>();
+
+/// Words of a node.
+pub const NODE_WORDS: usize = 512;
+
+/// Counts live blocks: the table of segments does it.
+pub trait LiveBlocks {
+    /// The block at this place is referred to from here on.
+    fn gain(&mut self, place: BlockPlace);
+    /// The block at this place is not referred to any more.
+    fn lose(&mut self, place: BlockPlace);
+}
+
+/// Why the map has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// A page is not in memory: `next_load` says which.
+    Missing,
+    /// A page that is needed is damaged.
+    Damaged,
+}
+
+/// A page of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MapPage {
+    /// A node of a tree, by its number.
+    Node(u64),
+    /// A block of a page table.
+    Table {
+        /// Which table.
+        kind: TableKind,
+        /// The level, 0 for the entries of pages.
+        level: u8,
+        /// Which block of the level.
+        index: u64,
+    },
+}
+
+impl MapPage {
+    /// The domain and the number of the page's check.
+    pub fn tag(&self) -> (TagDomain, u64) {
+        tag_of(&self.record(0))
+    }
+
+    /// The check of the page's content in the row `sequence`.
+    pub fn crc(&self, uuid: &[u8; 16], sequence: u64, content: &Block) -> u64 {
+        let (domain, number) = self.tag();
+        tag_crc(uuid, domain, number, sequence, &content.0)
+    }
+
+    /// The record of the page, in a row of the stream of the map.
+    pub fn record(&self, crc: u64) -> LogRecord {
+        match *self {
+            Self::Node(number) => LogRecord::Node { number, crc },
+            Self::Table { kind, level, index } => LogRecord::Table { kind, level, index, crc },
+        }
+    }
+
+    /// The page that a record has; `None` if the record has no page of the map.
+    pub fn of_record(record: &LogRecord) -> Option<Self> {
+        match *record {
+            LogRecord::Node { number, .. } => Some(Self::Node(number)),
+            LogRecord::Table { kind, level, index, .. } => Some(Self::Table { kind, level, index }),
+            _ => None,
+        }
+    }
+
+    /// The pass of a checkpoint that writes the page.
+    pub fn pass(&self) -> MapPass {
+        match *self {
+            Self::Node(_) => MapPass::Nodes,
+            Self::Table { level, .. } => MapPass::Tables(level),
+        }
+    }
+}
+
+/// The pages of the map that a checkpoint writes at once, in this order: each pass changes pages
+/// of the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MapPass {
+    /// All nodes.
+    Nodes,
+    /// The blocks of both page tables at this level.
+    Tables(u8),
+}
+
+/// A page as it was copied for a write. The answer to the write counts only for this copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteToken(pub(super) u64);
+
+/// What a block of a version is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Located {
+    /// Zeroes.
+    Hole,
+    /// A page.
+    Page {
+        /// Its number.
+        number: u64,
+        /// Where it is.
+        entry: PageEntry,
+    },
+    /// A page whose content is lost.
+    Lost,
+}
+
+/// What a record did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// It took effect.
+    Done,
+    /// It came too late, or it is about something that is gone: it had no effect.
+    Dropped,
+}
+
+/// A word of a node: the generation of an entry's birth, and the number of its page. 0 is a hole.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct TreeWord(pub(super) u64);
+
+const NUMBER_BITS: u32 = 40;
+
+impl TreeWord {
+    pub(super) const HOLE: Self = Self(0);
+
+    pub(super) fn new(birth: u64, number: u64) -> Self {
+        debug_assert!(number >> NUMBER_BITS == 0 && birth >> (64 - NUMBER_BITS) == 0);
+        Self(birth << NUMBER_BITS | number)
+    }
+
+    pub(super) fn is_hole(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn birth(self) -> u64 {
+        self.0 >> NUMBER_BITS
+    }
+
+    pub(super) fn number(self) -> u64 {
+        self.0 & ((1 << NUMBER_BITS) - 1)
+    }
+}
+
+impl fmt::Debug for TreeWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.number(), self.birth())
+    }
+}
+
+pub(super) fn node_word(node: &Block, at: usize) -> TreeWord {
+    let bytes = &node.0[at * 8..at * 8 + 8];
+    TreeWord(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+}
+
+pub(super) fn set_node_word(node: &mut Block, at: usize, word: TreeWord) {
+    node.0[at * 8..at * 8 + 8].copy_from_slice(&word.0.to_le_bytes());
+}
+
+pub(super) fn table_entry(block: &Block, number: u64) -> PageEntry {
+    let at = (number % TABLE_ENTRIES) as usize * ENTRY_BYTES;
+    zerocopy::FromBytes::read_from_bytes(&block.0[at..at + ENTRY_BYTES]).expect("an entry's bytes")
+}
+
+pub(super) fn set_table_entry(block: &mut Block, number: u64, entry: PageEntry) {
+    let at = (number % TABLE_ENTRIES) as usize * ENTRY_BYTES;
+    block.0[at..at + ENTRY_BYTES].copy_from_slice(zerocopy::IntoBytes::as_bytes(&entry));
+}

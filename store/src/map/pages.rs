@@ -1,0 +1,444 @@
+//! The pages of the map: those in memory, and how the others come in.
+//!
+//! An operation asks for all the pages that it needs, and changes something only when all of them
+//! are there. A dirty page's entry is in a page that is in memory, and so on up to the root.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::cache::MapCache;
+use super::page::{
+    LiveBlocks, MapError, MapPage, TABLE_ENTRIES, TreeWord, node_word, set_table_entry, table_entry,
+};
+use super::table::{EntryPlace, PageTable};
+use crate::block::Block;
+use crate::format::{PageEntry, TableKind};
+
+/// Damaged pages that are remembered; of more, the oldest are read once more.
+const DAMAGED_MAX: usize = 4096;
+
+/// The place of a node that was never written. No checkpoint has it.
+const UNWRITTEN: u64 = 1 << 61;
+
+pub(super) struct MapPages {
+    uuid: [u8; 16],
+    cache_blocks_max: usize,
+    pub(super) cache: MapCache,
+    data: PageTable,
+    nodes: PageTable,
+    wanted: VecDeque<MapPage>,
+    is_wanted: HashSet<MapPage>,
+    /// Pages that are being read, by the entries that prove them; `None` once the page was freed.
+    loading: HashMap<MapPage, Option<PageEntry>>,
+    damaged: HashSet<MapPage>,
+    damaged_order: VecDeque<MapPage>,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+    /// Numbers that were freed or used twice: a sign of a damaged map.
+    pub(super) contradictions: u64,
+}
+
+impl MapPages {
+    pub(super) fn new(uuid: [u8; 16], cache_blocks_max: usize, tables: [PageTable; 2]) -> Self {
+        let [data, nodes] = tables;
+        Self {
+            uuid,
+            cache_blocks_max,
+            cache: MapCache::new(),
+            data,
+            nodes,
+            wanted: VecDeque::new(),
+            is_wanted: HashSet::new(),
+            loading: HashMap::new(),
+            damaged: HashSet::new(),
+            damaged_order: VecDeque::new(),
+            hits: 0,
+            misses: 0,
+            contradictions: 0,
+        }
+    }
+
+    pub(super) fn table(&self, kind: TableKind) -> &PageTable {
+        match kind {
+            TableKind::Data => &self.data,
+            TableKind::Nodes => &self.nodes,
+        }
+    }
+
+    pub(super) fn table_mut(&mut self, kind: TableKind) -> &mut PageTable {
+        match kind {
+            TableKind::Data => &mut self.data,
+            TableKind::Nodes => &mut self.nodes,
+        }
+    }
+
+    pub(super) fn evict(&mut self) {
+        self.cache.evict(self.cache_blocks_max);
+    }
+
+    fn entry_place(&self, page: MapPage) -> EntryPlace {
+        match page {
+            MapPage::Node(number) if self.nodes.reaches(number) => {
+                EntryPlace::In(self.nodes.block_of(number), number)
+            }
+            MapPage::Node(_) => EntryPlace::Nowhere,
+            MapPage::Table { kind, level, index } => self.table(kind).entry_place(level, index),
+        }
+    }
+
+    /// Ensures that a page is in memory.
+    pub(super) fn need(&mut self, page: MapPage) -> Result<(), MapError> {
+        if self.cache.touch(page) {
+            self.hits += 1;
+            return Ok(());
+        }
+        if self.damaged.contains(&page) {
+            return Err(MapError::Damaged);
+        }
+        let entry = self.page_entry(page)?;
+        let is_table = matches!(page, MapPage::Table { .. });
+        if is_table && entry.is_free() {
+            // A block that was never written has no used number.
+            self.cache.insert(page, Box::new(Block::ZERO));
+            return Ok(());
+        }
+        if entry.place().is_none() {
+            self.set_damaged(page);
+            return Err(MapError::Damaged);
+        }
+        self.misses += 1;
+        self.want(page);
+        Err(MapError::Missing)
+    }
+
+    /// Whether the tables have an entry for this page.
+    pub(super) fn exists(&self, page: MapPage) -> bool {
+        self.entry_place(page) != EntryPlace::Nowhere
+    }
+
+    /// The entry of a page of the map.
+    pub(super) fn page_entry(&mut self, page: MapPage) -> Result<PageEntry, MapError> {
+        match self.entry_place(page) {
+            EntryPlace::Nowhere => Err(MapError::Damaged),
+            EntryPlace::Root => Ok(self.root_of(page)),
+            EntryPlace::In(parent, index) => {
+                self.need(parent)?;
+                Ok(table_entry(self.cache.block(parent), index))
+            }
+        }
+    }
+
+    fn root_of(&self, page: MapPage) -> PageEntry {
+        match page {
+            MapPage::Node(_) => PageEntry::FREE,
+            MapPage::Table { kind, .. } => self.table(kind).root,
+        }
+    }
+
+    /// Ensures that a page is in memory and can be changed: the pages with its entry and with the
+    /// entries of those are in memory as well.
+    pub(super) fn need_to_change(&mut self, page: MapPage) -> Result<(), MapError> {
+        self.need(page)?;
+        let mut at = page;
+        while !self.cache.is_dirty(at)
+            && let EntryPlace::In(parent, _) = self.entry_place(at)
+        {
+            self.need(parent)?;
+            at = parent;
+        }
+        Ok(())
+    }
+
+    /// A page's content is about to change.
+    pub(super) fn change(&mut self, page: MapPage) -> &mut Block {
+        let mut at = page;
+        while self.cache.set_dirty(at)
+            && let EntryPlace::In(parent, _) = self.entry_place(at)
+        {
+            self.cache.add_dirty_below(parent);
+            at = parent;
+        }
+        self.cache.set_changed(page);
+        self.cache.block_mut(page)
+    }
+
+    /// The entry of a page by its number.
+    pub(super) fn entry(&mut self, kind: TableKind, number: u64) -> Result<PageEntry, MapError> {
+        if !self.table(kind).reaches(number) {
+            return Err(MapError::Damaged);
+        }
+        let block = self.table(kind).block_of(number);
+        self.need(block)?;
+        Ok(table_entry(self.cache.block(block), number))
+    }
+
+    /// Ensures that the entry of a number can be changed.
+    pub(super) fn need_entry(&mut self, kind: TableKind, number: u64) -> Result<(), MapError> {
+        if !self.table(kind).reaches(number) {
+            return Err(MapError::Damaged);
+        }
+        self.need_to_change(self.table(kind).block_of(number))
+    }
+
+    /// Changes the entry of a number, whose block was ensured.
+    pub(super) fn set_entry(
+        &mut self,
+        kind: TableKind,
+        number: u64,
+        entry: PageEntry,
+        live: &mut dyn LiveBlocks,
+    ) {
+        let page = self.table(kind).block_of(number);
+        let block = self.change(page);
+        let old = table_entry(block, number);
+        set_table_entry(block, number, entry);
+        replace_live(old, entry, live);
+        match (old.is_free(), entry.is_free()) {
+            (true, false) => self.table_mut(kind).used(number),
+            (false, true) => self.table_mut(kind).freed(number),
+            (true, true) => self.contradictions += 1,
+            (false, false) => {}
+        }
+    }
+
+    /// A node that is in memory.
+    pub(super) fn node(&self, number: u64) -> &Block {
+        self.cache.block(MapPage::Node(number))
+    }
+
+    /// A word of a node; it is read if it is not in memory.
+    pub(super) fn word(&mut self, node: TreeWord, at: usize) -> Result<TreeWord, MapError> {
+        self.need(MapPage::Node(node.number()))?;
+        Ok(node_word(self.node(node.number()), at))
+    }
+
+    /// A new node; the block of its entry was ensured.
+    pub(super) fn create_node(
+        &mut self,
+        number: u64,
+        content: Box<Block>,
+        live: &mut dyn LiveBlocks,
+    ) {
+        let unwritten = PageEntry { place: UNWRITTEN.into(), ..PageEntry::FREE };
+        self.set_entry(TableKind::Nodes, number, unwritten, live);
+        self.forget_node(number);
+        self.cache.insert(MapPage::Node(number), content);
+        self.change(MapPage::Node(number));
+    }
+
+    /// Frees a node; the block of its entry was ensured.
+    pub(super) fn free_node(&mut self, number: u64, live: &mut dyn LiveBlocks) {
+        self.set_entry(TableKind::Nodes, number, PageEntry::FREE, live);
+        self.forget_node(number);
+    }
+
+    fn forget_node(&mut self, number: u64) {
+        let page = MapPage::Node(number);
+        if self.cache.remove(page)
+            && let EntryPlace::In(parent, _) = self.entry_place(page)
+        {
+            self.cache.drop_dirty_below(parent);
+        }
+        self.damaged.remove(&page);
+        if let Some(loading) = self.loading.get_mut(&page) {
+            *loading = None;
+        }
+    }
+
+    /// Ensures a number that a record names: the table reaches it, and its entry can be changed.
+    pub(super) fn need_number(&mut self, kind: TableKind, number: u64) -> Result<(), MapError> {
+        if !self.table_mut(kind).admit(number) {
+            return Err(MapError::Damaged);
+        }
+        while !self.table(kind).reaches(number) {
+            self.grow(kind);
+        }
+        self.need_entry(kind, number)
+    }
+
+    /// One level more for a table. All entries stay as they are, so this is no change of the state.
+    fn grow(&mut self, kind: TableKind) {
+        let below = self.table(kind).root_page();
+        let entry = self.table_mut(kind).grow();
+        let page = self.table(kind).root_page();
+        let mut block = Box::new(Block::ZERO);
+        set_table_entry(&mut block, 0, entry);
+        self.cache.insert(page, block);
+        if self.cache.is_dirty(below) {
+            self.cache.add_dirty_below(page);
+        }
+        self.change(page);
+    }
+
+    /// Ensures that `count` numbers are ready, if there is no other reason, to be used at once.
+    pub(super) fn need_ready(&mut self, kind: TableKind, count: usize) -> Result<(), MapError> {
+        loop {
+            while self.table(kind).ready().len() < count {
+                self.find_free(kind)?;
+            }
+            let ready = self.table(kind).ready();
+            let next: Vec<u64> = ready[ready.len() - count..].to_vec();
+            let mut answer = Ok(());
+            for number in next {
+                match self.need_number(kind, number) {
+                    Err(MapError::Damaged) => self.table_mut(kind).lose_ready(number),
+                    result => answer = answer.and(result),
+                }
+            }
+            answer?;
+            if self.table(kind).ready().len() >= count {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands out a free number of a data page. The table is not changed.
+    pub(super) fn take_number(&mut self) -> Result<u64, MapError> {
+        let kind = TableKind::Data;
+        loop {
+            let Some(&number) = self.data.ready().last() else {
+                self.find_free(kind)?;
+                continue;
+            };
+            match self.look_up(kind, self.data.block_of(number)) {
+                Err(MapError::Missing) => return Err(MapError::Missing),
+                Err(MapError::Damaged) => self.data.lose_ready(number),
+                Ok(()) => return Ok(self.data.take_ready().expect("one was ready")),
+            }
+        }
+    }
+
+    /// Ensures a block of level 0, if the table has grown to it.
+    fn look_up(&mut self, kind: TableKind, page: MapPage) -> Result<(), MapError> {
+        let MapPage::Table { index, .. } = page else { return Ok(()) };
+        if self.table(kind).reaches(index * TABLE_ENTRIES) { self.need(page) } else { Ok(()) }
+    }
+
+    /// Makes the free numbers of one block ready.
+    fn find_free(&mut self, kind: TableKind) -> Result<(), MapError> {
+        loop {
+            let index = self.table_mut(kind).pick();
+            let page = self.table(kind).block_of(index * TABLE_ENTRIES);
+            match self.look_up(kind, page) {
+                Err(MapError::Missing) => return Err(MapError::Missing),
+                Err(MapError::Damaged) => {
+                    self.table_mut(kind).exhausted(index);
+                    continue;
+                }
+                Ok(()) => {}
+            }
+            let block = self.cache.get(page);
+            let is_free = |&number: &u64| {
+                number > 0
+                    && block.is_none_or(|block| table_entry(block, number).is_free())
+                    && !self.table(kind).is_handed(number)
+            };
+            let first = index * TABLE_ENTRIES;
+            let numbers: Vec<u64> = (first..first + TABLE_ENTRIES).filter(is_free).collect();
+            let table = self.table_mut(kind);
+            table.exhausted(index);
+            if !numbers.is_empty() {
+                table.put_ready(numbers.into_iter());
+                return Ok(());
+            }
+        }
+    }
+
+    fn want(&mut self, page: MapPage) {
+        if !self.loading.contains_key(&page) && self.is_wanted.insert(page) {
+            self.wanted.push_back(page);
+        }
+    }
+
+    /// The next page to be read, and the entry that says where it is.
+    pub(super) fn next_load(&mut self) -> Option<(MapPage, PageEntry)> {
+        while let Some(page) = self.wanted.pop_front() {
+            self.is_wanted.remove(&page);
+            if self.cache.contains(page) || self.loading.contains_key(&page) {
+                continue;
+            }
+            // The page with the entry may be gone again; then that one is wanted first, and the
+            // operation asks for this page once more.
+            let Ok(entry) = self.page_entry(page) else { continue };
+            if entry.place().is_some() {
+                self.loading.insert(page, Some(entry));
+                return Some((page, entry));
+            }
+        }
+        None
+    }
+
+    /// A page was read, or could not be.
+    pub(super) fn loaded(&mut self, page: MapPage, content: Option<&Block>) {
+        let Some(Some(entry)) = self.loading.remove(&page) else { return };
+        if self.cache.contains(page) {
+            return;
+        }
+        let is_whole = |content: &&Block| {
+            page.crc(&self.uuid, entry.sequence.get(), content) == entry.crc.get()
+        };
+        match content.filter(is_whole) {
+            Some(content) => self.cache.insert(page, Box::new(content.clone())),
+            None => self.set_damaged(page),
+        }
+    }
+
+    fn set_damaged(&mut self, page: MapPage) {
+        if !self.damaged.insert(page) {
+            return;
+        }
+        self.damaged_order.push_back(page);
+        if self.damaged_order.len() > DAMAGED_MAX
+            && let Some(oldest) = self.damaged_order.pop_front()
+        {
+            self.damaged.remove(&oldest);
+        }
+    }
+
+    /// A page of a checkpoint is written, if this copy of it still counts.
+    pub(super) fn written(
+        &mut self,
+        page: MapPage,
+        token: u64,
+        entry: PageEntry,
+        live: &mut dyn LiveBlocks,
+    ) {
+        if !self.cache.is_written_as(page, token) {
+            return;
+        }
+        let place = self.entry_place(page);
+        let old = match (place, page) {
+            (EntryPlace::In(parent, index), _) => {
+                let block = self.change(parent);
+                let old = table_entry(block, index);
+                set_table_entry(block, index, entry);
+                old
+            }
+            (EntryPlace::Root, MapPage::Table { kind, .. }) => {
+                std::mem::replace(&mut self.table_mut(kind).root, entry)
+            }
+            _ => unreachable!("a page in memory has a place for its entry"),
+        };
+        replace_live(old, entry, live);
+        if self.cache.finish_write(page)
+            && let EntryPlace::In(parent, _) = place
+        {
+            self.cache.drop_dirty_below(parent);
+        }
+    }
+
+    pub(super) fn begin_pass(&mut self) {
+        self.cache.begin_pass();
+        let pass = self.cache.pass();
+        self.data.begin_pass(pass);
+        self.nodes.begin_pass(pass);
+    }
+}
+
+fn replace_live(old: PageEntry, new: PageEntry, live: &mut dyn LiveBlocks) {
+    if let Some(place) = new.place() {
+        live.gain(place);
+    }
+    if let Some(place) = old.place() {
+        live.lose(place);
+    }
+}

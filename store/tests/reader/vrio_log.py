@@ -1,0 +1,258 @@
+"""The devices and the log of a pool of vrio's store: blocks that are proved by their checks."""
+
+import struct
+
+BLOCK = 4096
+HEADER_BLOCKS = 16
+PAYLOAD_MAX = 49
+RECORDS_MAX = 50
+STREAMS = 2  # of three: the rows of the third have a meaning for checkpoints only
+NO_SEGMENT = 0xFFFFFFFF
+PLACE = 1 << 63
+LOST = 1 << 62
+DATA, NODE, TABLE, STATE, CHANGE = 1, 2, 3, 4, 5
+WRITE_KIND, ZERO_KIND, MOVE_KIND, LOST_KIND, CHANGE_KIND = 1, 2, 3, 4, 5
+PAYLOAD_KINDS = (1, 3, 5, 7, 8, 9)
+
+
+class PoolError(Exception):
+    """The pool, or a part of it, is not readable."""
+
+
+def crc_table():
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x9A6C9329AC4BC9B5 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+CRC_TABLE = crc_table()
+
+
+def crc64(*parts):
+    """CRC-64/NVME."""
+    crc, table = 0xFFFFFFFFFFFFFFFF, CRC_TABLE
+    for part in parts:
+        for byte in part:
+            crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFFFFFFFFFF
+
+
+def sealed(block):
+    """Whether a head or superblock has the CRC of its content."""
+    return crc64(block[:8], bytes(8), block[16:]) == struct.unpack_from("<Q", block, 8)[0]
+
+
+class Entry:
+    """A page entry: the place of a page, its check and the sequence of its row."""
+
+    def __init__(self, place, crc, sequence):
+        self.place, self.crc, self.sequence = place, crc, sequence
+
+    def __bool__(self):
+        return self.place != 0
+
+
+FREE = Entry(0, 0, 0)
+
+
+class Superblock:
+    def __init__(self, block):
+        if block[:8] != b"vrioPool":
+            raise PoolError("no superblock")
+        if not sealed(block):
+            raise PoolError("a damaged superblock")
+        (self.version, self.segment_blocks, self.uuid, self.device, self.devices) = (
+            struct.unpack_from("<II16sBB", block, 16))
+        if self.version != 1:
+            raise PoolError(f"the pool has the format {self.version}, and this program reads 1")
+        (self.opening, self.salt, self.checkpoint, self.sequence) = (
+            struct.unpack_from("<QQQQ", block, 48))
+        self.state = [Entry(*struct.unpack_from("<QQQ", block, at)) for at in (80, 104)]
+        (self.state_bytes,) = struct.unpack_from("<Q", block, 128)
+        self.streams = [struct.unpack_from("<III", block, 136 + 16 * at) for at in range(3)]
+        self.segments = [struct.unpack_from("<I", block, 200 + 24 * at)[0] for at in range(16)]
+        self.segments = self.segments[:self.devices]
+
+
+class Record:
+    def __init__(self, data):
+        (self.kind, self.flag, self.blocks, self.volume, self.block, self.number, self.crc,
+         self.place) = struct.unpack("<BBHIQQQQ", data)
+
+    def has_payload(self):
+        return self.kind in PAYLOAD_KINDS
+
+    def tag(self):
+        """The domain and the number in the check of its payload."""
+        if self.kind in (WRITE_KIND, MOVE_KIND):
+            return DATA, self.number
+        return {5: (CHANGE, 0), 7: (NODE, self.number), 9: (STATE, self.number),
+                8: (TABLE + 256 * self.volume, 2 * self.number + self.flag)}[self.kind]
+
+
+class Head:
+    def __init__(self, block):
+        (self.uuid, self.salt, self.opening, self.sequence, self.durable, self.segment, self.block,
+         self.stream, self.payload, self.next, own, previous, self.previous_payload,
+         self.has_previous, self.previous_place, self.previous_sequence) = (
+            struct.unpack_from("<16sQQQQIHBBIBBBBQQ", block, 16))
+        if own > RECORDS_MAX or previous > RECORDS_MAX:
+            raise PoolError("a head with more records than a row has")
+        records = [Record(block[96 + 40 * at:136 + 40 * at]) for at in range(own + previous)]
+        self.records, self.previous_records = records[:own], records[own:]
+
+
+class Row:
+    """A row that the log may have: its records, and where their payload is."""
+
+    def __init__(self, sequence, segment, block, records):
+        self.sequence, self.segment, self.block, self.records = sequence, segment, block, records
+
+    def payload(self):
+        """Each record with the place of its payload, or of the head if it has none."""
+        at = self.block
+        for record in self.records:
+            at += record.has_payload()
+            yield record, PLACE | self.segment << 16 | (at if record.has_payload() else self.block)
+
+
+class Devices:
+    """The devices of a pool: blocks by their places, proved by their checks."""
+
+    def __init__(self, paths):
+        self.files = {}
+        self.superblock = None
+        for path in paths:
+            file = open(path, "rb")
+            own = None
+            for block in (0, 4, 8, 12):
+                try:
+                    found = Superblock(self.block_of(file, block))
+                except PoolError:
+                    continue
+                if own is None or found.checkpoint > own.checkpoint:
+                    own = found
+            if own is None:
+                raise PoolError(f"{path} has no superblock")
+            if own.device in self.files:
+                raise PoolError(f"{path} is a second device {own.device}")
+            if self.superblock and own.uuid != self.superblock.uuid:
+                raise PoolError(f"{path} is of another pool")
+            self.files[own.device] = file
+            if self.superblock is None or own.checkpoint > self.superblock.checkpoint:
+                self.superblock = own
+        if len(self.files) != self.superblock.devices:
+            raise PoolError(f"the pool has {self.superblock.devices} devices: give all of them")
+        self.uuid = self.superblock.uuid
+
+    @staticmethod
+    def block_of(file, block):
+        file.seek(block * BLOCK)
+        data = file.read(BLOCK)
+        return data + bytes(BLOCK - len(data))
+
+    def has_segment(self, segment):
+        device, index = segment >> 24, segment & 0xFFFFFF
+        return device < self.superblock.devices and index < self.superblock.segments[device]
+
+    def at(self, segment, block):
+        """A block of a segment."""
+        if not self.has_segment(segment) or block >= self.superblock.segment_blocks:
+            raise PoolError(f"block {block} of the segment {segment:#x} is not in the pool")
+        first = HEADER_BLOCKS + (segment & 0xFFFFFF) * self.superblock.segment_blocks
+        return self.block_of(self.files[segment >> 24], first + block)
+
+    def page(self, entry, domain, number):
+        """The content of a page that is proved to be what was written."""
+        if entry.place == LOST:
+            raise PoolError(f"the page {number} of the domain {domain:#x} was lost")
+        if entry.place >> 48 != PLACE >> 48:
+            raise PoolError(f"{entry.place:#x} is no place")
+        block = self.at(entry.place >> 16 & 0xFFFFFFFF, entry.place & 0xFFFF)
+        front = self.uuid + struct.pack("<QQQ", domain, number, entry.sequence)
+        if crc64(front, block) != entry.crc:
+            raise PoolError(f"the page {number} of the domain {domain:#x} is damaged")
+        return block
+
+    def head(self, segment, block):
+        """The head there, if one of this opening is."""
+        data = self.at(segment, block)
+        if data[:8] != b"vrio-row" or data[16:32] != self.uuid or not sealed(data):
+            return None
+        head = Head(data)
+        ours = (head.opening, head.salt) == (self.superblock.opening, self.superblock.salt)
+        return head if ours and (head.segment, head.block) == (segment, block) else None
+
+
+class Log:
+    """The rows behind the checkpoint, in their order."""
+
+    def __init__(self, devices):
+        self.devices = devices
+        self.found = {}
+        self.durable = 0
+        for stream in range(STREAMS):
+            self.walk(stream, *devices.superblock.streams[stream])
+
+    def walk(self, stream, segment, block, following):
+        """Finds the rows of a stream. A head that is not whole is made up for by the next one."""
+        blocks = self.devices.superblock.segment_blocks
+        last = self.devices.superblock.sequence
+        while segment != NO_SEGMENT:
+            if blocks - block < 2:
+                segment, block, following = following, 0, NO_SEGMENT
+                continue
+            head = self.row_at(stream, segment, block, last)
+            if head is None:
+                # The row there is torn or damaged: look for the one behind it.
+                lost = PLACE | segment << 16 | block
+                head = self.behind(stream, segment, block, following, lost, last)
+                if head is None:
+                    return
+                place = (lost >> 16 & NO_SEGMENT, lost & 0xFFFF)
+                self.add(Row(head.previous_sequence, *place, head.previous_records))
+            self.add(Row(head.sequence, head.segment, head.block, head.records))
+            self.durable = max(self.durable, head.durable)
+            last = head.sequence
+            segment, block, following = head.segment, head.block + 1 + head.payload, head.next
+
+    def row_at(self, stream, segment, block, last):
+        head = self.devices.head(segment, block)
+        return head if head and head.stream == stream and head.sequence > last else None
+
+    def behind(self, stream, segment, block, following, lost, last):
+        blocks = self.devices.superblock.segment_blocks
+        end = min(block + PAYLOAD_MAX + 2, blocks - 1)
+        places = [(segment, at) for at in range(block + 1, end)]
+        for place in places + ([(following, 0)] if following != NO_SEGMENT else []):
+            head = self.row_at(stream, *place, last)
+            if head and head.has_previous and head.previous_place == lost:
+                return head
+        return None
+
+    def add(self, row):
+        self.found[row.sequence] = row
+
+    def rows(self):
+        """The rows of the log. Behind the durable mark, the first that is not whole ends it."""
+        sequence = self.devices.superblock.sequence + 1
+        while True:
+            row = self.found.get(sequence)
+            if row is None and sequence <= self.durable:
+                raise PoolError(f"the row {sequence} was durable, and is damaged")
+            if row is None or sequence > self.durable and not self.is_whole(row):
+                return
+            yield row
+            sequence += 1
+
+    def is_whole(self, row):
+        try:
+            for record, place in row.payload():
+                if record.has_payload():
+                    self.devices.page(Entry(place, record.crc, row.sequence), *record.tag())
+        except PoolError:
+            return False
+        return True
