@@ -1,4 +1,4 @@
-//! What goes into the pool's engine and comes out of it.
+//! The requests and answers of the pool's engine.
 
 use std::fmt;
 
@@ -63,11 +63,11 @@ pub struct DeviceIo {
     pub token: u64,
     /// The device.
     pub device: u8,
-    /// What to do.
+    /// The operation.
     pub op: DeviceOp,
 }
 
-/// What a device is asked to do. Buffers go back with the answer, whatever it is.
+/// An operation of a device. Buffers go back with each answer, also with an error.
 #[derive(Debug)]
 pub enum DeviceOp {
     /// Fill the first `blocks` of the buffer.
@@ -83,7 +83,7 @@ pub enum DeviceOp {
     Write {
         /// The first block, counted from the device's start.
         block: u64,
-        /// What.
+        /// The content.
         buffer: BlockBuffer,
         /// How many blocks.
         blocks: u32,
@@ -154,7 +154,7 @@ pub enum PoolChange {
         /// Its size.
         blocks: u64,
     },
-    /// Another size. What a smaller size cuts off is freed in the background.
+    /// Another size. Blocks beyond a smaller size are freed in the background.
     Resize {
         /// The volume.
         volume: VolumeId,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! In the background: collection makes free segments, checkpoints write the map, removals free
-//! what a removed snapshot had. Each does a bounded amount of work in a round.
+//! the pages of a removed snapshot. Each does a bounded amount of work in a round.
 
 mod checkpoint;
 mod collect;
@@ -58,6 +58,9 @@ pub const RANGE_BLOCKS_MAX: u32 = 4097;
 /// Numbers of pages that are reserved ahead, so that a write never waits for the page table.
 const NUMBERS_AHEAD: usize = 1024;
 
+/// The pause after which a flush is marked: a guest that goes on marks it with its next row.
+const MARK_PAUSE_NS: u64 = 20_000_000;
+
 /// Rows that guests leave to collection and checkpoints.
 const ROWS_KEPT: usize = 16;
 
@@ -82,7 +85,7 @@ pub struct PoolStatus {
     pub failed: Option<String>,
     /// The durable checkpoint.
     pub checkpoint: u64,
-    /// Blocks of rows since then: what a recovery would read.
+    /// Blocks of rows since then, which a recovery would read.
     pub log_blocks: u64,
     /// Pages of the map in memory.
     pub cached_blocks: u64,
@@ -115,7 +118,8 @@ pub struct PoolEngine {
     rests_at: Option<u64>,
     /// Free segments at the last checkpoint that was written for space.
     free_before: usize,
-    was_full: bool,
+    /// When the last flush will be marked.
+    mark_at_ns: Option<u64>,
 }
 
 impl PoolEngine {
@@ -148,7 +152,7 @@ impl PoolEngine {
             has_abandoned: false,
             rests_at: None,
             free_before: 0,
-            was_full: false,
+            mark_at_ns: None,
         };
         engine.checkpointer.want();
         while engine.checkpointer.is_busy() {
@@ -235,7 +239,6 @@ impl PoolEngine {
             return false;
         }
         let has_room = self.core.has_room(blocks);
-        self.was_full = !has_room;
         self.core.counters.full_refusals += u64::from(!has_room);
         has_room
     }
@@ -352,7 +355,7 @@ impl PoolEngine {
         match (self.core.failed, self.is_closing) {
             (Some(error), _) => self.core.done(tag, Err(PoolError::DeviceFailed(error))),
             (None, true) => self.core.done(tag, Err(PoolError::Closed)),
-            // What completed is applied, and what is applied is written: a sync is enough.
+            // Completed requests are applied, and applied rows are written: a sync is enough.
             (None, false) => self.requests.flush(&mut self.core, tag),
         }
         Admission::Taken
@@ -407,6 +410,7 @@ impl PoolEngine {
         self.apply_rows();
         self.collect();
         self.remove();
+        self.mark_if_idle();
         self.core.close_row(RowStream::Guests);
         self.requests.poll(&mut self.core);
         self.core.begin_sync();
@@ -516,6 +520,12 @@ impl PoolEngine {
         if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {
             self.begin_collection(free, rows);
         }
+        let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
+        if self.collector.has_victim() && free <= self.core.moved_floor() && has_log {
+            // Moves wait for segments. With fewer dirty pages a checkpoint needs fewer of them,
+            // and it frees those that are empty.
+            self.checkpointer.want_once();
+        }
         let before = self.collector.moves_under_way;
         if !self.core.is_halted {
             self.collector.poll(&mut self.core);
@@ -561,6 +571,27 @@ impl PoolEngine {
         }
     }
 
+    /// After a flush and a pause, a row without records says that the log is durable up to here.
+    /// Without it, damage of the last rows would look like a row that a crash has cut off.
+    fn mark_if_idle(&mut self) {
+        if self.is_working() || !self.may_mark() {
+            self.mark_at_ns = None;
+            return;
+        }
+        let at_ns = *self.mark_at_ns.get_or_insert(self.core.now_ns + MARK_PAUSE_NS);
+        if self.core.now_ns >= at_ns {
+            self.mark_at_ns = None;
+            self.core.log.open_mark();
+        }
+    }
+
+    fn may_mark(&self) -> bool {
+        self.core.log.needs_mark(self.core.durable)
+            && self.core.failed.is_none()
+            && !self.is_closing
+            && self.admits_freeing(0)
+    }
+
     fn reserve_numbers(&mut self) {
         while self.numbers.len() < NUMBERS_AHEAD {
             let Ok(number) = self.core.map.take_number() else { return };
@@ -598,7 +629,7 @@ impl PoolEngine {
             }
             Some(IoPurpose::MapRow(row)) => {
                 if let Some(row) = self.core.map_row_answered(row, buffer, result) {
-                    self.checkpointer.row_written(&mut self.core, row);
+                    self.checkpointer.row_written(&mut self.core, *row);
                 }
             }
             Some(IoPurpose::Read(part)) => {
@@ -649,6 +680,7 @@ impl PoolEngine {
                 && (self.is_working()
                     || self.checkpointer.is_busy()
                     || self.core.syncs.is_busy()
+                    || self.may_mark()
                     || collects))
             || is_removing
             || self.reads.len() > 0
@@ -678,7 +710,7 @@ impl PoolEngine {
             data_blocks: core.map.used_pages(),
             segments: core.segments.counts(core.applied),
             segment_blocks: core.segments.segment_blocks(),
-            is_full: core.no_space || self.was_full || !core.has_room(1),
+            is_full: core.no_space || !core.has_room(1),
             no_space: core.no_space,
             failed: core.failed.map(|error| error.to_string()),
             checkpoint: self.checkpointer.number(),

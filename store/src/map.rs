@@ -21,20 +21,21 @@ use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, TableKind, ZERO_BLOCKS_MAX};
 use catalog::{PoolCatalog, TreeOwner};
-use page::TreeWord;
+use page::{TABLE_ENTRIES, TreeWord};
 use pages::MapPages;
 use removal::RemovalPlan;
 use table::PageTable;
 use tree::{TreeEdit, TreePlan};
 
-pub use catalog::{CatalogState, PoolVolume, PoolVolumeKind, VOLUME_BLOCKS_MAX};
-pub use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
-pub use table::TableState;
+pub(crate) use catalog::{CatalogState, VOLUME_BLOCKS_MAX};
+pub use catalog::{PoolVolume, PoolVolumeKind};
+pub(crate) use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
+pub(crate) use table::TableState;
 
 /// The map, as a checkpoint has it beside its pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MapState {
+pub(crate) struct MapState {
     catalog: CatalogState,
     data: TableState,
     nodes: TableState,
@@ -47,7 +48,7 @@ impl Default for MapState {
 }
 
 /// The map of a pool's versions.
-pub struct PoolMap {
+pub(crate) struct PoolMap {
     pages: MapPages,
     catalog: PoolCatalog,
     /// No removal can go on before the catalog changes.
@@ -60,14 +61,21 @@ impl fmt::Debug for PoolMap {
             .field("versions", &self.catalog.count())
             .field("cached_blocks", &self.cached_blocks())
             .field("dirty_blocks", &self.dirty_blocks())
+            .field("used_pages", &self.used_pages())
+            .field("used_nodes", &self.used_nodes())
+            .field("contradictions", &self.contradictions())
             .finish_non_exhaustive()
     }
 }
 
 impl PoolMap {
     /// The map of a new pool.
-    pub fn new(uuid: [u8; 16], cache_blocks_max: usize) -> Self {
-        let tables = [PageTable::new(TableKind::Data), PageTable::new(TableKind::Nodes)];
+    pub(crate) fn new(uuid: [u8; 16], cache_blocks_max: usize) -> Self {
+        Self::with_fanout(uuid, cache_blocks_max, TABLE_ENTRIES)
+    }
+
+    fn with_fanout(uuid: [u8; 16], cache_blocks_max: usize, fanout: u64) -> Self {
+        let tables = [TableKind::Data, TableKind::Nodes].map(|kind| PageTable::new(kind, fanout));
         Self {
             pages: MapPages::new(uuid, cache_blocks_max, tables),
             catalog: PoolCatalog::new(),
@@ -79,20 +87,29 @@ impl PoolMap {
     ///
     /// # Errors
     /// If a field of the state has a value that it cannot have.
-    pub fn from_state(
+    pub(crate) fn from_state(
         uuid: [u8; 16],
         cache_blocks_max: usize,
         state: MapState,
     ) -> Result<Self, String> {
-        let data = PageTable::from_state(TableKind::Data, &state.data)?;
-        let nodes = PageTable::from_state(TableKind::Nodes, &state.nodes)?;
+        Self::with_state(uuid, cache_blocks_max, state, TABLE_ENTRIES)
+    }
+
+    fn with_state(
+        uuid: [u8; 16],
+        cache_blocks_max: usize,
+        state: MapState,
+        fanout: u64,
+    ) -> Result<Self, String> {
+        let data = PageTable::from_state(TableKind::Data, fanout, &state.data)?;
+        let nodes = PageTable::from_state(TableKind::Nodes, fanout, &state.nodes)?;
         let catalog = PoolCatalog::from_state(state.catalog, nodes.numbers())?;
         let pages = MapPages::new(uuid, cache_blocks_max, [data, nodes]);
         Ok(Self { pages, catalog, is_removal_idle: false })
     }
 
     /// The state for a checkpoint, once all dirty pages are written.
-    pub fn state(&self) -> MapState {
+    pub(crate) fn state(&self) -> MapState {
         MapState {
             catalog: self.catalog.state(),
             data: self.pages.table(TableKind::Data).state(),
@@ -100,11 +117,11 @@ impl PoolMap {
         }
     }
 
-    /// Finds a block of a volume or snapshot. Whatever is not there is a hole.
+    /// Finds a block of a volume or snapshot. A block that is not there is a hole.
     ///
     /// # Errors
     /// If a page is missing or damaged.
-    pub fn locate(&mut self, volume: VolumeId, block: u64) -> Result<Located, MapError> {
+    pub(crate) fn locate(&mut self, volume: VolumeId, block: u64) -> Result<Located, MapError> {
         let Some(version) = self.catalog.visible(volume.0) else { return Ok(Located::Hole) };
         if block >= version.blocks {
             return Ok(Located::Hole);
@@ -117,7 +134,7 @@ impl PoolMap {
     ///
     /// # Errors
     /// If a block of the page table is missing or damaged.
-    pub fn entry(&mut self, number: u64) -> Result<PageEntry, MapError> {
+    pub(crate) fn entry(&mut self, number: u64) -> Result<PageEntry, MapError> {
         self.pages.entry(TableKind::Data, number)
     }
 
@@ -126,13 +143,8 @@ impl PoolMap {
     ///
     /// # Errors
     /// If a block of the page table is missing.
-    pub fn take_number(&mut self) -> Result<u64, MapError> {
+    pub(crate) fn take_number(&mut self) -> Result<u64, MapError> {
         self.pages.take_number()
-    }
-
-    /// A number that was taken, and that no record has.
-    pub fn give_back(&mut self, number: u64) {
-        self.pages.table_mut(TableKind::Data).give_back(number);
     }
 
     /// Makes the change of one record of a row, as a whole or not at all. `place` is that of the
@@ -140,8 +152,8 @@ impl PoolMap {
     ///
     /// # Errors
     /// [`MapError::Missing`]: load pages and call again. [`MapError::Damaged`]: the record has no
-    /// effect, now and in the same row's replay.
-    pub fn apply(
+    /// effect, now and in the same row's replay, except that a written block may read as lost.
+    pub(crate) fn apply(
         &mut self,
         record: &LogRecord,
         place: BlockPlace,
@@ -181,34 +193,38 @@ impl PoolMap {
         live: &mut dyn LiveBlocks,
     ) -> Result<Applied, MapError> {
         let birth = self.catalog.generation();
-        let plan = match self.volume_with(volume, block) {
-            None => Ok(None),
-            Some((root, owner)) => {
-                let ready = self.pages.need_number(TableKind::Data, number);
-                let word = || TreeWord::new(birth, number);
-                let plan = match ready {
-                    Err(MapError::Damaged) => Err(MapError::Damaged),
-                    _ => {
-                        TreePlan::new(&mut self.pages, root, owner, TreeEdit::write(block, word()))
-                    }
-                };
-                ready.and(plan.map(Some))
-            }
+        let Some((root, owner)) = self.volume_with(volume, block) else {
+            self.give_back_late(number);
+            return Ok(Applied::Dropped);
         };
-        match plan {
-            Ok(Some(plan)) => {
-                self.commit(volume, plan, birth, live);
-                self.pages.set_entry(TableKind::Data, number, entry, live);
-                Ok(Applied::Done)
-            }
-            Err(MapError::Missing) => Err(MapError::Missing),
-            result => {
-                // A replay may find the path whole and use the number, so others must not have it.
-                let pass = self.pages.cache.pass();
-                self.pages.table_mut(TableKind::Data).give_back_late(number, pass);
-                result.map(|_| Applied::Dropped)
-            }
+        let number_is = self.pages.need_number(TableKind::Data, number);
+        let word = match number_is {
+            // The write may be durable already, so its block must not read as it was before.
+            Err(MapError::Damaged) => TreeWord::lost(birth),
+            _ => TreeWord::new(birth, number),
+        };
+        let plan = TreePlan::new(&mut self.pages, root, owner, TreeEdit::write(block, word));
+        if plan.as_ref().err().copied().or(number_is.err()) == Some(MapError::Missing) {
+            return Err(MapError::Missing);
         }
+        if let Ok(plan) = plan {
+            self.commit(volume, plan, birth, live);
+        } else {
+            self.give_back_late(number);
+            return Err(MapError::Damaged);
+        }
+        if number_is.is_ok() {
+            self.pages.set_entry(TableKind::Data, number, entry, live);
+            return Ok(Applied::Done);
+        }
+        self.give_back_late(number);
+        Err(MapError::Damaged)
+    }
+
+    /// A replay may find a damaged path whole and use the number, so others must not have it yet.
+    fn give_back_late(&mut self, number: u64) {
+        let pass = self.pages.cache.pass();
+        self.pages.table_mut(TableKind::Data).give_back_late(number, pass);
     }
 
     fn zero(
@@ -312,7 +328,7 @@ impl PoolMap {
     ///
     /// # Errors
     /// If the change is not possible.
-    pub fn check(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
+    pub(crate) fn check(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
         self.catalog.check(change)
     }
 
@@ -320,7 +336,11 @@ impl PoolMap {
     ///
     /// # Errors
     /// If a block of a page table is missing or damaged.
-    pub fn is_live(&mut self, record: &LogRecord, place: BlockPlace) -> Result<bool, MapError> {
+    pub(crate) fn is_live(
+        &mut self,
+        record: &LogRecord,
+        place: BlockPlace,
+    ) -> Result<bool, MapError> {
         let entry = match *record {
             LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
                 if !self.pages.table(TableKind::Data).reaches(number) {
@@ -341,7 +361,11 @@ impl PoolMap {
     ///
     /// # Errors
     /// If the page is missing or damaged.
-    pub fn make_dirty(&mut self, record: &LogRecord, place: BlockPlace) -> Result<bool, MapError> {
+    pub(crate) fn make_dirty(
+        &mut self,
+        record: &LogRecord,
+        place: BlockPlace,
+    ) -> Result<bool, MapError> {
         let Some(page) = MapPage::of_record(record) else { return Ok(false) };
         if !self.is_live(record, place)? {
             return Ok(false);
@@ -357,7 +381,7 @@ impl PoolMap {
     ///
     /// # Errors
     /// If a page is missing.
-    pub fn removal_step(&mut self) -> Result<Option<LogRecord>, MapError> {
+    pub(crate) fn removal_step(&mut self) -> Result<Option<LogRecord>, MapError> {
         if self.is_removal_idle {
             return Ok(None);
         }
@@ -370,30 +394,30 @@ impl PoolMap {
     }
 
     /// Whether a removal can go on.
-    pub fn has_removal(&self) -> bool {
+    pub(crate) fn has_removal(&self) -> bool {
         !self.is_removal_idle && self.catalog.removal().is_some()
     }
 
     /// The next page to read, and the entry that says where it is: each page once, until
     /// [`Self::loaded`] is called for it.
-    pub fn next_load(&mut self) -> Option<(MapPage, PageEntry)> {
+    pub(crate) fn next_load(&mut self) -> Option<(MapPage, PageEntry)> {
         self.pages.next_load()
     }
 
     /// A page was read, or could not be. A page that is not the one of its entry is damaged.
-    pub fn loaded(&mut self, page: MapPage, content: Option<&Block>) {
+    pub(crate) fn loaded(&mut self, page: MapPage, content: Option<&Block>) {
         self.pages.loaded(page, content);
     }
 
     /// Drops pages that were not used lately, until the limit is kept or only dirty pages and the
     /// last used ones are left.
-    pub fn evict(&mut self) {
+    pub(crate) fn evict(&mut self) {
         self.pages.evict();
     }
 
     /// Begins a pass: pages that are dirty now are given by [`Self::next_dirty`]. Those that become
     /// dirty later come after the next call.
-    pub fn begin_pass(&mut self) {
+    pub(crate) fn begin_pass(&mut self) {
         self.pages.begin_pass();
     }
 
@@ -401,7 +425,7 @@ impl PoolMap {
     ///
     /// # Errors
     /// None: whatever a dirty page needs is in memory.
-    pub fn next_dirty(&mut self, pass: MapPass) -> Result<Option<MapPage>, MapError> {
+    pub(crate) fn next_dirty(&mut self, pass: MapPass) -> Result<Option<MapPage>, MapError> {
         Ok(self.pages.cache.next_dirty(pass))
     }
 
@@ -409,12 +433,12 @@ impl PoolMap {
     ///
     /// # Panics
     /// If [`Self::next_dirty`] did not give it.
-    pub fn copy_out(&mut self, page: MapPage, into: &mut Block) -> WriteToken {
+    pub(crate) fn copy_out(&mut self, page: MapPage, into: &mut Block) -> WriteToken {
         WriteToken(self.pages.cache.copy_out(page, into))
     }
 
     /// A page was written, and this is its new entry. Without effect if the page was freed.
-    pub fn written(
+    pub(crate) fn written(
         &mut self,
         page: MapPage,
         token: WriteToken,
@@ -425,68 +449,59 @@ impl PoolMap {
     }
 
     /// Whether a page of this pass is dirty or is being written.
-    pub fn is_dirty(&self, pass: MapPass) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_dirty(&self, pass: MapPass) -> bool {
         self.pages.cache.has_dirty(pass)
     }
 
     /// Pages that a checkpoint would write.
-    pub fn dirty_blocks(&self) -> usize {
+    pub(crate) fn dirty_blocks(&self) -> usize {
         self.pages.cache.dirty_len()
     }
 
     /// Pages in memory.
-    pub fn cached_blocks(&self) -> usize {
+    pub(crate) fn cached_blocks(&self) -> usize {
         self.pages.cache.len()
     }
 
     /// The levels of the higher one of the two page tables.
-    pub fn tables_levels(&self) -> u8 {
+    pub(crate) fn tables_levels(&self) -> u8 {
         let levels = |kind| self.pages.table(kind).levels();
         levels(TableKind::Data).max(levels(TableKind::Nodes))
     }
 
     /// All volumes and snapshots, and those that are being removed.
-    pub fn volumes(&self) -> Vec<PoolVolume> {
+    pub(crate) fn volumes(&self) -> Vec<PoolVolume> {
         self.catalog.list()
     }
 
     /// How many [`Self::volumes`] has.
-    pub fn volume_count(&self) -> usize {
+    pub(crate) fn volume_count(&self) -> usize {
         self.catalog.count()
     }
 
     /// The size of a volume or snapshot.
-    pub fn volume_blocks(&self, volume: VolumeId) -> Option<u64> {
+    pub(crate) fn volume_blocks(&self, volume: VolumeId) -> Option<u64> {
         self.catalog.visible(volume.0).map(|version| version.blocks)
     }
 
     /// Whether this is a volume, which may be written.
-    pub fn is_head(&self, volume: VolumeId) -> bool {
+    pub(crate) fn is_head(&self, volume: VolumeId) -> bool {
         self.catalog.volume(volume.0).is_some()
     }
 
     /// Pages of data that the map has.
-    pub fn used_pages(&self) -> u64 {
+    pub(crate) fn used_pages(&self) -> u64 {
         self.pages.table(TableKind::Data).used
     }
 
     /// Nodes that the map has.
-    pub fn used_nodes(&self) -> u64 {
+    pub(crate) fn used_nodes(&self) -> u64 {
         self.pages.table(TableKind::Nodes).used
     }
 
-    /// Look-ups of pages that were in memory.
-    pub fn hits(&self) -> u64 {
-        self.pages.hits
-    }
-
-    /// Look-ups of pages that had to be read.
-    pub fn misses(&self) -> u64 {
-        self.pages.misses
-    }
-
     /// Numbers that were free when they were freed: other than 0 only after damage.
-    pub fn contradictions(&self) -> u64 {
+    pub(crate) fn contradictions(&self) -> u64 {
         self.pages.contradictions
     }
 }

@@ -42,7 +42,7 @@ struct StateCopy {
     is_waiting: bool,
 }
 
-/// What is the same in all superblocks of an opening.
+/// The fields that all superblocks of an opening share.
 #[derive(Clone, Debug)]
 pub(crate) struct SuperblockBase {
     /// A superblock with the pool's UUID, its devices and sizes, this opening and its salt.
@@ -190,7 +190,7 @@ impl Checkpointer {
     /// The cut: from here on no row is applied.
     fn halt(&mut self, core: &mut EngineCore) -> Step {
         core.is_halted = true;
-        core.log.blocks = 0;
+        core.log.cut();
         self.sequence = core.applied;
         self.positions = core.log.positions();
         core.map.begin_pass();
@@ -262,8 +262,8 @@ impl Checkpointer {
         is_done
     }
 
-    /// A row of the map is written: what it has is there from now on.
-    pub(crate) fn row_written(&mut self, core: &mut EngineCore, row: Box<Row>) {
+    /// A row of the map is written: its pages are there from now on.
+    pub(crate) fn row_written(&mut self, core: &mut EngineCore, row: Row) {
         let sequence = row.position.sequence;
         let places = row.places();
         for ((record, owner), place) in row.records.iter().zip(&row.owners).zip(places) {
@@ -287,7 +287,7 @@ impl Checkpointer {
                 _ => unreachable!("a row of the map has nothing else"),
             }
         }
-        core.log.retire(*row);
+        core.log.retire(row);
     }
 
     fn write_superblocks(&mut self, core: &mut EngineCore, half: usize) {
@@ -324,6 +324,7 @@ impl Checkpointer {
         self.number += 1;
         core.counters.checkpoints += 1;
         core.durable = core.durable.max(self.sequence);
+        core.log.is_marked(self.sequence);
         core.is_halted = false;
         core.segments.release(&self.emptied);
         for place in std::mem::replace(&mut self.places, std::mem::take(&mut self.new_places)) {

@@ -1,4 +1,4 @@
-//! Collection: what is alive in a segment moves to another, so that the segment is free again.
+//! Collection: live pages of a segment move to another, so that the segment is free again.
 
 use super::core::{EngineCore, IoPurpose, unless_missing};
 use super::rows::{ROWS_MAX, RecordOwner, RowStream};

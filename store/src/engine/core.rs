@@ -91,7 +91,7 @@ pub struct PoolCounters {
     pub full_refusals: u64,
 }
 
-/// What the parts of the engine share.
+/// The state that the parts of the engine share.
 #[derive(Debug)]
 pub(crate) struct EngineCore {
     pub(crate) uuid: [u8; 16],
@@ -122,7 +122,7 @@ pub(crate) struct EngineCore {
     spare_run: Vec<BlockBuffer>,
 }
 
-/// The longest run of pages that one read of a device takes.
+/// The longest run of pages that a single read of a device takes.
 pub(crate) const RUN_BLOCKS_MAX: usize = 32;
 
 /// The most reads of pages of the map at once.
@@ -370,7 +370,7 @@ impl EngineCore {
     }
 
     /// The answer of a device to a sync. A sync that failed is final: the writes that it was for
-    /// may be lost, whatever a later sync says.
+    /// may be lost, even if a later sync succeeds.
     pub(crate) fn sync_answered(&mut self, result: Result<(), PoolDeviceError>) {
         if let Err(error) = result {
             self.failed = Some(error);
@@ -449,7 +449,7 @@ impl EngineCore {
         self.segments.free_count() >= self.guest_floor() + wanted && live <= self.usable_blocks()
     }
 
-    /// Blocks that may be alive: what is left of nine tenths of the segments, so that collection
+    /// Blocks that may be alive: nine tenths of the segments less the reserve, so that collection
     /// always finds segments with a tenth to gain.
     pub(crate) fn usable_blocks(&self) -> u64 {
         let kept = KEPT_FOR_OPENING + KEPT_FOR_COLLECTION + 2 * super::rows::STREAM_SEGMENTS;

@@ -13,7 +13,7 @@ const READS_MAX: usize = 256;
 /// The most blocks of all reads at once: 32 MiB of buffers.
 const READ_BLOCKS_MAX: u64 = 8192;
 
-/// Whom a read is for.
+/// The user of a read's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadFor {
     /// A request of the caller.

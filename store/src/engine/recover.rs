@@ -2,7 +2,7 @@
 
 use super::checkpoint::{Checkpointer, SuperblockBase};
 use super::core::EngineCore;
-use super::replay::{FoundRow, LogOwner, StreamWalk, read_or_zeroes};
+use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;
@@ -91,7 +91,7 @@ pub(crate) fn open(
         segments: SegmentTable::new(superblock.segment_blocks.get(), &counts),
         map: PoolMap::new(superblock.uuid, options.cache_blocks),
         state_places: Vec::new(),
-        devices,
+        reader: LogReader::new(devices),
     };
     if superblock.state_bytes.get() > 0 {
         recovery.load_state(&superblock, options.cache_blocks)?;
@@ -237,7 +237,7 @@ struct Recovery<'a> {
     segments: SegmentTable,
     map: PoolMap,
     state_places: Vec<BlockPlace>,
-    devices: &'a mut dyn PoolDevices,
+    reader: LogReader<'a>,
 }
 
 impl Recovery<'_> {
@@ -245,7 +245,7 @@ impl Recovery<'_> {
     fn state_block(&mut self, entry: &PageEntry, index: u64) -> Option<Block> {
         let place = entry.place()?;
         let mut block = Block::ZERO;
-        read_or_zeroes(self.devices, &self.segments, place, &mut block);
+        self.reader.read(&self.segments, place, &mut block);
         let sequence = entry.sequence.get();
         let crc = tag_crc(&self.uuid, TagDomain::State, index, sequence, &block.0);
         (crc == entry.crc.get()).then_some(block)
@@ -288,6 +288,11 @@ impl Recovery<'_> {
             let entries: Vec<PageEntry> =
                 copies.iter().flatten().map(|entries| entries[index]).collect();
             let block = entries.iter().find_map(|entry| self.state_block(entry, index as u64));
+            // A copy that cannot be read is no loss while the other one can.
+            let failed = self.reader.check();
+            if block.is_none() {
+                failed?;
+            }
             let block = block.ok_or_else(|| damaged("is damaged in both copies"))?;
             bytes.extend_from_slice(&block.0);
             self.state_places.extend(entries.iter().filter_map(PageEntry::place));
@@ -318,7 +323,7 @@ impl Recovery<'_> {
             let expected = last + 1;
             let mut has_row = None;
             for (index, walk) in walks.iter_mut().enumerate() {
-                let row = walk.peek(self.devices, &self.segments);
+                let row = walk.peek(&mut self.reader, &self.segments);
                 if row.is_some_and(|row| row.sequence == expected) {
                     has_row = Some(index);
                 }
@@ -326,6 +331,7 @@ impl Recovery<'_> {
             let row = has_row.map(|index| walks[index].advance(&self.segments));
             let is_proved = expected <= durable;
             let row = row.filter(|row| is_proved || (!row.is_copy && self.is_whole(row)));
+            self.reader.check()?;
             let Some(row) = row else {
                 if !is_proved {
                     return Ok(last);
@@ -344,7 +350,7 @@ impl Recovery<'_> {
     fn durable_mark(&mut self, superblock: &Superblock) -> u64 {
         let mut mark = superblock.sequence.get();
         for walk in &mut walks(superblock) {
-            while let Some(row) = walk.peek(self.devices, &self.segments) {
+            while let Some(row) = walk.peek(&mut self.reader, &self.segments) {
                 mark = mark.max(row.durable);
                 walk.advance(&self.segments);
             }
@@ -358,7 +364,7 @@ impl Recovery<'_> {
             with_places(row).filter(|(record, _)| record.has_payload()).collect();
         payloads.iter().all(|(record, place)| {
             let mut block = Block::ZERO;
-            read_or_zeroes(self.devices, &self.segments, *place, &mut block);
+            self.reader.read(&self.segments, *place, &mut block);
             let (domain, number) = tag_of(record);
             tag_crc(&self.uuid, domain, number, row.sequence, &block.0) == crc_of(record)
         })
@@ -394,6 +400,7 @@ impl Recovery<'_> {
             {
                 self.load_pages();
             }
+            self.reader.check()?;
         }
         self.map.evict();
         Ok(())
@@ -407,7 +414,7 @@ impl Recovery<'_> {
     ) -> Option<PoolChange> {
         let LogRecord::Change { bytes, crc, .. } = *record else { return None };
         let mut block = Block::ZERO;
-        read_or_zeroes(self.devices, &self.segments, place, &mut block);
+        self.reader.read(&self.segments, place, &mut block);
         let found = tag_crc(&self.uuid, TagDomain::Change, 0, row.sequence, &block.0);
         let json = block.0.get(..usize::from(bytes)).filter(|_| found == crc)?;
         serde_json::from_slice(json).ok()
@@ -417,7 +424,7 @@ impl Recovery<'_> {
         while let Some((page, entry)) = self.map.next_load() {
             let mut block = Block::ZERO;
             if let Some(place) = entry.place() {
-                read_or_zeroes(self.devices, &self.segments, place, &mut block);
+                self.reader.read(&self.segments, place, &mut block);
             }
             self.map.loaded(page, Some(&block));
         }

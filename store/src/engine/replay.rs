@@ -11,6 +11,7 @@ use crate::block::{Block, BlockBuffer};
 use crate::format::{
     BlockPlace, LogRecord, NO_SEGMENT, ROW_BLOCKS_MAX, RowHead, SegmentId, StreamPosition,
 };
+use crate::layout::PoolOpenError;
 
 /// The opening whose rows are looked for.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +73,11 @@ impl StreamWalk {
     /// The stream's next row, if there is one.
     pub(crate) fn peek(
         &mut self,
-        devices: &mut dyn PoolDevices,
+        reader: &mut LogReader<'_>,
         segments: &SegmentTable,
     ) -> Option<&FoundRow> {
         if self.found.is_none() {
-            self.found = self.find(devices, segments);
+            self.found = self.find(reader, segments);
         }
         self.found.as_ref()
     }
@@ -95,10 +96,9 @@ impl StreamWalk {
         row
     }
 
-    fn find(&self, devices: &mut dyn PoolDevices, segments: &SegmentTable) -> Option<FoundRow> {
+    fn find(&self, reader: &mut LogReader<'_>, segments: &SegmentTable) -> Option<FoundRow> {
         let place = self.place(self.segment, self.block, segments)?;
-        let mut buffer = BlockBuffer::new(1);
-        if let Some(head) = self.head_at(devices, segments, place, &mut buffer) {
+        if let Some(head) = self.head_at(reader, segments, place) {
             return Some(FoundRow {
                 sequence: head.sequence,
                 place,
@@ -114,7 +114,7 @@ impl StreamWalk {
             .filter_map(|behind| self.place(self.segment, self.block + behind, segments))
             .chain(self.place(self.next, 0, segments));
         for at in behind {
-            let Some(head) = self.head_at(devices, segments, at, &mut buffer) else { continue };
+            let Some(head) = self.head_at(reader, segments, at) else { continue };
             let row = head.previous.filter(|row| row.place == place && row.sequence > self.last)?;
             let next = if at.segment == place.segment { head.next.0 } else { at.segment.0 };
             return Some(FoundRow {
@@ -137,14 +137,13 @@ impl StreamWalk {
 
     fn head_at(
         &self,
-        devices: &mut dyn PoolDevices,
+        reader: &mut LogReader<'_>,
         segments: &SegmentTable,
         place: BlockPlace,
-        buffer: &mut BlockBuffer,
     ) -> Option<RowHead> {
-        let block = device_block(place, segments.segment_blocks());
-        devices.read(place.segment.device(), block, buffer, 1).ok()?;
-        let head = RowHead::decode(&self.owner.uuid, &buffer.blocks()[0]).ok()?;
+        let mut block = Block::ZERO;
+        reader.read(segments, place, &mut block);
+        let head = RowHead::decode(&self.owner.uuid, &block).ok()?;
         let is_of_stream = head.salt == self.owner.salt
             && head.opening == self.owner.opening
             && head.stream == self.stream
@@ -155,19 +154,48 @@ impl StreamWalk {
     }
 }
 
-/// Reads a block; zeroes if the device cannot, which match no check.
-pub(crate) fn read_or_zeroes(
-    devices: &mut dyn PoolDevices,
-    segments: &SegmentTable,
-    place: BlockPlace,
-    block: &mut Block,
-) {
-    let mut buffer = BlockBuffer::new(1);
-    let at = device_block(place, segments.segment_blocks());
-    let is_read =
-        segments.has(place) && devices.read(place.segment.device(), at, &mut buffer, 1).is_ok();
-    match is_read {
-        true => block.0.copy_from_slice(&buffer.blocks()[0].0),
-        false => block.0.fill(0),
+/// Tries of a read in a recovery. A transfer may be disturbed once; a row that cannot be read must
+/// not pass for one that was never written.
+const TRIES_MAX: usize = 3;
+
+/// The devices of a recovery, and the first read that failed on all tries.
+pub(crate) struct LogReader<'a> {
+    /// The devices.
+    pub(crate) devices: &'a mut dyn PoolDevices,
+    failed: Option<PoolOpenError>,
+    buffer: BlockBuffer,
+}
+
+impl<'a> LogReader<'a> {
+    /// A reader of these devices.
+    pub(crate) fn new(devices: &'a mut dyn PoolDevices) -> Self {
+        Self { devices, failed: None, buffer: BlockBuffer::new(1) }
+    }
+
+    /// Reads a block; zeroes, which match no check, if there is no such place or the device
+    /// cannot. A device that cannot is remembered for `check`.
+    pub(crate) fn read(&mut self, segments: &SegmentTable, place: BlockPlace, block: &mut Block) {
+        block.0.fill(0);
+        if !segments.has(place) {
+            return;
+        }
+        let at = device_block(place, segments.segment_blocks());
+        let device = place.segment.device();
+        let read = |_| self.devices.read(device, at, &mut self.buffer, 1).err();
+        let errors: Vec<_> = (0..TRIES_MAX).map_while(read).collect();
+        match errors.last() {
+            Some(&error) if errors.len() == TRIES_MAX => {
+                self.failed.get_or_insert(PoolOpenError::Device { device, error });
+            }
+            _ => block.0.copy_from_slice(&self.buffer.blocks()[0].0),
+        }
+    }
+
+    /// Whether all reads since the last call were done.
+    ///
+    /// # Errors
+    /// The first one that was not.
+    pub(crate) fn check(&mut self) -> Result<(), PoolOpenError> {
+        self.failed.take().map_or(Ok(()), Err)
     }
 }

@@ -115,6 +115,10 @@ pub(crate) struct RowLog {
     spare: Vec<Row>,
     rows: usize,
     payload_under_way: u64,
+    /// The last ordered row that has a record.
+    last_filled: u64,
+    /// The durable mark in the last head.
+    marked: u64,
     /// Blocks of ordered rows since the last checkpoint.
     pub(crate) blocks: u64,
 }
@@ -151,8 +155,15 @@ impl RowLog {
             spare: Vec::new(),
             rows: 0,
             payload_under_way: 0,
+            last_filled: 0,
+            marked: sequence,
             blocks: 0,
         })
+    }
+
+    /// A checkpoint covers all rows that are applied: those behind it are the log from here on.
+    pub(crate) fn cut(&mut self) {
+        self.blocks = self.ordered.iter().map(|row| 1 + u64::from(row.payload)).sum();
     }
 
     /// The last sequence that was given.
@@ -209,6 +220,26 @@ impl RowLog {
         row.records.push(record);
         row.owners.push(owner);
         !row.has_room(limit, true)
+    }
+
+    /// Opens a row without records, whose head says how far the log is durable.
+    pub(crate) fn open_mark(&mut self) {
+        self.rows += 1;
+        let mut row = self.spare.pop().unwrap_or_else(Self::blank);
+        row.stream = RowStream::Guests;
+        let open = &mut self.streams[RowStream::Guests as usize].open;
+        debug_assert!(open.is_none());
+        *open = Some(row);
+    }
+
+    /// Whether rows are durable of which no head says so.
+    pub(crate) fn needs_mark(&self, durable: u64) -> bool {
+        durable.min(self.last_filled) > self.marked
+    }
+
+    /// A checkpoint says that rows up to this one are durable.
+    pub(crate) fn is_marked(&mut self, durable: u64) {
+        self.marked = self.marked.max(durable);
     }
 
     fn blank() -> Row {
@@ -279,6 +310,10 @@ impl RowLog {
         at.previous = Some(row.position);
         at.block += 1 + u32::from(row.payload);
         if stream != RowStream::Map {
+            self.marked = durable;
+            if !row.records.is_empty() {
+                self.last_filled = sequence;
+            }
             self.blocks += 1 + u64::from(row.payload);
         }
         segments.note_row(at.segment, at.block, self.sequence);

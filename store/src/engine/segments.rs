@@ -230,8 +230,8 @@ impl SegmentTable {
         }
     }
 
-    /// The table as a checkpoint after the row `applied` has it: what it frees is free in it, and
-    /// blocks of the states of checkpoints, the last of which are at `state`, are not counted.
+    /// The table as a checkpoint after the row `applied` has it: segments that it frees are free
+    /// in it, and blocks of the states of checkpoints, the last of which are at `state`, are not counted.
     pub(crate) fn records(&self, applied: u64, state: &[BlockPlace]) -> Vec<SegmentRecord> {
         let mut first = vec![0; self.devices.len()];
         for device in 1..first.len() {
@@ -319,7 +319,7 @@ impl SegmentTable {
             let fits = segment.state == SegmentState::Closed
                 && segment.live > 0
                 && segment.last <= applied
-                // What a closed segment has no rows in is gained as well.
+                // The end of a segment that no row fills is gained as well.
                 && gain + (self.segment_blocks - segment.filled) >= least;
             fits.then(|| {
                 let age = applied - segment.last + 1;

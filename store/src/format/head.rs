@@ -59,7 +59,7 @@ pub struct RowHead {
     pub next: SegmentId,
     /// The stream's row before this one, if this opening wrote one.
     pub previous: Option<RowPosition>,
-    /// What the row changes.
+    /// The row's changes.
     pub records: Vec<LogRecord>,
     /// The records of the stream's previous row, for the case that its head is damaged.
     pub previous_records: Vec<LogRecord>,

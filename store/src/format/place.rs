@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The most devices of a pool.
 pub const DEVICES_MAX: usize = 16;
 
-/// The most segments of one device: what fits beside the device's number in a [`SegmentId`].
+/// The most segments of one device: 24 bits, beside the device's number in a [`SegmentId`].
 /// With segments of 32 MiB this is 512 TiB.
 pub const SEGMENTS_PER_DEVICE_MAX: u32 = 1 << 24;
 

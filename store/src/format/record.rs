@@ -1,4 +1,4 @@
-//! Records: what a row changes.
+//! Records: the changes of a row.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ use crate::block::BLOCK_BYTES;
 pub const RECORD_BYTES: usize = 40;
 
 /// The most blocks of a record [`LogRecord::Zero`]. They lie in an aligned group of as many, so
-/// that one record needs few blocks of the page table.
+/// that each record needs few blocks of the page table.
 pub const ZERO_BLOCKS_MAX: u64 = 64;
 
 /// The highest number of a page; 0 is none.

@@ -32,7 +32,7 @@ pub const COUNT_MAX: u64 = 1 << 62;
 const MAGIC: u64 = u64::from_le_bytes(*b"vrioPool");
 
 /// The two blocks of a device that have the superblock of the checkpoint `checkpoint`. The next
-/// checkpoint has the two others, so that one whole superblock is there at any moment.
+/// checkpoint has the two others, so that a whole superblock is there at any moment.
 pub fn superblock_blocks(checkpoint: u64) -> [u64; 2] {
     let slot = checkpoint % 2;
     [slot * 4, 8 + slot * 4]
@@ -103,7 +103,7 @@ impl StreamPosition {
     }
 }
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

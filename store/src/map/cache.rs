@@ -2,16 +2,13 @@
 //!
 //! Clean pages are in a list by their last use, and the oldest go first. Dirty pages are in none:
 //! they wait in queues, one for each pass of a checkpoint. A page with a dirty page below it counts
-//! as dirty, because the write of that page will change it; so whatever a checkpoint needs is in
+//! as dirty, because the write of that page will change it; so all that a checkpoint needs is in
 //! memory when it begins.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::page::{MapPage, MapPass};
 use crate::block::Block;
-
-/// Clean pages that are kept, however many are dirty: one record needs fewer.
-const RECENT_MAX: usize = 256;
 
 /// Entries of a queue that may be out of date before the queue is gone through.
 const STALE_MAX: usize = 1024;
@@ -82,6 +79,7 @@ impl MapCache {
         self.by_page.len() - self.clean
     }
 
+    #[cfg(test)]
     pub(super) fn has_dirty(&self, pass: MapPass) -> bool {
         self.dirty.get(&pass).is_some_and(|&count| count > 0)
     }
@@ -168,9 +166,10 @@ impl MapCache {
         was_dirty
     }
 
-    /// Drops the clean pages that were used longest ago, as far as there are too many pages.
+    /// Drops the clean pages that were used longest ago, as far as there are too many pages. Half
+    /// of the limit is for clean pages, however many are dirty: one record needs fewer.
     pub(super) fn evict(&mut self, blocks_max: usize) {
-        while self.by_page.len() > blocks_max && self.clean > RECENT_MAX {
+        while self.by_page.len() > blocks_max && self.clean > blocks_max / 2 {
             let page = self.slots[self.oldest as usize].page;
             self.remove(page);
         }

@@ -5,8 +5,8 @@
 //!     └──────── volume 5 (a clone of 1)
 //! ```
 //!
-//! A version owns what was born after its parent's generation. Whatever has to be freed in the
-//! background is a version of the kind `Removing`, which nobody sees: a removed snapshot, a removed
+//! A version owns the entries that were born after its parent's generation. The trees that are freed
+//! in the background are versions of the kind `Removing`, which no request reaches: a removed snapshot, a removed
 //! volume, and the old tree of a volume that was cleared, rolled back or made smaller.
 
 mod changes;
@@ -19,17 +19,17 @@ use serde::{Deserialize, Serialize};
 use super::page::TreeWord;
 use crate::api::VolumeId;
 
-pub use state::CatalogState;
+pub(crate) use state::CatalogState;
 
 /// The most volumes and snapshots of a pool, with those that are being removed: the state of a
 /// checkpoint has all of them.
-pub const VERSIONS_MAX: usize = 16_384;
+pub(crate) const VERSIONS_MAX: usize = 16_384;
 
 /// The most blocks of a volume: the ones that four levels of nodes have.
-pub const VOLUME_BLOCKS_MAX: u64 = 1 << 36;
+pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1 << 36;
 
 /// The last generation: entries of nodes have 24 bits for it.
-pub const GENERATION_MAX: u64 = (1 << 24) - 1;
+pub(crate) const GENERATION_MAX: u64 = (1 << 24) - 1;
 
 /// The longest name of a volume or snapshot.
 const NAME_CHARS_MAX: usize = 64;
@@ -93,7 +93,7 @@ pub(super) struct TreeOwner {
 }
 
 impl TreeOwner {
-    /// The owner of nothing: whatever the tree has belongs to a snapshot as well.
+    /// The owner of nothing: all that the tree has belongs to a snapshot as well.
     pub(super) const NOTHING: Self = Self { floor: u64::MAX, removed: None };
 
     /// Whether the volume owns an entry of this birth, for blocks that end before `end`.
@@ -252,6 +252,12 @@ impl PoolCatalog {
         self.versions.remove(&id);
         self.removing.remove(&id);
         self.running = None;
+    }
+
+    /// The roots of all trees.
+    #[cfg(test)]
+    pub(super) fn roots(&self) -> Vec<TreeWord> {
+        self.versions.values().map(|version| TreeWord(version.root)).collect()
     }
 
     fn set_parent(&mut self, id: u32, parent: Option<u32>) {

@@ -6,16 +6,16 @@ use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, TableKind, TagDomain, tag_crc, tag_of};
 
 /// Entries of a block of a page table.
-pub const TABLE_ENTRIES: u64 = 170;
+pub(crate) const TABLE_ENTRIES: u64 = 170;
 
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = size_of::<PageEntry>();
 
 /// Words of a node.
-pub const NODE_WORDS: usize = 512;
+pub(crate) const NODE_WORDS: usize = 512;
 
 /// Counts live blocks: the table of segments does it.
-pub trait LiveBlocks {
+pub(crate) trait LiveBlocks {
     /// The block at this place is referred to from here on.
     fn gain(&mut self, place: BlockPlace);
     /// The block at this place is not referred to any more.
@@ -24,7 +24,7 @@ pub trait LiveBlocks {
 
 /// Why the map has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapError {
+pub(crate) enum MapError {
     /// A page is not in memory: `next_load` says which.
     Missing,
     /// A page that is needed is damaged.
@@ -33,7 +33,7 @@ pub enum MapError {
 
 /// A page of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum MapPage {
+pub(crate) enum MapPage {
     /// A node of a tree, by its number.
     Node(u64),
     /// A block of a page table.
@@ -49,18 +49,18 @@ pub enum MapPage {
 
 impl MapPage {
     /// The domain and the number of the page's check.
-    pub fn tag(&self) -> (TagDomain, u64) {
+    pub(crate) fn tag(&self) -> (TagDomain, u64) {
         tag_of(&self.record(0))
     }
 
     /// The check of the page's content in the row `sequence`.
-    pub fn crc(&self, uuid: &[u8; 16], sequence: u64, content: &Block) -> u64 {
+    pub(crate) fn crc(&self, uuid: &[u8; 16], sequence: u64, content: &Block) -> u64 {
         let (domain, number) = self.tag();
         tag_crc(uuid, domain, number, sequence, &content.0)
     }
 
     /// The record of the page, in a row of the stream of the map.
-    pub fn record(&self, crc: u64) -> LogRecord {
+    pub(crate) fn record(&self, crc: u64) -> LogRecord {
         match *self {
             Self::Node(number) => LogRecord::Node { number, crc },
             Self::Table { kind, level, index } => LogRecord::Table { kind, level, index, crc },
@@ -68,7 +68,7 @@ impl MapPage {
     }
 
     /// The page that a record has; `None` if the record has no page of the map.
-    pub fn of_record(record: &LogRecord) -> Option<Self> {
+    pub(crate) fn of_record(record: &LogRecord) -> Option<Self> {
         match *record {
             LogRecord::Node { number, .. } => Some(Self::Node(number)),
             LogRecord::Table { kind, level, index, .. } => Some(Self::Table { kind, level, index }),
@@ -77,7 +77,7 @@ impl MapPage {
     }
 
     /// The pass of a checkpoint that writes the page.
-    pub fn pass(&self) -> MapPass {
+    pub(crate) fn pass(&self) -> MapPass {
         match *self {
             Self::Node(_) => MapPass::Nodes,
             Self::Table { level, .. } => MapPass::Tables(level),
@@ -88,7 +88,7 @@ impl MapPage {
 /// The pages of the map that a checkpoint writes at once, in this order: each pass changes pages
 /// of the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MapPass {
+pub(crate) enum MapPass {
     /// All nodes.
     Nodes,
     /// The blocks of both page tables at this level.
@@ -97,11 +97,11 @@ pub enum MapPass {
 
 /// A page as it was copied for a write. The answer to the write counts only for this copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteToken(pub(super) u64);
+pub(crate) struct WriteToken(pub(super) u64);
 
-/// What a block of a version is.
+/// The content of a block of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Located {
+pub(crate) enum Located {
     /// Zeroes.
     Hole,
     /// A page.
@@ -115,9 +115,9 @@ pub enum Located {
     Lost,
 }
 
-/// What a record did.
+/// The effect of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub(crate) enum Applied {
     /// It took effect.
     Done,
     /// It came too late, or it is about something that is gone: it had no effect.
@@ -132,6 +132,15 @@ const NUMBER_BITS: u32 = 40;
 
 impl TreeWord {
     pub(super) const HOLE: Self = Self(0);
+
+    /// A block whose page could not be noted: no page has the number 0.
+    pub(super) fn lost(birth: u64) -> Self {
+        Self::new(birth, 0)
+    }
+
+    pub(super) fn is_lost(self) -> bool {
+        !self.is_hole() && self.number() == 0
+    }
 
     pub(super) fn new(birth: u64, number: u64) -> Self {
         debug_assert!(number >> NUMBER_BITS == 0 && birth >> (64 - NUMBER_BITS) == 0);
@@ -166,12 +175,12 @@ pub(super) fn set_node_word(node: &mut Block, at: usize, word: TreeWord) {
     node.0[at * 8..at * 8 + 8].copy_from_slice(&word.0.to_le_bytes());
 }
 
-pub(super) fn table_entry(block: &Block, number: u64) -> PageEntry {
-    let at = (number % TABLE_ENTRIES) as usize * ENTRY_BYTES;
-    zerocopy::FromBytes::read_from_bytes(&block.0[at..at + ENTRY_BYTES]).expect("an entry's bytes")
+pub(super) fn table_entry(block: &Block, slot: usize) -> PageEntry {
+    let bytes = &block.0[slot * ENTRY_BYTES..][..ENTRY_BYTES];
+    zerocopy::FromBytes::read_from_bytes(bytes).expect("an entry's bytes")
 }
 
-pub(super) fn set_table_entry(block: &mut Block, number: u64, entry: PageEntry) {
-    let at = (number % TABLE_ENTRIES) as usize * ENTRY_BYTES;
-    block.0[at..at + ENTRY_BYTES].copy_from_slice(zerocopy::IntoBytes::as_bytes(&entry));
+pub(super) fn set_table_entry(block: &mut Block, slot: usize, entry: PageEntry) {
+    let bytes = &mut block.0[slot * ENTRY_BYTES..][..ENTRY_BYTES];
+    bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(&entry));
 }

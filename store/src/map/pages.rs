@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::cache::MapCache;
 use super::page::{
-    LiveBlocks, MapError, MapPage, TABLE_ENTRIES, TreeWord, node_word, set_table_entry, table_entry,
+    LiveBlocks, MapError, MapPage, TreeWord, node_word, set_table_entry, table_entry,
 };
 use super::table::{EntryPlace, PageTable};
 use crate::block::Block;
@@ -31,8 +31,6 @@ pub(super) struct MapPages {
     loading: HashMap<MapPage, Option<PageEntry>>,
     damaged: HashSet<MapPage>,
     damaged_order: VecDeque<MapPage>,
-    pub(super) hits: u64,
-    pub(super) misses: u64,
     /// Numbers that were freed or used twice: a sign of a damaged map.
     pub(super) contradictions: u64,
 }
@@ -51,8 +49,6 @@ impl MapPages {
             loading: HashMap::new(),
             damaged: HashSet::new(),
             damaged_order: VecDeque::new(),
-            hits: 0,
-            misses: 0,
             contradictions: 0,
         }
     }
@@ -78,7 +74,7 @@ impl MapPages {
     fn entry_place(&self, page: MapPage) -> EntryPlace {
         match page {
             MapPage::Node(number) if self.nodes.reaches(number) => {
-                EntryPlace::In(self.nodes.block_of(number), number)
+                EntryPlace::In(self.nodes.block_of(number), self.nodes.slot_of(number))
             }
             MapPage::Node(_) => EntryPlace::Nowhere,
             MapPage::Table { kind, level, index } => self.table(kind).entry_place(level, index),
@@ -88,7 +84,6 @@ impl MapPages {
     /// Ensures that a page is in memory.
     pub(super) fn need(&mut self, page: MapPage) -> Result<(), MapError> {
         if self.cache.touch(page) {
-            self.hits += 1;
             return Ok(());
         }
         if self.damaged.contains(&page) {
@@ -105,7 +100,6 @@ impl MapPages {
             self.set_damaged(page);
             return Err(MapError::Damaged);
         }
-        self.misses += 1;
         self.want(page);
         Err(MapError::Missing)
     }
@@ -120,9 +114,9 @@ impl MapPages {
         match self.entry_place(page) {
             EntryPlace::Nowhere => Err(MapError::Damaged),
             EntryPlace::Root => Ok(self.root_of(page)),
-            EntryPlace::In(parent, index) => {
+            EntryPlace::In(parent, slot) => {
                 self.need(parent)?;
-                Ok(table_entry(self.cache.block(parent), index))
+                Ok(table_entry(self.cache.block(parent), slot))
             }
         }
     }
@@ -168,7 +162,7 @@ impl MapPages {
         }
         let block = self.table(kind).block_of(number);
         self.need(block)?;
-        Ok(table_entry(self.cache.block(block), number))
+        Ok(table_entry(self.cache.block(block), self.table(kind).slot_of(number)))
     }
 
     /// Ensures that the entry of a number can be changed.
@@ -187,10 +181,10 @@ impl MapPages {
         entry: PageEntry,
         live: &mut dyn LiveBlocks,
     ) {
-        let page = self.table(kind).block_of(number);
+        let (page, slot) = (self.table(kind).block_of(number), self.table(kind).slot_of(number));
         let block = self.change(page);
-        let old = table_entry(block, number);
-        set_table_entry(block, number, entry);
+        let old = table_entry(block, slot);
+        set_table_entry(block, slot, entry);
         replace_live(old, entry, live);
         match (old.is_free(), entry.is_free()) {
             (true, false) => self.table_mut(kind).used(number),
@@ -299,7 +293,7 @@ impl MapPages {
                 self.find_free(kind)?;
                 continue;
             };
-            match self.look_up(kind, self.data.block_of(number)) {
+            match self.look_up(kind, number) {
                 Err(MapError::Missing) => return Err(MapError::Missing),
                 Err(MapError::Damaged) => self.data.lose_ready(number),
                 Ok(()) => return Ok(self.data.take_ready().expect("one was ready")),
@@ -307,18 +301,18 @@ impl MapPages {
         }
     }
 
-    /// Ensures a block of level 0, if the table has grown to it.
-    fn look_up(&mut self, kind: TableKind, page: MapPage) -> Result<(), MapError> {
-        let MapPage::Table { index, .. } = page else { return Ok(()) };
-        if self.table(kind).reaches(index * TABLE_ENTRIES) { self.need(page) } else { Ok(()) }
+    /// Ensures the block with the entry of a number, if the table has grown to it.
+    fn look_up(&mut self, kind: TableKind, number: u64) -> Result<(), MapError> {
+        let table = self.table(kind);
+        if table.reaches(number) { self.need(table.block_of(number)) } else { Ok(()) }
     }
 
     /// Makes the free numbers of one block ready.
     fn find_free(&mut self, kind: TableKind) -> Result<(), MapError> {
         loop {
             let index = self.table_mut(kind).pick();
-            let page = self.table(kind).block_of(index * TABLE_ENTRIES);
-            match self.look_up(kind, page) {
+            let numbers = self.table(kind).numbers_of(index);
+            match self.look_up(kind, numbers.start) {
                 Err(MapError::Missing) => return Err(MapError::Missing),
                 Err(MapError::Damaged) => {
                     self.table_mut(kind).exhausted(index);
@@ -326,14 +320,15 @@ impl MapPages {
                 }
                 Ok(()) => {}
             }
-            let block = self.cache.get(page);
+            let table = self.table(kind);
+            let block = self.cache.get(table.block_of(numbers.start));
             let is_free = |&number: &u64| {
+                let slot = table.slot_of(number);
                 number > 0
-                    && block.is_none_or(|block| table_entry(block, number).is_free())
-                    && !self.table(kind).is_handed(number)
+                    && block.is_none_or(|block| table_entry(block, slot).is_free())
+                    && !table.is_handed(number)
             };
-            let first = index * TABLE_ENTRIES;
-            let numbers: Vec<u64> = (first..first + TABLE_ENTRIES).filter(is_free).collect();
+            let numbers: Vec<u64> = numbers.filter(is_free).collect();
             let table = self.table_mut(kind);
             table.exhausted(index);
             if !numbers.is_empty() {
@@ -356,7 +351,7 @@ impl MapPages {
             if self.cache.contains(page) || self.loading.contains_key(&page) {
                 continue;
             }
-            // The page with the entry may be gone again; then that one is wanted first, and the
+            // The page with the entry may be gone again; then it is wanted first, and the
             // operation asks for this page once more.
             let Ok(entry) = self.page_entry(page) else { continue };
             if entry.place().is_some() {
@@ -407,10 +402,10 @@ impl MapPages {
         }
         let place = self.entry_place(page);
         let old = match (place, page) {
-            (EntryPlace::In(parent, index), _) => {
+            (EntryPlace::In(parent, slot), _) => {
                 let block = self.change(parent);
-                let old = table_entry(block, index);
-                set_table_entry(block, index, entry);
+                let old = table_entry(block, slot);
+                set_table_entry(block, slot, entry);
                 old
             }
             (EntryPlace::Root, MapPage::Table { kind, .. }) => {

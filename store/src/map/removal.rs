@@ -6,7 +6,7 @@
 //! child     E A F D      and leaves D to the child.
 //! ```
 //!
-//! Whatever the two trees share, and whatever is the parent's, is leapt over.
+//! Entries that the two trees share are leapt over, and so are those of the parent.
 
 use super::catalog::{RemovalTarget, VOLUME_BLOCKS_MAX};
 use super::page::{LiveBlocks, MapError, TreeWord, node_word};
@@ -23,7 +23,6 @@ const MOVES_MAX: usize = 32;
 
 /// A step of a removal whose pages are all in memory.
 pub(super) struct RemovalPlan {
-    pub(super) id: u32,
     /// The removal is done below this block.
     pub(super) at: u64,
     data: Vec<u64>,
@@ -37,7 +36,7 @@ impl RemovalPlan {
         target: RemovalTarget,
         end: u64,
     ) -> Result<Self, MapError> {
-        let mut plan = Self { id: target.id, at: target.at, data: Vec::new(), nodes: Vec::new() };
+        let mut plan = Self { at: target.at, data: Vec::new(), nodes: Vec::new() };
         let mut answer = Ok(());
         for _ in 0..MOVES_MAX {
             if plan.at >= end || plan.data.len() + plan.nodes.len() >= FREED_MAX {
@@ -110,7 +109,7 @@ impl RemovalPlan {
         for at in at..at + ZERO_BLOCKS_MAX as usize {
             let word = node_word(leaf, at);
             let other = other.map_or(TreeWord::HOLE, |other| node_word(other, at));
-            if is_alone(word, other, floor) {
+            if word.number() > 0 && is_alone(word, other, floor) {
                 self.data.push(word.number());
             }
         }

@@ -6,10 +6,11 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::page::{MapPage, TABLE_ENTRIES};
+use super::page::MapPage;
 use crate::format::{NUMBER_MAX, PageEntry, TableKind};
 
 /// Levels that suffice for all numbers.
@@ -30,7 +31,7 @@ const AHEAD_BLOCKS_MAX: u64 = 8192;
 /// A page table as a checkpoint has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TableState {
+pub(crate) struct TableState {
     /// Place, check and sequence of the root.
     root: [u64; 3],
     levels: u8,
@@ -47,8 +48,8 @@ pub struct TableState {
 pub(super) enum EntryPlace {
     /// In the table's state.
     Root,
-    /// In a block, under this index.
-    In(MapPage, u64),
+    /// In this slot of a block.
+    In(MapPage, usize),
     /// Nowhere: no such page exists.
     Nowhere,
 }
@@ -56,6 +57,8 @@ pub(super) enum EntryPlace {
 #[derive(Debug)]
 pub(super) struct PageTable {
     kind: TableKind,
+    /// Entries of a block; fewer in tests.
+    fanout: u64,
     pub(super) root: PageEntry,
     levels: u8,
     blocks: u64,
@@ -75,9 +78,10 @@ pub(super) struct PageTable {
 }
 
 impl PageTable {
-    pub(super) fn new(kind: TableKind) -> Self {
+    pub(super) fn new(kind: TableKind, fanout: u64) -> Self {
         Self {
             kind,
+            fanout,
             root: PageEntry::FREE,
             levels: 1,
             blocks: 0,
@@ -98,12 +102,22 @@ impl PageTable {
 
     /// All numbers of the table are lower.
     pub(super) fn numbers(&self) -> u64 {
-        self.blocks * TABLE_ENTRIES
+        self.blocks * self.fanout
     }
 
     /// The block of level 0 with the entry of this number.
     pub(super) fn block_of(&self, number: u64) -> MapPage {
-        self.page(0, number / TABLE_ENTRIES)
+        self.page(0, number / self.fanout)
+    }
+
+    /// The slot of the entry in it.
+    pub(super) fn slot_of(&self, number: u64) -> usize {
+        (number % self.fanout) as usize
+    }
+
+    /// The numbers whose entries are in this block of level 0.
+    pub(super) fn numbers_of(&self, block: u64) -> Range<u64> {
+        block * self.fanout..(block + 1) * self.fanout
     }
 
     fn page(&self, level: u8, index: u64) -> MapPage {
@@ -117,7 +131,7 @@ impl PageTable {
 
     /// Blocks that a level can have without another level above.
     fn blocks_max(&self, level: u8) -> u64 {
-        TABLE_ENTRIES.pow(u32::from(self.levels - 1 - level))
+        self.fanout.pow(u32::from(self.levels - 1 - level))
     }
 
     /// Where the entry of a block of this table is.
@@ -127,13 +141,13 @@ impl PageTable {
         } else if level + 1 == self.levels {
             EntryPlace::Root
         } else {
-            EntryPlace::In(self.page(level + 1, index / TABLE_ENTRIES), index)
+            EntryPlace::In(self.page(level + 1, index / self.fanout), self.slot_of(index))
         }
     }
 
     /// Whether the entry of a number has a place.
     pub(super) fn reaches(&self, number: u64) -> bool {
-        number / TABLE_ENTRIES < self.blocks_max(0)
+        number / self.fanout < self.blocks_max(0)
     }
 
     /// One level more: the new root, which will have the entry of the old one.
@@ -145,7 +159,7 @@ impl PageTable {
 
     /// Makes a number of a record known. `false` for one that cannot be.
     pub(super) fn admit(&mut self, number: u64) -> bool {
-        let block = number / TABLE_ENTRIES;
+        let block = number / self.fanout;
         let is_possible =
             (1..=NUMBER_MAX).contains(&number) && block <= self.blocks + AHEAD_BLOCKS_MAX;
         while is_possible && block >= self.blocks {
@@ -156,7 +170,7 @@ impl PageTable {
 
     fn extend(&mut self) -> u64 {
         let block = self.blocks;
-        assert!(block <= NUMBER_MAX / TABLE_ENTRIES, "a pool has fewer blocks than numbers");
+        assert!(block <= NUMBER_MAX / self.fanout, "a pool has fewer blocks than numbers");
         self.blocks += 1;
         if self.bits.len() * 64 < self.blocks as usize {
             self.bits.push(0);
@@ -187,7 +201,7 @@ impl PageTable {
 
     /// A number's entry was freed.
     pub(super) fn freed(&mut self, number: u64) {
-        let block = number / TABLE_ENTRIES;
+        let block = number / self.fanout;
         self.used = self.used.saturating_sub(1);
         self.set_bit(block);
         if self.recent.back() == Some(&block) {
@@ -211,7 +225,7 @@ impl PageTable {
         if let Some(&block) = self.recent.back() {
             return block;
         }
-        let wanted = self.used / TABLE_ENTRIES;
+        let wanted = self.used / self.fanout;
         let block = if self.set_bits == 0 || self.blocks < wanted + wanted / SPARE_SHARE {
             self.extend()
         } else {
@@ -255,12 +269,6 @@ impl PageTable {
         self.handed.remove(&number);
     }
 
-    pub(super) fn give_back(&mut self, number: u64) {
-        if self.handed.contains(&number) {
-            self.ready.push(number);
-        }
-    }
-
     pub(super) fn give_back_late(&mut self, number: u64, pass: u64) {
         if self.handed.contains(&number) {
             self.late.push_back((pass, number));
@@ -280,7 +288,7 @@ impl PageTable {
     pub(super) fn state(&self) -> TableState {
         let mut bits = self.bits.clone();
         for number in &self.handed {
-            let block = number / TABLE_ENTRIES;
+            let block = number / self.fanout;
             bits[(block / 64) as usize] |= 1 << (block % 64);
         }
         let mut free = String::with_capacity(bits.len() * 16);
@@ -297,18 +305,22 @@ impl PageTable {
     ///
     /// # Errors
     /// If a field has a value that it cannot have.
-    pub(super) fn from_state(kind: TableKind, state: &TableState) -> Result<Self, String> {
+    pub(super) fn from_state(
+        kind: TableKind,
+        fanout: u64,
+        state: &TableState,
+    ) -> Result<Self, String> {
         let ensure = |holds: bool, field: &str| {
             let text = || format!("the checkpoint's table of {kind:?} has an impossible {field}");
             if holds { Ok(()) } else { Err(text()) }
         };
-        let mut table = Self::new(kind);
+        let mut table = Self::new(kind, fanout);
         ensure((1..=LEVELS_MAX).contains(&state.levels), "count of levels")?;
         table.levels = state.levels;
         let digits = state.free.len() as u64;
         ensure(digits == state.blocks.div_ceil(4), "list of free blocks")?;
-        ensure(state.blocks <= NUMBER_MAX / TABLE_ENTRIES, "count of blocks")?;
-        ensure(state.used <= state.blocks * TABLE_ENTRIES, "count of used numbers")?;
+        ensure(state.blocks <= NUMBER_MAX / fanout, "count of blocks")?;
+        ensure(state.used <= state.blocks * fanout, "count of used numbers")?;
         let [place, crc, sequence] = state.root;
         table.root = PageEntry { place: place.into(), crc: crc.into(), sequence: sequence.into() };
         ensure(table.root.is_free() || table.root.place().is_some(), "root")?;

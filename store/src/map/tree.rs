@@ -45,6 +45,9 @@ pub(super) fn locate(
     if word.is_hole() {
         return Ok(Located::Hole);
     }
+    if word.is_lost() {
+        return Ok(Located::Lost);
+    }
     let number = word.number();
     let entry = pages.entry(TableKind::Data, number)?;
     match entry.place() {
@@ -88,7 +91,7 @@ impl TreeEdit {
     }
 }
 
-/// What happens to a node on the way.
+/// The change of a node on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeStep {
     /// It stays as it is, or there is none.
@@ -153,17 +156,16 @@ impl TreePlan {
             }
             let node = pages.node(node.number());
             let (clear, at) = (&self.edit.clear[level], digit(self.edit.block, level));
-            let is_cleared = |at: &usize| !node_word(node, *at).is_hole();
+            let has_word = |word: usize| !node_word(node, word).is_hole();
             let drops_below = level > 0 && self.steps[level - 1] == NodeStep::Drop;
-            let is_changed = has_other || drops_below || clear.clone().any(|at| is_cleared(&at));
-            let stays = |word: usize| {
-                !clear.contains(&word)
-                    && !(word == at && drops_below)
-                    && !node_word(node, word).is_hole()
-            };
+            let is_changed = has_other || drops_below || clear.clone().any(has_word);
+            let goes = |word: usize| clear.contains(&word) || (word == at && drops_below);
+            let mut words = 0..NODE_WORDS;
             self.steps[level] = match (is_changed, self.is_owned[level]) {
                 (false, _) => NodeStep::Keep,
-                _ if !has_other && !(0..NODE_WORDS).any(stays) => NodeStep::Drop,
+                _ if !has_other && words.all(|word| goes(word) || !has_word(word)) => {
+                    NodeStep::Drop
+                }
                 (true, true) => NodeStep::Change,
                 (true, false) => NodeStep::Copy,
             };
@@ -182,7 +184,7 @@ impl TreePlan {
         let first = self.edit.block - at as u64;
         for at in self.edit.clear[0].clone().chain(set) {
             let word = node_word(leaf, at);
-            if !word.is_hole() && owner.owns(word.birth(), first + at as u64 + 1) {
+            if word.number() > 0 && owner.owns(word.birth(), first + at as u64 + 1) {
                 self.freed.push(word.number());
             }
         }

@@ -60,6 +60,9 @@ impl PoolDevices for MemoryDevices {
     }
 }
 
+/// A block of a read: its count in the request, and its content unless it is zeroes.
+type Piece = (u32, Option<Vec<u8>>);
+
 /// A pool and its devices.
 #[derive(Debug)]
 pub(crate) struct TestPool {
@@ -68,7 +71,7 @@ pub(crate) struct TestPool {
     pub(crate) now_ns: u64,
     next_tag: u64,
     done: HashMap<RequestTag, Result<VolumeId, PoolError>>,
-    data: HashMap<RequestTag, Vec<(u32, Option<Vec<u8>>)>>,
+    data: HashMap<RequestTag, Vec<Piece>>,
 }
 
 /// Options for tests: the least memory, and long stretches between checkpoints.

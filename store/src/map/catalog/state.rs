@@ -15,7 +15,7 @@ use crate::map::page::TreeWord;
 /// The catalog, as a checkpoint has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CatalogState {
+pub(crate) struct CatalogState {
     generation: u64,
     next_id: u32,
     running: Option<u32>,
@@ -83,8 +83,8 @@ impl PoolCatalog {
 
 fn check_version(version: &Version, generation: &u64, nodes: u64) -> Result<(), &'static str> {
     let root = TreeWord(version.root);
-    let has_root = root.birth() > 0 && root.birth() <= *generation && root.number() > 0;
-    if !root.is_hole() && !(has_root && root.number() < nodes) {
+    let is_node = (1..nodes).contains(&root.number()) && (1..=*generation).contains(&root.birth());
+    if !root.is_hole() && !is_node {
         return Err("root");
     }
     check_size(version.blocks).map_err(|_| "size")?;

@@ -1,0 +1,306 @@
+//! Random sequences of everything that the map does, against plain trees.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use random::Random;
+
+use super::medium::Medium;
+use crate::api::{PoolChange, VolumeId};
+use crate::map::{PoolVolumeKind, VOLUME_BLOCKS_MAX};
+
+#[derive(Clone)]
+struct ModelVersion {
+    is_snapshot: bool,
+    blocks: u64,
+    /// The line of snapshots that it comes from.
+    line: Vec<VolumeId>,
+    content: BTreeMap<u64, u64>,
+}
+
+struct Model {
+    medium: Medium,
+    random: Random,
+    versions: BTreeMap<VolumeId, ModelVersion>,
+    lost: BTreeSet<u64>,
+    /// Blocks at edges of groups, leaves and nodes.
+    blocks: Vec<u64>,
+    names: u64,
+    contents: u64,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let cache = if random.one_in(3) { 512 } else { random.between(40, 120) } as usize;
+        let fanout = if random.one_in(3) { 170 } else { random.between(6, 12) };
+        let mut blocks = vec![VOLUME_BLOCKS_MAX - 1];
+        for edge in [0, 64, 512, 1024, 512 * 512, 512 * 512 + 512, 1 << 27, 3 << 27] {
+            for _ in 0..random.between(1, 4) {
+                let near = [1, 3, 70][random.below(3) as usize];
+                blocks.push((edge + random.below(near)).saturating_sub(random.below(near)));
+            }
+        }
+        let medium = Medium::new(random.draw(), cache, fanout);
+        Self {
+            medium,
+            random,
+            versions: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            blocks,
+            names: 0,
+            contents: 0,
+        }
+    }
+
+    fn pick(&mut self, is_snapshot: bool) -> Option<VolumeId> {
+        let ids: Vec<_> = self
+            .versions
+            .iter()
+            .filter(|(_, version)| version.is_snapshot == is_snapshot)
+            .map(|(&id, _)| id)
+            .collect();
+        (!ids.is_empty()).then(|| ids[self.random.below(ids.len() as u64) as usize])
+    }
+
+    fn name(&mut self) -> String {
+        self.names += 1;
+        format!("name-{}", self.names)
+    }
+
+    fn some_block(&mut self) -> u64 {
+        self.blocks[self.random.below(self.blocks.len() as u64) as usize]
+    }
+
+    fn size(&mut self) -> u64 {
+        match self.random.below(3) {
+            0 => VOLUME_BLOCKS_MAX,
+            1 => self.some_block() + 1,
+            _ => self.some_block().max(1),
+        }
+    }
+
+    fn create(&mut self) {
+        let (name, blocks) = (self.name(), self.size());
+        let id = self.medium.change(PoolChange::Create { name, blocks });
+        let content = BTreeMap::new();
+        let new = ModelVersion { is_snapshot: false, blocks, line: Vec::new(), content };
+        assert!(self.versions.insert(id, new).is_none());
+    }
+
+    fn write(&mut self) {
+        let Some(id) = self.pick(false) else { return };
+        let block = self.some_block();
+        self.contents += 1;
+        let version = self.versions.get_mut(&id).unwrap();
+        if block < version.blocks {
+            self.medium.write(id, block, self.contents);
+            version.content.insert(block, self.contents);
+        } else {
+            let result = self.medium.try_write(id, block, self.contents);
+            assert_eq!(result, Ok(crate::map::Applied::Dropped));
+        }
+    }
+
+    fn zero(&mut self) {
+        let Some(id) = self.pick(false) else { return };
+        let mut block = self.some_block();
+        let mut blocks = self.random.between(1, 64 - block % 64);
+        if self.random.one_in(3) {
+            (block, blocks) = (block / 64 * 64, 64);
+        }
+        let version = self.versions.get_mut(&id).unwrap();
+        if block < version.blocks {
+            self.medium.zero(id, block, blocks as u16);
+            version.content.retain(|&at, _| !(block..block + blocks).contains(&at));
+        }
+    }
+
+    fn snapshot(&mut self) {
+        let mut volumes: Vec<_> =
+            (0..self.random.between(1, 3)).filter_map(|_| self.pick(false)).collect();
+        volumes.sort();
+        volumes.dedup();
+        if volumes.is_empty() || self.versions.len() > 24 {
+            return;
+        }
+        let name = self.name();
+        let change = PoolChange::Snapshot { volumes: volumes.clone(), name, at_s: 1 };
+        let first = self.medium.change(change);
+        for (at, volume) in volumes.into_iter().enumerate() {
+            let id = VolumeId(first.0 + at as u32);
+            let head = self.versions.get_mut(&volume).unwrap();
+            let snapshot = ModelVersion { is_snapshot: true, ..head.clone() };
+            head.line.push(id);
+            assert!(self.versions.insert(id, snapshot).is_none());
+        }
+    }
+
+    fn clone_of(&mut self) {
+        let Some(snapshot) = self.pick(true).filter(|_| self.versions.len() < 24) else { return };
+        let name = self.name();
+        let id = self.medium.change(PoolChange::Clone { snapshot, name });
+        let mut version = ModelVersion { is_snapshot: false, ..self.versions[&snapshot].clone() };
+        version.line.push(snapshot);
+        assert!(self.versions.insert(id, version).is_none());
+    }
+
+    fn rollback(&mut self) {
+        let Some(volume) = self.pick(false) else { return };
+        let line = &self.versions[&volume].line;
+        let line: Vec<_> =
+            line.iter().filter(|id| self.versions.contains_key(id)).copied().collect();
+        if line.is_empty() {
+            return;
+        }
+        let snapshot = line[self.random.below(line.len() as u64) as usize];
+        assert_eq!(self.medium.change(PoolChange::Rollback { volume, snapshot }), volume);
+        let mut version = ModelVersion { is_snapshot: false, ..self.versions[&snapshot].clone() };
+        version.line.push(snapshot);
+        self.versions.insert(volume, version);
+    }
+
+    fn remove(&mut self) {
+        let is_snapshot = !self.random.one_in(4);
+        let Some(volume) = self.pick(is_snapshot) else { return };
+        assert_eq!(self.medium.change(PoolChange::Remove { volume }), volume);
+        self.versions.remove(&volume);
+    }
+
+    fn clear(&mut self) {
+        let Some(volume) = self.pick(false) else { return };
+        self.medium.change(PoolChange::Clear { volume });
+        self.versions.get_mut(&volume).unwrap().content.clear();
+    }
+
+    fn resize(&mut self) {
+        let Some(volume) = self.pick(false) else { return };
+        let blocks = self.size();
+        self.medium.change(PoolChange::Resize { volume, blocks });
+        let version = self.versions.get_mut(&volume).unwrap();
+        version.blocks = blocks;
+        version.content.retain(|&at, _| at < blocks);
+    }
+
+    fn move_page(&mut self) {
+        let is_snapshot = self.random.one_in(2);
+        let Some(id) = self.pick(is_snapshot) else { return };
+        let block = self.some_block();
+        let is_lost = self.random.one_in(20);
+        self.medium.move_page(id, block, is_lost);
+        if let Some(&content) = self.versions[&id].content.get(&block).filter(|_| is_lost) {
+            self.lost.insert(content);
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..3 => {
+                if self.versions.len() < 8 || self.random.one_in(4) && self.versions.len() < 24 {
+                    self.create();
+                }
+            }
+            3..45 => self.write(),
+            45..52 => self.zero(),
+            52..58 => self.snapshot(),
+            58..61 => self.clone_of(),
+            61..63 => self.rollback(),
+            63..68 => self.remove(),
+            68 => self.clear(),
+            69 => self.resize(),
+            70..74 => self.move_page(),
+            74..86 => drop(self.medium.remove_more()),
+            86..92 => self.medium.write_fuzzily(),
+            92 => self.medium.checkpoint(),
+            93 if self.random.one_in(2) => self.medium.open_again(),
+            94 if self.random.one_in(4) => self.medium.collect_page(),
+            95 if self.random.one_in(4) => {
+                self.medium.remove_all();
+                self.medium.check_tables();
+            }
+            95..98 => {
+                let max = self.random.below(50);
+                self.medium.evict(max as usize);
+            }
+            _ => self.medium.map.evict(),
+        }
+    }
+
+    fn check_some(&mut self) {
+        let is_snapshot = self.random.one_in(2);
+        if let Some(id) = self.pick(is_snapshot) {
+            self.check_version(id);
+        }
+    }
+
+    fn check_version(&mut self, id: VolumeId) {
+        let version = &self.versions[&id];
+        assert_eq!(self.medium.map.volume_blocks(id), Some(version.blocks));
+        for &block in &self.blocks {
+            let content = version.content.get(&block).copied();
+            let content =
+                content.map(|content| if self.lost.contains(&content) { 0 } else { content });
+            assert_eq!(self.medium.read(id, block), Ok(content), "block {block} of {id:?}");
+        }
+    }
+
+    fn check(&mut self) {
+        let ids: Vec<_> = self.versions.keys().copied().collect();
+        for id in ids {
+            self.check_version(id);
+        }
+        let list = self.medium.map.volumes();
+        let seen: Vec<_> = list
+            .iter()
+            .filter(|one| one.kind != PoolVolumeKind::Removing)
+            .map(|one| (one.id, one.kind == PoolVolumeKind::Snapshot))
+            .collect();
+        let here: Vec<_> = self.versions.iter().map(|(&id, one)| (id, one.is_snapshot)).collect();
+        assert_eq!(seen, here);
+    }
+
+    fn end(&mut self) {
+        self.check();
+        self.medium.remove_all();
+        self.check();
+        self.medium.check_tables();
+        while let Some(id) = self.pick(true).or_else(|| self.pick(false)) {
+            self.medium.change(PoolChange::Remove { volume: id });
+            self.versions.remove(&id);
+        }
+        self.medium.remove_all();
+        self.medium.check_tables();
+        let map = &self.medium.map;
+        assert_eq!((map.used_pages(), map.used_nodes(), map.volume_count()), (0, 0, 0));
+    }
+}
+
+fn run_seed(seed: u64, steps: u64) {
+    let mut model = Model::new(seed);
+    for step in 0..steps {
+        model.step();
+        if step % 16 == 0 {
+            model.check_some();
+        }
+        if step % 200 == 0 {
+            model.check();
+        }
+    }
+    model.end();
+}
+
+/// How many seeds a test has: `MAP_SEEDS`, or so many.
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let text = std::env::var("MAP_SEEDS").ok();
+    let count = text.map_or(default, |text| text.parse().expect("MAP_SEEDS is a number"));
+    let first = std::env::var("MAP_SEED").ok();
+    let first = first.map_or(0, |text| text.parse().expect("MAP_SEED is a number"));
+    first..first + count
+}
+
+#[test]
+fn every_version_reads_as_it_was_written() {
+    for seed in seeds(60) {
+        let result = std::panic::catch_unwind(|| run_seed(seed, 1500));
+        assert!(result.is_ok(), "the seed {seed} fails: MAP_SEED={seed} MAP_SEEDS=1 repeats it");
+    }
+}

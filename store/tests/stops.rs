@@ -1,0 +1,65 @@
+//! A crash at each answer of a device in turn, and at each request of an opening in turn.
+//!
+//! `STORE_STOPS=n` takes so many pools; 2 when nothing is said.
+
+mod world;
+
+use world::disk::CrashKind;
+use world::plan::{Plan, PlannedStop, StopAt};
+use world::run;
+
+/// Pools, when nothing else is said.
+const POOLS: u64 = 2;
+
+/// More stops than a pool can have.
+const STOPS_MAX: u64 = 5_000;
+
+/// A small pool with many checkpoints.
+fn plan(seed: u64) -> Plan {
+    let mut plan = Plan { lives: 2, rounds: 60, depth: 8, volumes: 5, ..Plan::of_seed(seed) };
+    plan.options.log_blocks_max = 60;
+    plan.layout.segment_blocks = 16;
+    plan.faults = world::plan::DiskFaults::NONE;
+    plan
+}
+
+/// All crashes of a kind, until one is behind the end of the life or opening.
+fn stop_at_each(seed: u64, kind: CrashKind, at: fn(u64) -> StopAt, event: &str) {
+    for moment in 1..STOPS_MAX {
+        let stop = PlannedStop { at: at(moment), kind };
+        match run(&Plan { stop: Some(stop), ..plan(seed) }) {
+            Ok(tally) if tally.of(event) == 0 => return,
+            Ok(_) => {}
+            Err(failure) => panic!("pool {seed}, {stop:?}: {failure}"),
+        }
+    }
+    panic!("pool {seed}: no end after {STOPS_MAX} stops");
+}
+
+fn pools() -> std::ops::RangeInclusive<u64> {
+    let text = std::env::var("STORE_STOPS").ok().filter(|text| !text.is_empty());
+    1..=text.map_or(POOLS, |text| text.parse().expect("STORE_STOPS is a number"))
+}
+
+#[test]
+fn a_kill_at_any_answer_loses_nothing() {
+    for seed in pools() {
+        stop_at_each(seed, CrashKind::Kill, StopAt::Answer, "crashes at an answer");
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_answer_leaves_a_prefix() {
+    for seed in pools() {
+        stop_at_each(seed, CrashKind::PowerCut, StopAt::Answer, "crashes at an answer");
+    }
+}
+
+#[test]
+fn a_crash_at_any_request_of_an_opening_loses_nothing() {
+    for seed in pools() {
+        for kind in [CrashKind::Kill, CrashKind::PowerCut] {
+            stop_at_each(seed, kind, StopAt::Opening, "crashes in openings");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Changes of the catalog, as the model has them: when they complete, and after a crash.
+
+use std::collections::BTreeSet;
+
+use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
+
+use super::Failure;
+use super::model::{Model, ModelVolume};
+
+/// The volumes and snapshots that a change is about.
+pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
+    match change {
+        PoolChange::Create { .. } => Vec::new(),
+        PoolChange::Snapshot { volumes, .. } => volumes.clone(),
+        PoolChange::Clone { snapshot, .. } => vec![*snapshot],
+        PoolChange::Rollback { volume, snapshot } => vec![*volume, *snapshot],
+        PoolChange::Resize { volume, .. }
+        | PoolChange::Rename { volume, .. }
+        | PoolChange::Remove { volume }
+        | PoolChange::Clear { volume } => vec![*volume],
+    }
+}
+
+/// Whether no guest may use the subjects while the change is under way.
+pub(crate) fn needs_quiet(change: &PoolChange) -> bool {
+    match change {
+        PoolChange::Create { .. }
+        | PoolChange::Snapshot { .. }
+        | PoolChange::Clone { .. }
+        | PoolChange::Rename { .. } => false,
+        PoolChange::Resize { .. }
+        | PoolChange::Rollback { .. }
+        | PoolChange::Remove { .. }
+        | PoolChange::Clear { .. } => true,
+    }
+}
+
+/// The name that a change gives.
+pub(crate) fn new_name(change: &PoolChange) -> Option<&String> {
+    match change {
+        PoolChange::Create { name, .. }
+        | PoolChange::Snapshot { name, .. }
+        | PoolChange::Clone { name, .. }
+        | PoolChange::Rename { name, .. } => Some(name),
+        _ => None,
+    }
+}
+
+impl Model {
+    /// A change was admitted.
+    pub(crate) fn begin_change(&mut self, stamp: u64, change: &PoolChange) {
+        for id in subjects(change) {
+            let volume = self.known(id);
+            (volume.is_changing, volume.is_quiet) = (true, needs_quiet(change));
+        }
+        match change {
+            PoolChange::Snapshot { .. } => self.watch(stamp),
+            PoolChange::Clear { volume } => self.replace(stamp, *volume, 0, None),
+            PoolChange::Rollback { volume, snapshot } => {
+                self.replace(stamp, *volume, 0, Some(*snapshot));
+            }
+            PoolChange::Resize { volume, blocks } => self.replace(stamp, *volume, *blocks, None),
+            _ => {}
+        }
+    }
+
+    /// A change is there; `list` is what the pool lists.
+    pub(crate) fn end_change(
+        &mut self,
+        stamp: u64,
+        change: &PoolChange,
+        list: &[PoolVolume],
+    ) -> Result<(), Failure> {
+        for id in subjects(change) {
+            let volume = self.known(id);
+            (volume.is_changing, volume.is_quiet) = (false, false);
+        }
+        match change {
+            PoolChange::Create { name, blocks } => {
+                let id = self.find_new(list, name, None)?;
+                self.volumes.insert(id, ModelVolume::new(name, *blocks));
+            }
+            PoolChange::Clone { snapshot, name } => {
+                let id = self.find_new(list, name, None)?;
+                self.clone_of(*snapshot, name, id);
+            }
+            PoolChange::Snapshot { volumes, name, .. } => {
+                let mut made = Vec::new();
+                for &of in volumes {
+                    made.push((of, self.find_new(list, name, Some(of))?));
+                }
+                self.snapshot(stamp, name, &made);
+                self.unwatch(stamp);
+            }
+            PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
+            PoolChange::Remove { volume } => self.remove(*volume),
+            PoolChange::Resize { volume, blocks } => {
+                self.complete(stamp, *volume, 0..u64::MAX);
+                let volume = self.known(*volume);
+                (volume.blocks, volume.whole) = (*blocks, None);
+            }
+            PoolChange::Clear { volume } => {
+                self.complete(stamp, *volume, 0..u64::MAX);
+                self.known(*volume).whole = None;
+            }
+            PoolChange::Rollback { volume, snapshot } => {
+                self.complete(stamp, *volume, 0..u64::MAX);
+                let blocks = self.volumes[snapshot].blocks;
+                let volume = self.known(*volume);
+                (volume.blocks, volume.whole, volume.parent) = (blocks, None, Some(*snapshot));
+                self.drop_hidden();
+            }
+        }
+        self.durable(stamp);
+        Ok(())
+    }
+
+    fn known(&mut self, id: VolumeId) -> &mut ModelVolume {
+        self.volumes.get_mut(&id).expect("a subject is there")
+    }
+
+    /// The volume or snapshot of this name that the model does not have yet.
+    fn find_new(
+        &self,
+        list: &[PoolVolume],
+        name: &str,
+        of: Option<VolumeId>,
+    ) -> Result<VolumeId, Failure> {
+        self.search_new(list, name, of).ok_or_else(|| {
+            let text = format!("{name} (of {of:?}) is not in the list: {list:?}");
+            Failure::new("a change is not listed", text)
+        })
+    }
+
+    fn search_new(
+        &self,
+        list: &[PoolVolume],
+        name: &str,
+        of: Option<VolumeId>,
+    ) -> Option<VolumeId> {
+        let kind = match of {
+            Some(_) => PoolVolumeKind::Snapshot,
+            None => PoolVolumeKind::Volume,
+        };
+        let is_new = |entry: &&PoolVolume| {
+            entry.name == name
+                && entry.kind == kind
+                && entry.of == of
+                && !self.volumes.contains_key(&entry.id)
+        };
+        list.iter().find(is_new).map(|entry| entry.id)
+    }
+
+    /// After an opening: which of the changes that were under way happened, and whether all else
+    /// is listed as it must be.
+    pub(crate) fn reconcile(&mut self, list: &[PoolVolume]) -> Result<(), Failure> {
+        for (stamp, change) in self.take_maybe() {
+            if self.has_happened(&change, list) {
+                self.end_change(stamp, &change, list)?;
+                self.note_in(stamp);
+            } else if let PoolChange::Clear { volume } = change {
+                // Only the blocks can tell.
+                self.known(volume).parent = find(volume, list)?.parent;
+                self.drop_hidden();
+            } else if let PoolChange::Rollback { volume, .. } = change {
+                let entry = find(volume, list)?;
+                let known = self.known(volume);
+                (known.parent, known.blocks) = (entry.parent, entry.blocks);
+                self.drop_hidden();
+            } else {
+                self.forget(stamp, &change);
+            }
+        }
+        self.check_list(list)
+    }
+
+    fn has_happened(&self, change: &PoolChange, list: &[PoolVolume]) -> bool {
+        let entry = |id: &VolumeId| list.iter().find(|entry| entry.id == *id);
+        match change {
+            PoolChange::Create { name, .. } | PoolChange::Clone { name, .. } => {
+                self.search_new(list, name, None).is_some()
+            }
+            PoolChange::Snapshot { volumes, name, .. } => {
+                volumes.iter().any(|&of| self.search_new(list, name, Some(of)).is_some())
+            }
+            PoolChange::Rename { volume, name } => {
+                entry(volume).is_some_and(|entry| entry.name == *name)
+            }
+            PoolChange::Resize { volume, blocks } => {
+                entry(volume).is_some_and(|entry| entry.blocks == *blocks)
+            }
+            PoolChange::Remove { volume } => {
+                entry(volume).is_none_or(|entry| entry.kind == PoolVolumeKind::Removing)
+            }
+            PoolChange::Clear { .. } | PoolChange::Rollback { .. } => false,
+        }
+    }
+
+    /// The list has all that the model has, and nothing else.
+    pub(crate) fn check_list(&self, list: &[PoolVolume]) -> Result<(), Failure> {
+        let visible = |entry: &&PoolVolume| entry.kind != PoolVolumeKind::Removing;
+        let listed: BTreeSet<VolumeId> =
+            list.iter().filter(visible).map(|entry| entry.id).collect();
+        for (id, volume) in self.volumes.iter().filter(|(_, volume)| !volume.is_hidden) {
+            let entry = list.iter().filter(visible).find(|entry| entry.id == *id);
+            let entry = entry.ok_or_else(|| missing(*id, list))?;
+            let is_snapshot = entry.kind == PoolVolumeKind::Snapshot;
+            let found = (&entry.name, entry.blocks, is_snapshot, entry.of);
+            let wanted = (&volume.name, volume.blocks, volume.is_snapshot, volume.of);
+            if found != wanted {
+                let text = format!("{id:?} is {found:?} and must be {wanted:?}");
+                return Err(Failure::new("a volume is listed wrongly", text));
+            }
+        }
+        let is_visible = |id: &VolumeId| self.volumes.get(id).is_some_and(|v| !v.is_hidden);
+        match listed.iter().find(|id| !is_visible(id)) {
+            None => Ok(()),
+            Some(id) => {
+                let text = format!("{id:?} must not be there: {list:?}");
+                Err(Failure::new("a volume is back, or unknown", text))
+            }
+        }
+    }
+}
+
+fn find(id: VolumeId, list: &[PoolVolume]) -> Result<&PoolVolume, Failure> {
+    list.iter().find(|entry| entry.id == id).ok_or_else(|| missing(id, list))
+}
+
+fn missing(id: VolumeId, list: &[PoolVolume]) -> Failure {
+    Failure::new("a volume or snapshot is lost", format!("{id:?} is not in {list:?}"))
+}

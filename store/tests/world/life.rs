@@ -1,0 +1,540 @@
+//! The run: openings, requests, crashes, and the end.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use random::Random;
+use store::{
+    PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag, VolumeId,
+    format_pool,
+};
+
+use super::disk::{CrashKind, SimDisk};
+use super::model::Model;
+use super::opening::{Opened, OpeningDisks};
+use super::plan::{Plan, PlannedStop, StopAt};
+use super::users::Mood;
+use super::{Failure, Tally};
+
+/// The rounds in which each request must end while the pool has room and the devices answer.
+const REQUEST_ROUNDS_MAX: u64 = 4_000;
+
+/// The rounds in which a pool without requests must come to rest.
+const REST_ROUNDS_MAX: u64 = 20_000;
+
+/// Requests to devices that one round may hand out.
+const ROUND_IOS_MAX: usize = 4_096;
+
+/// Lines of history that a failure shows.
+const HISTORY_LINES: usize = 400;
+
+/// A request under way.
+pub(crate) struct Request {
+    /// What it is about.
+    pub(crate) ask: Ask,
+    /// When it was admitted, by the model's clock.
+    pub(crate) stamp: u64,
+    /// When it was admitted, in rounds.
+    pub(crate) since: u64,
+}
+
+/// What a user asked for.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    /// A write, a part of a block, or zeroes.
+    Write {
+        /// The volume.
+        volume: VolumeId,
+        /// The first block.
+        block: u64,
+        /// How many.
+        blocks: u32,
+    },
+    /// A read.
+    Read {
+        /// The volume or snapshot.
+        volume: VolumeId,
+        /// The first block.
+        block: u64,
+        /// The blocks that came.
+        came: Vec<bool>,
+        /// How they are judged.
+        judge: Judge,
+    },
+    /// A flush.
+    Flush,
+    /// A change of the catalog.
+    Change(PoolChange),
+    /// A request that must fail.
+    Wrong,
+}
+
+/// How the blocks of a read are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judge {
+    /// By what was completed before.
+    Live,
+    /// As part of the verification after an opening.
+    Opening,
+    /// Not at all: the model cannot know.
+    Nothing,
+}
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The engine is alive.
+    Alive,
+    /// It is not.
+    Crashed,
+}
+
+/// The world of one run.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) random: Random,
+    pub(crate) disks: Vec<SimDisk>,
+    pub(crate) engine: Option<PoolEngine>,
+    pub(crate) model: Model,
+    pub(crate) requests: BTreeMap<u64, Request>,
+    pub(crate) next_tag: u64,
+    pub(crate) round: u64,
+    pub(crate) now_ns: u64,
+    pub(crate) mood: Mood,
+    /// Rounds in a row in which the engine took no write.
+    pub(crate) busy_rounds: u64,
+    /// A crash after so many answers.
+    crash_in: Option<(u64, CrashKind)>,
+    /// A crash at this request of the next opening.
+    pub(crate) stop_opening_at: Option<u64>,
+    /// The single blocks of a verification's reads that failed.
+    pub(crate) damaged: Vec<(VolumeId, u64)>,
+    pub(crate) tally: Tally,
+    pub(crate) history: VecDeque<String>,
+    keeps_history: bool,
+}
+
+impl World {
+    /// A world before its beginning.
+    pub(crate) fn new(plan: Plan) -> Self {
+        let disks: Vec<SimDisk> =
+            plan.layout.devices.iter().map(|device| SimDisk::new(device.blocks)).collect();
+        Self {
+            random: Random::new(plan.seed),
+            disks,
+            engine: None,
+            model: Model::new(!plan.has_good_media()),
+            requests: BTreeMap::new(),
+            next_tag: 1,
+            round: 0,
+            now_ns: 1_000_000,
+            mood: Mood::Mixed,
+            busy_rounds: 0,
+            crash_in: None,
+            stop_opening_at: None,
+            damaged: Vec::new(),
+            tally: Tally::default(),
+            history: VecDeque::new(),
+            keeps_history: plan.keeps_history,
+            plan,
+        }
+    }
+
+    /// A line of the history.
+    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.keeps_history {
+            if self.history.len() == HISTORY_LINES {
+                self.history.pop_front();
+            }
+            let line = format!("{:>6} {}", self.round, line());
+            self.history.push_back(line);
+        }
+    }
+
+    /// All of the run.
+    pub(crate) fn run(&mut self) -> Result<(), Failure> {
+        let layout = self.plan.layout.clone();
+        let result = format_pool(&mut OpeningDisks::healthy(self), &layout);
+        result.map_err(|error| Failure::new("not made", error.to_string()))?;
+        for disk in &mut self.disks {
+            disk.faults = self.plan.faults;
+        }
+        for life in 0..self.plan.lives {
+            let is_last = life + 1 == self.plan.lives;
+            self.stop_opening_at = match self.plan.stop {
+                Some(PlannedStop { at: StopAt::Opening(at), .. }) if life == 1 => Some(at),
+                _ => None,
+            };
+            if let Opened::Refused = self.open()? {
+                return Ok(());
+            }
+            self.tally.add("lives", 1);
+            self.choose_crash(life as usize, is_last);
+            if is_last {
+                self.calm();
+            }
+            if self.hit_tail() {
+                // The model cannot know how much of the log is there.
+                return self.end_without_model();
+            }
+            if self.verify()? == Turn::Crashed {
+                self.crash_engine();
+                continue;
+            }
+            if self.live()? == Turn::Crashed || !is_last && self.random.one_in(2) {
+                self.crash_engine();
+                continue;
+            }
+            if self.failed() {
+                self.crash_engine();
+            } else if self.close()? == Turn::Crashed {
+                self.crash_engine();
+            }
+        }
+        self.end()
+    }
+
+    pub(crate) fn hit_tail(&mut self) -> bool {
+        self.disks.iter().any(|disk| disk.tail_was_hit)
+    }
+
+    /// Whether the engine takes no changes any more.
+    pub(crate) fn failed(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.status().failed.is_some())
+    }
+
+    pub(crate) fn calm(&mut self) {
+        self.disks.iter_mut().for_each(SimDisk::calm);
+    }
+
+    fn choose_crash(&mut self, life: usize, is_last: bool) {
+        self.crash_in = match self.plan.stop {
+            Some(PlannedStop { at: StopAt::Answer(after), kind }) if life == 0 => {
+                Some((after, kind))
+            }
+            Some(_) => None,
+            None if is_last || self.random.one_in(4) => None,
+            None => {
+                let most = [20, 200, 2_000][self.random.below(3) as usize];
+                Some((self.random.between(1, most), self.crash_kind()))
+            }
+        };
+    }
+
+    pub(crate) fn crash_kind(&mut self) -> CrashKind {
+        if let Some(stop) = self.plan.stop {
+            return stop.kind;
+        }
+        match self.random.one_in(2) {
+            true => CrashKind::Kill,
+            false => CrashKind::PowerCut,
+        }
+    }
+
+    /// The users' rounds of a life.
+    fn live(&mut self) -> Result<Turn, Failure> {
+        let mut left = 0;
+        for _ in 0..self.plan.rounds {
+            if left == 0 {
+                left = self.random.between(10, 120);
+                self.mood = Mood::draw(&mut self.random);
+                let mood = self.mood;
+                self.note(|| format!("mood {mood:?}"));
+                if mood == Mood::Rest && self.rest()? == Turn::Crashed {
+                    return Ok(Turn::Crashed);
+                }
+            }
+            left -= 1;
+            self.use_pool()?;
+            if self.turn()? == Turn::Crashed {
+                return Ok(Turn::Crashed);
+            }
+            if self.failed() {
+                self.tally.add("failed engines", 1);
+                return Ok(Turn::Alive);
+            }
+        }
+        Ok(Turn::Alive)
+    }
+
+    /// One round of the engine and of the devices.
+    pub(crate) fn turn(&mut self) -> Result<Turn, Failure> {
+        self.round += 1;
+        self.now_ns += self.random.between(1_000, 200_000);
+        self.take_ios()?;
+        for at in 0..self.disks.len() {
+            self.disks[at].age(&mut self.random);
+            while let Some(answer) = self.disks[at].answer(self.round, &mut self.random) {
+                let engine = self.engine.as_mut().expect("a turn has an engine");
+                engine.complete_io(answer.token, answer.buffer, answer.result);
+                if let Some((left, _)) = &mut self.crash_in {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.tally.add("crashes at an answer", 1);
+                        return Ok(Turn::Crashed);
+                    }
+                }
+            }
+        }
+        if self.random.one_in(2) {
+            self.take_ios()?;
+        }
+        self.take_completions()?;
+        self.check_time()?;
+        Ok(Turn::Alive)
+    }
+
+    fn take_ios(&mut self) -> Result<(), Failure> {
+        let engine = self.engine.as_mut().expect("a turn has an engine");
+        engine.poll(self.now_ns);
+        for _ in 0..ROUND_IOS_MAX {
+            let Some(io) = engine.next_io() else { return Ok(()) };
+            let disk = self.disks.get_mut(usize::from(io.device));
+            let disk = disk.ok_or_else(|| Failure::new("bad request", format!("{io:?}")))?;
+            disk.take(io, self.round, &mut self.random)
+                .map_err(|text| Failure::new("bad request", text))?;
+        }
+        Err(Failure::new("no end", "a round hands out requests without end".to_owned()))
+    }
+
+    fn take_completions(&mut self) -> Result<(), Failure> {
+        while let Some(completion) =
+            self.engine.as_mut().expect("a turn has an engine").next_completion()
+        {
+            match completion {
+                PoolCompletion::Data { tag, first, blocks, buffer } => {
+                    let contents = buffer.as_ref().map(|buffer| buffer.blocks());
+                    for at in 0..blocks {
+                        let content = contents.map(|contents| &contents[at as usize]);
+                        self.take_block(tag, first + at, content)?;
+                    }
+                    if let Some(buffer) = buffer {
+                        self.engine.as_mut().expect("it was there above").recycle(buffer);
+                    }
+                }
+                PoolCompletion::Done { tag, result } => self.take_end(tag, result)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_block(
+        &mut self,
+        tag: RequestTag,
+        at: u32,
+        content: Option<&store::block::Block>,
+    ) -> Result<(), Failure> {
+        let text = || format!("block {at} of the request {tag:?}");
+        let request = self.requests.get_mut(&tag.0);
+        let Some(Request { ask: Ask::Read { volume, block, came, judge }, stamp, .. }) = request
+        else {
+            return Err(Failure::new("data without a read", text()));
+        };
+        match came.get_mut(at as usize) {
+            Some(came) if !*came => *came = true,
+            _ => return Err(Failure::new("data twice, or beyond the end", text())),
+        }
+        let (volume, block) = (*volume, *block + u64::from(at));
+        match *judge {
+            Judge::Live => self.model.judge(*stamp, volume, block, content),
+            Judge::Opening => self.model.verify(volume, block, content),
+            Judge::Nothing => Ok(()),
+        }
+    }
+
+    fn take_end(
+        &mut self,
+        tag: RequestTag,
+        result: Result<VolumeId, PoolError>,
+    ) -> Result<(), Failure> {
+        let Some(request) = self.requests.remove(&tag.0) else {
+            return Err(Failure::new("an end without a request", format!("{tag:?}")));
+        };
+        let Request { ask, stamp, .. } = request;
+        self.note(|| match &ask {
+            Ask::Read { volume, block, came, .. } => {
+                format!("  done #{stamp} read {volume:?} {block}+{}: {result:?}", came.len())
+            }
+            ask => format!("  done #{stamp} {ask:?}: {result:?}"),
+        });
+        if let Ask::Write { volume, .. } | Ask::Read { volume, .. } = &ask
+            && let Some(volume) = self.model.volumes.get_mut(volume)
+        {
+            volume.requests = volume.requests.saturating_sub(1);
+        }
+        if let Ask::Wrong = ask {
+            return match result {
+                Err(_) => Ok(()),
+                Ok(_) => Err(Failure::new("a wrong request was done", format!("#{stamp}"))),
+            };
+        }
+        if let Err(error) = result {
+            return self.take_error(&ask, stamp, &error);
+        }
+        match ask {
+            Ask::Write { volume, block, blocks } => {
+                self.model.complete(stamp, volume, block..block + u64::from(blocks));
+                self.tally.add("blocks written", blocks.into());
+            }
+            Ask::Read { came, .. } => {
+                self.model.unwatch(stamp);
+                self.tally.add("blocks read", came.len() as u64);
+                if came.contains(&false) {
+                    let text = format!("#{stamp}: not all blocks came");
+                    return Err(Failure::new("a read without its data", text));
+                }
+            }
+            Ask::Flush => {
+                self.model.durable(stamp);
+                self.tally.add("flushes", 1);
+            }
+            Ask::Change(change) => {
+                let list = self.engine.as_ref().expect("it answered").volumes();
+                self.model.end_change(stamp, &change, &list)?;
+                self.tally.add("changes", 1);
+                if let PoolChange::Snapshot { .. } = change {
+                    self.tally.add("snapshots", 1);
+                }
+            }
+            Ask::Wrong => {}
+        }
+        Ok(())
+    }
+
+    /// A request failed: may it?
+    fn take_error(&mut self, ask: &Ask, stamp: u64, error: &PoolError) -> Result<(), Failure> {
+        let device = self.plan.faults.write_error_ppm > 0 || self.plan.faults.read_error_ppm > 0;
+        let may = match error {
+            PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),
+            PoolError::DeviceFailed(PoolDeviceError::Failed(_)) => device,
+            PoolError::DeviceFailed(PoolDeviceError::NoSpace) => self.plan.faults.no_space_ppm > 0,
+            _ => false,
+        };
+        if !may {
+            let text = format!("#{stamp} {ask:?}: {error}");
+            return Err(Failure::new("a request failed", text));
+        }
+        self.tally.add("failed requests", 1);
+        self.model.unwatch(stamp);
+        match ask {
+            Ask::Read { volume, block, came, judge } if *judge != Judge::Live => {
+                self.tally.add("damaged reads", 1);
+                if came.len() == 1 {
+                    return Ok(());
+                }
+                for at in (0..came.len()).filter(|&at| !came[at]) {
+                    self.damaged.push((*volume, block + at as u64));
+                }
+            }
+            // The change may have happened all the same: only an opening can tell.
+            Ask::Change(change) => self.model.in_doubt(stamp, change.clone()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Each request ends in time, and a pool that takes nothing says why.
+    fn check_time(&mut self) -> Result<(), Failure> {
+        let no_space = self.disks.iter().any(|disk| disk.has_no_space(self.round));
+        if no_space {
+            for request in self.requests.values_mut() {
+                request.since = self.round;
+            }
+        }
+        let Some(oldest) = self.requests.values().min_by_key(|request| request.since) else {
+            return Ok(());
+        };
+        if self.round - oldest.since <= REQUEST_ROUNDS_MAX {
+            return Ok(());
+        }
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        let text = format!("#{} {:?} does not end: {status:?}", oldest.stamp, oldest.ask);
+        Err(Failure::new("a request hangs", text))
+    }
+
+    /// No requests, until the engine has nothing left to do.
+    pub(crate) fn rest(&mut self) -> Result<Turn, Failure> {
+        for _ in 0..REST_ROUNDS_MAX {
+            if self.turn()? == Turn::Crashed {
+                return Ok(Turn::Crashed);
+            }
+            if self.failed() {
+                return Ok(Turn::Alive);
+            }
+            let engine = self.engine.as_ref().expect("a turn has an engine");
+            let is_quiet = self.disks.iter().all(|disk| disk.pending() == 0);
+            if self.requests.is_empty() && is_quiet && !engine.is_busy() {
+                self.tally.add("rests", 1);
+                self.check_rest()?;
+                return Ok(Turn::Alive);
+            }
+        }
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        let text = format!("{} requests, {status:?}", self.requests.len());
+        Err(Failure::new("no rest", text))
+    }
+
+    /// What a pool at rest must have.
+    fn check_rest(&mut self) -> Result<(), Failure> {
+        let engine = self.engine.as_ref().expect("a turn has an engine");
+        self.model.check_list(&engine.volumes())?;
+        let used = engine.status().data_blocks;
+        match self.model.used_blocks() {
+            Some(wanted) if wanted != used && self.plan.has_good_media() => {
+                let text = format!("{used} blocks are used, and {wanted} are needed");
+                Err(Failure::new("a leak", text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A clean end of a life.
+    pub(crate) fn close(&mut self) -> Result<Turn, Failure> {
+        self.note(|| "close".to_owned());
+        self.engine.as_mut().expect("it lives").close();
+        for _ in 0..REST_ROUNDS_MAX {
+            if self.turn()? == Turn::Crashed {
+                return Ok(Turn::Crashed);
+            }
+            if self.failed() {
+                self.crash_in = None;
+                return Ok(Turn::Crashed);
+            }
+            if self.engine.as_ref().expect("it lives").is_closed() {
+                if !self.requests.is_empty() {
+                    let text = format!("{} requests have no end", self.requests.len());
+                    return Err(Failure::new("closed too early", text));
+                }
+                self.engine = None;
+                self.tally.add("clean ends", 1);
+                // Nothing that a power cut takes may be needed.
+                let kind = self.crash_kind();
+                let now = self.model.tick();
+                self.model.durable(now);
+                self.crash_disks(kind);
+                return Ok(Turn::Alive);
+            }
+        }
+        let status = self.engine.as_ref().expect("it lives").status();
+        Err(Failure::new("not closed", format!("{status:?}")))
+    }
+
+    /// The engine is gone in the middle of its work.
+    pub(crate) fn crash_engine(&mut self) {
+        let kind = match self.crash_in.take() {
+            Some((_, kind)) => kind,
+            None => self.crash_kind(),
+        };
+        self.engine = None;
+        let requests = std::mem::take(&mut self.requests);
+        self.note(|| format!("{kind:?} with {} requests under way", requests.len()));
+        self.tally.add(if kind == CrashKind::Kill { "kills" } else { "power cuts" }, 1);
+        let changes = requests.into_values().filter_map(|request| match request.ask {
+            Ask::Change(change) => Some((request.stamp, change)),
+            _ => None,
+        });
+        for (stamp, change) in changes {
+            self.model.in_doubt(stamp, change);
+        }
+        self.crash_disks(kind);
+    }
+}

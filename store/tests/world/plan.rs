@@ -1,0 +1,151 @@
+//! What a seed decides about its run.
+
+use random::Random;
+use store::format::DEVICE_HEADER_BLOCKS;
+use store::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOptions, SEGMENTS_MIN};
+
+use super::disk::CrashKind;
+
+/// How a device misbehaves; rates are parts of a million requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskFaults {
+    /// The most rounds that a request takes, but for a few that take much longer.
+    pub(crate) delay_max: u64,
+    /// Reads that fail.
+    pub(crate) read_error_ppm: u64,
+    /// Writes and syncs that fail.
+    pub(crate) write_error_ppm: u64,
+    /// Writes that find no space, and with which a time without space begins.
+    pub(crate) no_space_ppm: u64,
+    /// Writes that go to another place.
+    pub(crate) misdirect_ppm: u64,
+    /// Rounds in which a block rots.
+    pub(crate) rot_ppm: u64,
+}
+
+impl DiskFaults {
+    /// A good device.
+    pub(crate) const NONE: Self = Self {
+        delay_max: 1,
+        read_error_ppm: 0,
+        write_error_ppm: 0,
+        no_space_ppm: 0,
+        misdirect_ppm: 0,
+        rot_ppm: 0,
+    };
+}
+
+/// The moment of a crash that is part of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopAt {
+    /// After so many answers of devices in the first life.
+    Answer(u64),
+    /// At this request of the second life's opening, after a first life with a crash.
+    Opening(u64),
+}
+
+/// A crash that is part of the plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedStop {
+    /// When.
+    pub(crate) at: StopAt,
+    /// Which one.
+    pub(crate) kind: CrashKind,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// The seed.
+    pub(crate) seed: u64,
+    /// The pool.
+    pub(crate) layout: PoolLayout,
+    /// How the engine is opened.
+    pub(crate) options: PoolOptions,
+    /// The devices' faults.
+    pub(crate) faults: DiskFaults,
+    /// How often the engine is opened, the last time to the end.
+    pub(crate) lives: u64,
+    /// Rounds of a life that no crash ends.
+    pub(crate) rounds: u64,
+    /// The most requests under way.
+    pub(crate) depth: usize,
+    /// The most volumes and snapshots.
+    pub(crate) volumes: usize,
+    /// The only crash of the run: in the first life, or in the second one's opening. Else chance
+    /// chooses crashes.
+    pub(crate) stop: Option<PlannedStop>,
+    /// A failure shows the history.
+    pub(crate) keeps_history: bool,
+}
+
+impl Plan {
+    /// The run of a seed.
+    pub(crate) fn of_seed(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5eed_0000_0000);
+        let devices = [1, 1, 2, 3][random.below(4) as usize];
+        let segment_blocks = [16, 24, 32, 64][random.below(4) as usize];
+        let layout = PoolLayout {
+            uuid: uuid(&mut random),
+            segment_blocks,
+            devices: (0..devices)
+                .map(|_| {
+                    let segments = random.between(SEGMENTS_MIN, 64).div_ceil(devices);
+                    let blocks = DEVICE_HEADER_BLOCKS + segments * u64::from(segment_blocks);
+                    DeviceLayout { uuid: uuid(&mut random), blocks: blocks + random.below(4) }
+                })
+                .collect(),
+        };
+        let options = PoolOptions {
+            cache_blocks: CACHE_BLOCKS_MIN + random.below(64) as usize,
+            log_blocks_max: [40, 100, 300, 1_000][random.below(4) as usize],
+        };
+        Self {
+            seed,
+            layout,
+            options,
+            faults: faults(&mut random),
+            lives: random.between(1, 6),
+            rounds: random.between(100, 500),
+            depth: [1, 4, 12, 32][random.below(4) as usize],
+            volumes: random.between(2, 14) as usize,
+            stop: None,
+            keeps_history: false,
+        }
+    }
+
+    /// The segments of all devices.
+    pub(crate) fn segments(&self) -> u64 {
+        let blocks = u64::from(self.layout.segment_blocks);
+        let devices = self.layout.devices.iter();
+        devices.map(|device| (device.blocks - DEVICE_HEADER_BLOCKS) / blocks).sum()
+    }
+
+    /// Whether media keep what they have: then no request fails.
+    pub(crate) fn has_good_media(&self) -> bool {
+        let DiskFaults { read_error_ppm, write_error_ppm, misdirect_ppm, rot_ppm, .. } =
+            self.faults;
+        [read_error_ppm, write_error_ppm, misdirect_ppm, rot_ppm].iter().all(|&ppm| ppm == 0)
+    }
+}
+
+fn uuid(random: &mut Random) -> [u8; 16] {
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&random.draw().to_le_bytes());
+    uuid[8..].copy_from_slice(&random.draw().to_le_bytes());
+    uuid
+}
+
+fn faults(random: &mut Random) -> DiskFaults {
+    let mut faults = DiskFaults::NONE;
+    faults.delay_max = [0, 1, 3, 3, 12][random.below(5) as usize];
+    match random.below(10) {
+        0 => faults.rot_ppm = random.between(1_000, 20_000),
+        1 => faults.misdirect_ppm = random.between(500, 5_000),
+        2 => faults.read_error_ppm = random.between(500, 10_000),
+        3 => faults.no_space_ppm = random.between(1_000, 10_000),
+        4 if random.one_in(2) => faults.write_error_ppm = random.between(300, 3_000),
+        _ => {}
+    }
+    faults
+}
