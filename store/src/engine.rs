@@ -238,7 +238,8 @@ impl PoolEngine {
         if self.core.log.rows() + rows > ROWS_MAX - ROWS_KEPT || self.numbers.len() < blocks {
             return false;
         }
-        let has_room = self.core.has_room(blocks);
+        // Partial writes that are under way will need a block each.
+        let has_room = self.core.has_room(blocks + self.parts.len());
         self.core.counters.full_refusals += u64::from(!has_room);
         has_room
     }
@@ -281,8 +282,8 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if !self.parts.has_room() || self.requests.has_change || self.parts.covers(volume, block, 1)
-        {
+        let is_covered = self.parts.covers(volume, block, 1);
+        if !self.parts.has_room() || self.requests.has_change || is_covered || !self.admits(1) {
             return Admission::Busy;
         }
         // The block is read when all that was admitted before is applied.
@@ -485,7 +486,9 @@ impl PoolEngine {
 
     fn write_merged(&mut self) {
         while let Some(merged) = self.parts.next_merged() {
-            if self.core.failed.is_some() || !self.admits(1) {
+            // There was room at its admission: it must not wait for more now.
+            let can_write = self.admits_freeing(1) && !self.numbers.is_empty();
+            if self.core.failed.is_some() || !can_write {
                 return;
             }
             let buffer = self.parts.take_merged(merged.part);
@@ -502,7 +505,11 @@ impl PoolEngine {
         let is_long = self.core.log.blocks >= self.options.log_blocks_max;
         let is_dirty = self.core.map.dirty_blocks() > self.options.cache_blocks / 2;
         let is_last = self.is_closing && !self.is_working() && self.core.log.blocks > 0;
-        if is_long || is_dirty || is_last {
+        // Moves and removals wait at this floor. A checkpoint with fewer dirty pages needs fewer
+        // segments, which lowers the floor, and it frees those that are empty.
+        let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
+        let is_short = has_log && self.core.segments.free_count() <= self.core.moved_floor() + 1;
+        if is_long || is_dirty || is_last || is_short {
             self.checkpointer.want_once();
         }
     }
@@ -519,12 +526,6 @@ impl PoolEngine {
         let rests = self.rests_at == Some(rows);
         if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {
             self.begin_collection(free, rows);
-        }
-        let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
-        if self.collector.has_victim() && free <= self.core.moved_floor() && has_log {
-            // Moves wait for segments. With fewer dirty pages a checkpoint needs fewer of them,
-            // and it frees those that are empty.
-            self.checkpointer.want_once();
         }
         let before = self.collector.moves_under_way;
         if !self.core.is_halted {

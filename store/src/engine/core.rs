@@ -419,20 +419,20 @@ impl EngineCore {
     /// for an opening after a crash, which begins all streams in new segments and writes a
     /// checkpoint of its own.
     pub(crate) fn guest_floor(&self) -> usize {
-        self.moved_floor() + KEPT_FOR_COLLECTION
+        self.moved_floor() + KEPT_FOR_COLLECTION + KEPT_FOR_RESTART
     }
 
     /// The same for rows of moved pages, and for rows that give space back.
     pub(crate) fn moved_floor(&self) -> usize {
-        KEPT_FOR_OPENING + 2 * self.checkpoint_segments()
-    }
-
-    /// Segments that the next checkpoint takes at most.
-    pub(crate) fn checkpoint_segments(&self) -> usize {
         // Rows under way dirty a leaf and a block of the table for each block, at most all pages
         // that there are.
         let under_way = 2 * self.log.payload_under_way() as usize;
         let dirty = (self.map.dirty_blocks() + under_way).min(self.map.cached_blocks() + 8);
+        KEPT_FOR_OPENING + 2 * self.checkpoint_segments(dirty)
+    }
+
+    /// Segments that a checkpoint with so many dirty pages takes at most.
+    fn checkpoint_segments(&self, dirty: usize) -> usize {
         // Each dirty node dirties at most a block of the table and its parents.
         let tables = dirty + 2 * usize::from(self.map.tables_levels()) + 2;
         let state = 2
@@ -449,10 +449,15 @@ impl EngineCore {
         self.segments.free_count() >= self.guest_floor() + wanted && live <= self.usable_blocks()
     }
 
-    /// Blocks that may be alive: nine tenths of the segments less the reserve, so that collection
-    /// always finds segments with a tenth to gain.
+    /// Blocks that may be alive: nine tenths of the segments that are left when nothing is dirty,
+    /// so that collection always finds segments with a tenth to gain.
     pub(crate) fn usable_blocks(&self) -> u64 {
-        let kept = KEPT_FOR_OPENING + KEPT_FOR_COLLECTION + 2 * super::rows::STREAM_SEGMENTS;
+        let kept = KEPT_FOR_OPENING
+            + 2 * self.checkpoint_segments(0)
+            + KEPT_FOR_COLLECTION
+            + KEPT_FOR_RESTART
+            + super::rows::STREAM_SEGMENTS
+            + RowLog::segments_for(1, &self.segments);
         let segments = self.segments.total().saturating_sub(kept) as u64;
         segments * u64::from(self.segments.payload_blocks()) * 9 / 10
     }
@@ -463,6 +468,10 @@ pub(crate) const KEPT_FOR_OPENING: usize = super::rows::STREAM_SEGMENTS;
 
 /// Segments that only moved pages may take.
 const KEPT_FOR_COLLECTION: usize = 3;
+
+/// Segments that an opening leaves behind: those that the streams wrote to before the crash, and
+/// the one with its own checkpoint. Collection gets them back, for which it needs room itself.
+const KEPT_FOR_RESTART: usize = 4;
 
 /// The most bytes that a volume takes in the state's JSON, names included.
 const STATE_BYTES_PER_VOLUME: usize = 320;
