@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::page::TreeWord;
 use crate::api::VolumeId;
+use crate::block::BLOCK_BYTES;
 
 pub(crate) use state::CatalogState;
 
@@ -63,6 +64,13 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+}
+
+impl PoolVolume {
+    /// Its size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.blocks.saturating_mul(BLOCK_BYTES as u64)
+    }
 }
 
 /// A volume or snapshot. It is part of a checkpoint, so a field's name is part of the format.

@@ -2,9 +2,8 @@
 
 use config::{PoolConfig, VolumeConfig};
 use sidecore::CounterText;
-use volume::backend::store::StorePool;
 
-use super::report::{self, POOL_METRICS};
+use super::report;
 use crate::api::{Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject};
 use crate::status::{Status, StoragePoolStatus};
@@ -16,7 +15,7 @@ impl RunningObject for PoolConfig {
     type Status = StoragePoolStatus;
 
     fn metrics() -> Vec<CounterText> {
-        POOL_METRICS.iter().chain(StorePool::COUNTERS).copied().collect()
+        report::metrics()
     }
 
     fn add(&self, node: &Inside) -> Changed {

@@ -35,10 +35,8 @@ fn not_open(name: &str, why: &str) -> StoragePoolStatus {
 fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
     let (status, all) = (pool.status(), pool.volumes());
     let (state, detail) = verdict(&status);
-    let mut counters = Counters::new();
-    pool.counted(&mut |name, value| {
-        counters.insert(name.to_owned(), value);
-    });
+    let counters: Counters =
+        COUNTED.iter().map(|it| (it.name.to_owned(), (it.read)(&status))).collect();
     let served = |id: VolumeId| {
         objects.volumes.iter().any(|served| {
             let of = served.backend.in_pool();
@@ -60,8 +58,8 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
     StoragePoolStatus {
         state,
         detail,
-        size_bytes: status.size_blocks * BLOCK_BYTES as u64,
-        used_bytes: status.used_blocks * BLOCK_BYTES as u64,
+        size_bytes: bytes(status.size_blocks),
+        used_bytes: bytes(status.used_blocks),
         volumes: volumes.collect(),
         counters,
         ..StoragePoolStatus::default()
@@ -113,11 +111,90 @@ fn name_of(pool: &str, all: &[PoolVolume], volume: &PoolVolume) -> String {
 }
 
 /// The metrics of a pool beside its counters.
-pub(crate) const POOL_METRICS: &[CounterText] = &[
+const POOL_METRICS: [CounterText; 4] = [
     CounterText { name: "size_bytes", help: "The most that the pool can hold." },
     CounterText { name: "used_bytes", help: "How much of that is in use." },
     CounterText { name: "state", help: "1 for the state that the pool is in." },
     CounterText { name: "volumes", help: "Its volumes and snapshots." },
+];
+
+/// The descriptions of all metrics of a pool.
+pub(crate) fn metrics() -> Vec<CounterText> {
+    let counted = COUNTED.iter().map(|it| CounterText { name: bare(it.name), help: it.help });
+    POOL_METRICS.into_iter().chain(counted).collect()
+}
+
+/// The name of a counter's metric.
+fn bare(name: &'static str) -> &'static str {
+    name.strip_suffix("_now").unwrap_or(name)
+}
+
+/// A number about a pool.
+struct PoolNumber {
+    name: &'static str,
+    help: &'static str,
+    read: fn(&PoolStatus) -> u64,
+}
+
+const fn number(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&PoolStatus) -> u64,
+) -> PoolNumber {
+    PoolNumber { name, help, read }
+}
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+const COUNTED: [PoolNumber; 20] = [
+    number("data_bytes_now", "The part of the used space that has guests' data.", |it| {
+        bytes(it.data_blocks)
+    }),
+    number("segments_now", "Segments of the pool.", |it| it.segments.total),
+    number("segments_free_now", "Segments that can be written.", |it| it.segments.free),
+    number("segments_emptied_now", "Segments that the next checkpoint frees.", |it| {
+        it.segments.emptied
+    }),
+    number("segments_kept_now", "Segments that a damaged head keeps from being freed.", |it| {
+        it.segments.kept
+    }),
+    number("log_bytes_now", "What an opening after a crash would read.", |it| {
+        bytes(it.log_blocks)
+    }),
+    number("map_memory_bytes_now", "Pages of the map in memory.", |it| bytes(it.cached_blocks)),
+    number("map_changed_bytes_now", "Those that changed since the checkpoint.", |it| {
+        bytes(it.dirty_blocks)
+    }),
+    number("removing_now", "1 while a removed volume or snapshot is being freed.", |it| {
+        u64::from(it.is_removing)
+    }),
+    number("collecting_now", "1 while a segment is being collected.", |it| {
+        u64::from(it.is_collecting)
+    }),
+    number("guest_written_bytes", "Bytes that guests wrote.", |it| bytes(it.counters.guest_blocks)),
+    number("log_written_bytes", "Bytes that were written to the log for them.", |it| {
+        bytes(it.counters.guest_row_blocks)
+    }),
+    number("moved_written_bytes", "Bytes that collection wrote.", |it| {
+        bytes(it.counters.moved_row_blocks)
+    }),
+    number("map_written_bytes", "Bytes of the map that were written.", |it| {
+        bytes(it.counters.map_row_blocks)
+    }),
+    number("moved_blocks", "Blocks that collection moved.", |it| it.counters.moved_pages),
+    number("collected_segments", "Segments that were collected.", |it| {
+        it.counters.collected_segments
+    }),
+    number("checkpoints", "Checkpoints.", |it| it.counters.checkpoints),
+    number("map_reads", "Pages of the map that were not in memory.", |it| it.counters.map_loads),
+    number("damaged_blocks", "Blocks whose content was not what had been written.", |it| {
+        it.counters.damaged_blocks
+    }),
+    number("full_refusals", "Requests that waited because the pool was full.", |it| {
+        it.counters.full_refusals
+    }),
 ];
 
 #[cfg(test)]

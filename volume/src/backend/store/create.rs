@@ -21,8 +21,8 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 /// The shortest segment: rows of the longest requests still fit.
 const SEGMENT_BLOCKS_MIN: u64 = 64;
 
-/// The fewest segments of a device. Three streams with two segments each, and room to collect.
-const SEGMENTS_MIN: u64 = 16;
+/// The fewest segments of a device. How many the pool needs on all devices the engine says.
+const SEGMENTS_MIN: u64 = 1;
 
 /// How far a device is looked at for content of other owners, such as file systems.
 const LOOKED_AT_BLOCKS: u64 = 256;

@@ -12,7 +12,7 @@ use store::block::{BLOCK_BYTES, BlockBuffer};
 use store::format::{
     DEVICE_HEADER_BLOCKS, DEVICES_MAX, Superblock, SuperblockError, superblock_blocks,
 };
-use store::{DeviceError, PoolDevices};
+use store::{PoolDeviceError, PoolDevices};
 
 use super::error::StorePoolError;
 use super::ring::device_error;
@@ -93,7 +93,7 @@ impl PoolDevices for PoolFiles {
         block: u64,
         buffer: &mut BlockBuffer,
         blocks: u32,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(), PoolDeviceError> {
         let bytes = &mut buffer.bytes_mut()[..blocks as usize * BLOCK_BYTES];
         let file = &self.files[usize::from(device)];
         file.read_exact_at(bytes, offset_of(block)).map_err(|error| refused(&error))
@@ -105,13 +105,13 @@ impl PoolDevices for PoolFiles {
         block: u64,
         buffer: &BlockBuffer,
         blocks: u32,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(), PoolDeviceError> {
         let bytes = &buffer.bytes()[..blocks as usize * BLOCK_BYTES];
         let file = &self.files[usize::from(device)];
         file.write_all_at(bytes, offset_of(block)).map_err(|error| refused(&error))
     }
 
-    fn sync(&mut self, device: u8) -> Result<(), DeviceError> {
+    fn sync(&mut self, device: u8) -> Result<(), PoolDeviceError> {
         self.files[usize::from(device)].sync_data().map_err(|error| refused(&error))
     }
 }
@@ -121,7 +121,7 @@ fn offset_of(block: u64) -> u64 {
 }
 
 /// A file that ends too early has no number of the system's.
-fn refused(error: &io::Error) -> DeviceError {
+fn refused(error: &io::Error) -> PoolDeviceError {
     device_error(error.raw_os_error().unwrap_or(libc::EIO))
 }
 

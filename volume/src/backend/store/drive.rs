@@ -245,6 +245,12 @@ impl Drive {
         self.signs.is_busy() && self.ring.in_use() == 0
     }
 
+    /// Whether answers wait in any lane, for tests.
+    #[cfg(test)]
+    pub(super) fn has_any_mail(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.inbox.is_empty())
+    }
+
     /// The ring, for tests.
     #[cfg(test)]
     pub(super) fn ring(&mut self) -> &mut StoreRing {

@@ -179,7 +179,7 @@ pub enum StorePoolError {
         /// The pool.
         pool: String,
         /// Why.
-        error: store::OpenError,
+        error: store::PoolOpenError,
     },
     /// The pool did not stop in time.
     #[error(

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{opcode, squeue, types};
 use store::block::{BLOCK_BYTES, BlockBuffer};
-use store::{DeviceError, DeviceIo, DeviceOp};
+use store::{PoolDeviceError, DeviceIo, DeviceOp};
 
 use super::devices::PoolFiles;
 use crate::uring::{ClientId, Completion, Mode, Uring};
@@ -28,7 +28,7 @@ const RETRIES_MAX: u8 = 16;
 pub(super) struct Answered {
     pub(super) token: u64,
     pub(super) buffer: Option<BlockBuffer>,
-    pub(super) result: Result<(), DeviceError>,
+    pub(super) result: Result<(), PoolDeviceError>,
 }
 
 /// What a slot's request does.
@@ -237,7 +237,7 @@ impl RingSlot {
     }
 
     /// Takes the kernel's answer in; `None` when the request has to go on.
-    fn received(&mut self, result: i32) -> Option<Result<(), DeviceError>> {
+    fn received(&mut self, result: i32) -> Option<Result<(), PoolDeviceError>> {
         let again = [libc::EINTR, libc::EAGAIN, libc::ECANCELED];
         if again.contains(&-result) && self.retries < RETRIES_MAX {
             self.retries += 1;
@@ -252,7 +252,7 @@ impl RingSlot {
         let left = self.len_bytes - self.done_bytes;
         if result == 0 && left > 0 {
             // The device has become shorter than its pool.
-            return Some(Err(DeviceError::Failed(libc::EIO)));
+            return Some(Err(PoolDeviceError::Failed(libc::EIO)));
         }
         self.done_bytes += (result as usize).min(left);
         (self.done_bytes == self.len_bytes).then_some(Ok(()))
@@ -260,9 +260,9 @@ impl RingSlot {
 }
 
 /// The engine's word for an error of the system.
-pub(super) fn device_error(errno: i32) -> DeviceError {
+pub(super) fn device_error(errno: i32) -> PoolDeviceError {
     match errno {
-        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => DeviceError::NoSpace,
-        errno => DeviceError::Failed(errno),
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => PoolDeviceError::NoSpace,
+        errno => PoolDeviceError::Failed(errno),
     }
 }
