@@ -324,7 +324,8 @@ impl Export {
         held.collect()
     }
 
-    /// Runs `f`, which makes the volume smaller or changes its content, while no client can begin to use it.
+    /// Runs `f`, which makes the volume smaller or changes its content, while no client can begin
+    /// to use it.
     ///
     /// # Errors
     /// The holders that use the volume already, or whose nodes are away: nothing is done.

@@ -93,6 +93,10 @@ backend = { pool = "small", from = "golden" }
                 VOLUME@SNAPSHOT or POOL:NUMBER
         "#]],
     );
+}
+
+#[test]
+fn pools_do_not_share_devices() {
     check(
         r#"
 name = "io1"

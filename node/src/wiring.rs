@@ -4,9 +4,9 @@
 //! ```text
 //!   start:  directories ─ control socket ─ keys ─ pools ─ volumes ─ sidecores and sessions
 //!           ─ nics ─ domains ─ disks
-//!   change: disks, volumes, pools, peers, networks, nics, domains and vfs, one at a time, by the same
-//!           code ([`live`])
-//!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes ─ pools
+//!   change: disks, volumes, pools, peers, networks, nics, domains and vfs, one at a time, by
+//!           the same code ([`live`])
+//!   stop:   disks ─ sessions and sidecores ─ pools ─ control socket ─ volumes
 //! ```
 //!
 //! `inside` is the running node as a value. Below it are the parts that it has, in folders for

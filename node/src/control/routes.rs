@@ -71,7 +71,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathNam
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let names = Path::from_request_parts(parts, state).await;
         names.map(|Path(names)| Self(names)).map_err(|error| {
-            let way_out = "write each name as UTF-8, and the number of a queue or of a volume of a pool in digits";
+            let way_out = "write each name as UTF-8, and numbers in digits";
             refuse(&Refused::new(RefusedKind::Bad, error.body_text(), way_out))
         })
     }

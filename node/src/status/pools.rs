@@ -11,7 +11,7 @@ pub struct StoragePoolStatus {
     pub name: String,
     /// One word: see [`PoolState`].
     pub state: PoolState,
-    /// What is wrong, and the way out; empty if nothing is.
+    /// The fault and the way out; empty if there is none.
     pub detail: String,
     /// The paths of its devices.
     pub devices: Vec<String>,

@@ -63,7 +63,8 @@ pub(crate) struct VolumeAdd {
     /// A raw file or block device.
     #[arg(long)]
     file: Option<String>,
-    /// How much of the file is used, or the size in the pool; what is missing is made with it.
+    /// How much of the file is used, or the size in the pool; a file or volume that is missing is
+    /// made with it.
     #[arg(long, conflicts_with_all = ["memory", "null"])]
     size: Option<String>,
     /// Bypass the page cache (O_DIRECT).
@@ -202,7 +203,7 @@ pub(crate) struct VolumeClone {
     snapshot: String,
     /// The new volume's name.
     new: String,
-    /// Its size, if it is to be larger than the snapshot.
+    /// Its size, if it must be larger than the snapshot.
     #[arg(long)]
     size: Option<String>,
     /// A stage of its chain; may be given several times, as for `vrio volume add`.

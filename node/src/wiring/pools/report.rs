@@ -35,8 +35,11 @@ fn not_open(name: &str, why: &str) -> StoragePoolStatus {
 fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
     let (status, all) = (pool.status(), pool.volumes());
     let (state, detail) = verdict(&status);
-    let counters: Counters =
-        COUNTED.iter().map(|it| (it.name.to_owned(), (it.read)(&status))).collect();
+    let mut counters: Counters =
+        NOW.iter().map(|it| (it.name.to_owned(), (it.read)(&status))).collect();
+    pool.counted(&mut |name, value| {
+        counters.insert(name.to_owned(), value);
+    });
     let served = |id: VolumeId| {
         objects.volumes.iter().any(|served| {
             let of = served.backend.in_pool();
@@ -120,8 +123,8 @@ const POOL_METRICS: [CounterText; 4] = [
 
 /// The descriptions of all metrics of a pool.
 pub(crate) fn metrics() -> Vec<CounterText> {
-    let counted = COUNTED.iter().map(|it| CounterText { name: bare(it.name), help: it.help });
-    POOL_METRICS.into_iter().chain(counted).collect()
+    let now = NOW.iter().map(|it| CounterText { name: bare(it.name), help: it.help });
+    POOL_METRICS.into_iter().chain(now).chain(StorePool::COUNTERS.iter().copied()).collect()
 }
 
 /// The name of a counter's metric.
@@ -129,7 +132,7 @@ fn bare(name: &'static str) -> &'static str {
     name.strip_suffix("_now").unwrap_or(name)
 }
 
-/// A number about a pool.
+/// A number about a pool that goes up and down.
 struct PoolNumber {
     name: &'static str,
     help: &'static str,
@@ -148,7 +151,7 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-const COUNTED: [PoolNumber; 20] = [
+const NOW: [PoolNumber; 10] = [
     number("data_bytes_now", "The part of the used space that has guests' data.", |it| {
         bytes(it.data_blocks)
     }),
@@ -160,9 +163,11 @@ const COUNTED: [PoolNumber; 20] = [
     number("segments_kept_now", "Segments that a damaged head keeps from being freed.", |it| {
         it.segments.kept
     }),
-    number("log_bytes_now", "What an opening after a crash would read.", |it| {
-        bytes(it.log_blocks)
-    }),
+    number(
+        "log_bytes_now",
+        "The log since the checkpoint, which an opening after a crash reads.",
+        |it| bytes(it.log_blocks),
+    ),
     number("map_memory_bytes_now", "Pages of the map in memory.", |it| bytes(it.cached_blocks)),
     number("map_changed_bytes_now", "Those that changed since the checkpoint.", |it| {
         bytes(it.dirty_blocks)
@@ -172,28 +177,6 @@ const COUNTED: [PoolNumber; 20] = [
     }),
     number("collecting_now", "1 while a segment is being collected.", |it| {
         u64::from(it.is_collecting)
-    }),
-    number("guest_written_bytes", "Bytes that guests wrote.", |it| bytes(it.counters.guest_blocks)),
-    number("log_written_bytes", "Bytes that were written to the log for them.", |it| {
-        bytes(it.counters.guest_row_blocks)
-    }),
-    number("moved_written_bytes", "Bytes that collection wrote.", |it| {
-        bytes(it.counters.moved_row_blocks)
-    }),
-    number("map_written_bytes", "Bytes of the map that were written.", |it| {
-        bytes(it.counters.map_row_blocks)
-    }),
-    number("moved_blocks", "Blocks that collection moved.", |it| it.counters.moved_pages),
-    number("collected_segments", "Segments that were collected.", |it| {
-        it.counters.collected_segments
-    }),
-    number("checkpoints", "Checkpoints.", |it| it.counters.checkpoints),
-    number("map_reads", "Pages of the map that were not in memory.", |it| it.counters.map_loads),
-    number("damaged_blocks", "Blocks whose content was not what had been written.", |it| {
-        it.counters.damaged_blocks
-    }),
-    number("full_refusals", "Requests that waited because the pool was full.", |it| {
-        it.counters.full_refusals
     }),
 ];
 
