@@ -3,6 +3,7 @@
 mod keys;
 
 use net::uplink::TapUplink;
+use volume::backend::BackendFile;
 
 use crate::address::PeerAddress;
 use crate::checks::{Surroundings, socket_length};
@@ -23,6 +24,24 @@ pub(crate) fn consistent(reader: &Reader<'_>, config: &Config) {
         kind.row().consistent(reader, &config.objects, &surroundings);
     }
     mirrors(reader, config);
+    pools(reader, config);
+}
+
+/// A pool's device has a format of its own: it is no volume's file.
+fn pools(reader: &Reader<'_>, config: &Config) {
+    for pool in &config.pools {
+        for volume in &config.volumes {
+            let Some(BackendFile { path, .. }) = volume.backend.file() else { continue };
+            if pool.devices.iter().any(|device| device == path) {
+                let text = format!(
+                    "\"devices\": {path:?} is the file of volume {:?}; a pool needs files or \
+                     devices of its own",
+                    volume.name
+                );
+                reader.note(pool.lines.of("devices"), &format!("pool {:?}", pool.name), text);
+            }
+        }
+    }
 }
 
 /// The configuration, as an object of it sees it.

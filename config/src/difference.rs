@@ -2,8 +2,8 @@
 //! running configuration, the wanted one and the difference are values.
 //!
 //! ```text
-//!   revoke  ▶  remove disks ─ volumes ─ nics ─ networks ─ vfs ─ domains ─ peers
-//!           ▶  add peers ─ volumes ─ disks ─ networks ─ nics ─ domains ─ vfs,
+//!   revoke  ▶  remove disks ─ volumes ─ pools ─ nics ─ networks ─ vfs ─ domains ─ peers
+//!           ▶  add peers ─ pools ─ volumes ─ disks ─ networks ─ nics ─ domains ─ vfs,
 //!              or change in place
 //! ```
 //! Nodes that are no longer allowed lose their access first, all at once, and also where a later

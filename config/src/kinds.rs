@@ -13,6 +13,7 @@ pub(crate) mod domain;
 pub(crate) mod network;
 pub(crate) mod nic;
 pub(crate) mod peer;
+pub(crate) mod pool;
 pub(crate) mod vf;
 pub(crate) mod volume;
 
@@ -82,6 +83,8 @@ kinds! { $
     disks: disk::DiskConfig,
     /// The volumes that this node has.
     volumes: volume::VolumeConfig,
+    /// The pools that volumes are cut from.
+    pools: pool::PoolConfig,
     /// The nodes that this node's disks need.
     peers: peer::PeerConfig,
     /// The networks that this node has.

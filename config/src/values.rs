@@ -259,6 +259,37 @@ pub(crate) fn objects<T>(
     named.filter_map(read).collect()
 }
 
+/// The absolute path of a volume's file, inside one of the volumes' directories.
+pub(crate) fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
+    let path = Path::new(value.str()?);
+    let inside = |path: &Path| directories.volumes.iter().any(|home| path.starts_with(home));
+    let Some(first) = directories.volumes.first() else {
+        let text = "no directory for volumes is named; write [directories] volumes = \"..\"";
+        value.fail(text.to_owned());
+        return None;
+    };
+    let full = first.join(path);
+    if path.as_os_str().is_empty() || has_parent(path) {
+        value.fail(format!("{path:?} is not the name of a file in {first:?}"));
+        return None;
+    }
+    if !inside(&full) {
+        value.fail(format!(
+            "{path:?} is outside the directories that \"volumes\" names ({}); put it there, or \
+             add its directory: volumes = [\"..\", {:?}]",
+            directories
+                .volumes
+                .iter()
+                .map(|d| d.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+            full.parent().unwrap_or(&full),
+        ));
+        return None;
+    }
+    Some(full)
+}
+
 pub(crate) fn absolute_path(value: &Value<'_, '_>) -> Option<PathBuf> {
     absolute(value, value.str()?)
 }

@@ -8,14 +8,16 @@ pub mod file;
 mod kind;
 pub mod memory;
 pub mod null;
+pub mod store;
 
 pub use file::{FileBackend, FileError, FileOptions, FileVolume};
 pub use kind::{
-    BackendFile, BackendKind, BackendNeeds, BackendVolume, FileAt, HandedBlocks, Opening,
-    Remembered, Resizable, ResizeError, VolumeBackend, whole_sectors,
+    BackendFile, BackendKind, BackendNeeds, BackendPool, BackendVolume, FileAt, HandedBlocks,
+    Opening, Remembered, Resizable, ResizeError, VolumeBackend, whole_sectors,
 };
 pub use memory::{MemoryBackend, MemoryVolume};
 pub use null::{NullBackend, NullVolume};
+pub use store::StoreBackend;
 
 use crate::settings::SettingKey;
 
@@ -55,6 +57,13 @@ macro_rules! backends {
                 }
             }
 
+            /// The pool that the volume is cut from.
+            pub fn pool(&self) -> Option<BackendPool<'_>> {
+                match self {
+                    $(Self::$kind(backend) => backend.pool(),)*
+                }
+            }
+
             /// The same backend with another configured size; `None` for one that keeps its size.
             pub fn with_size(&self, size_bytes: u64) -> Option<Self> {
                 match self {
@@ -69,7 +78,7 @@ macro_rules! backends {
             /// The problem and the way out, for the operator.
             pub fn open(
                 &self,
-                opening: &Opening,
+                opening: &Opening<'_>,
                 handed: Option<HandedBlocks>,
             ) -> Result<Box<dyn BackendVolume>, String> {
                 match self {
@@ -87,17 +96,22 @@ backends! {
     Memory(MemoryBackend);
     /// Nothing, for measuring.
     Null(NullBackend);
+    /// A volume of a pool.
+    Store(StoreBackend);
 }
 
-/// The keys of all backends, in the order of the table.
+/// The keys of all backends, in the order of the table, each once.
 pub const BACKEND_KEYS: [&str; key_count()] = {
     let mut names = [""; key_count()];
     let (mut list, mut count) = (0, 0);
     while list < KEY_LISTS.len() {
         let mut at = 0;
         while at < KEY_LISTS[list].len() {
-            names[count] = KEY_LISTS[list][at].name;
-            (at, count) = (at + 1, count + 1);
+            if !is_before(list, at) {
+                names[count] = KEY_LISTS[list][at].name;
+                count += 1;
+            }
+            at += 1;
         }
         list += 1;
     }
@@ -107,8 +121,37 @@ pub const BACKEND_KEYS: [&str; key_count()] = {
 const fn key_count() -> usize {
     let (mut list, mut count) = (0, 0);
     while list < KEY_LISTS.len() {
-        count += KEY_LISTS[list].len();
+        let mut at = 0;
+        while at < KEY_LISTS[list].len() {
+            count += if is_before(list, at) { 0 } else { 1 };
+            at += 1;
+        }
         list += 1;
     }
     count
+}
+
+/// Whether a backend before the one of this list has the key as well.
+const fn is_before(list: usize, at: usize) -> bool {
+    let (name, mut other) = (KEY_LISTS[list][at].name.as_bytes(), 0);
+    while other < list {
+        let mut key = 0;
+        while key < KEY_LISTS[other].len() {
+            if is_same(KEY_LISTS[other][key].name.as_bytes(), name) {
+                return true;
+            }
+            key += 1;
+        }
+        other += 1;
+    }
+    false
+}
+
+/// `==`, which a constant cannot have for texts yet.
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let (mut at, is_as_long) = (0, one.len() == other.len());
+    while is_as_long && at < one.len() && one[at] == other[at] {
+        at += 1;
+    }
+    is_as_long && at == one.len()
 }

@@ -17,7 +17,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -139,7 +139,7 @@ pub struct Uring {
     unclaimed: usize,
     counters: Arc<UringCounters>,
     #[cfg(test)]
-    fault: Option<Box<dyn FnMut(Completion) -> i32>>,
+    fault: Option<Box<dyn FnMut(Completion) -> i32 + Send>>,
 }
 
 impl fmt::Debug for Uring {
@@ -336,6 +336,23 @@ impl Uring {
         }
     }
 
+    /// The descriptor that the kernel signals while that is asked for.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Asks the kernel for signals. The caller looks for completions once more afterwards.
+    pub(crate) fn ask_for_signals(&mut self) {
+        self.ring.completion().enable_eventfd();
+        // We ask and then look; the kernel completes and then looks whether we ask.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Asks for no more signals.
+    pub(crate) fn stop_signals(&mut self) {
+        self.ring.completion().disable_eventfd();
+    }
+
     fn client(&self, id: ClientId) -> &UringClient {
         let client = &self.clients[id.0 as usize];
         assert!(client.used, "the client was removed");
@@ -379,7 +396,7 @@ impl Uring {
 
     /// Replaces results as they are reaped.
     #[cfg(test)]
-    pub(crate) fn set_fault(&mut self, fault: impl FnMut(Completion) -> i32 + 'static) {
+    pub(crate) fn set_fault(&mut self, fault: impl FnMut(Completion) -> i32 + Send + 'static) {
         self.fault = Some(Box::new(fault));
     }
 }
@@ -414,15 +431,13 @@ impl Poll for Uring {
 
     /// Asks the kernel for signals, and looks once more.
     fn arm(&mut self, wake: &mut Wake) -> Progress {
-        self.ring.completion().enable_eventfd();
-        // We ask and then look; the kernel completes and then looks whether we ask.
-        fence(Ordering::SeqCst);
-        wake.on_readable(self.event.as_fd());
+        self.ask_for_signals();
+        wake.on_readable(self.event());
         self.round() | Progress::busy_if(self.unclaimed > 0)
     }
 
     fn disarm(&mut self) {
-        self.ring.completion().disable_eventfd();
+        self.stop_signals();
         self.counters.event_reads.add(1);
         // Nothing to take is fine: the descriptor does not block.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);

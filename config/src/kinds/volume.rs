@@ -1,27 +1,29 @@
 //! `[[volume]]`.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use peer::Allow;
-use volume::backend::{BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, whole_sectors};
+use volume::backend::{
+    BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, BackendPool, whole_sectors,
+};
 use volume::settings::{Settings, show_size};
 use volume::stage::{STAGES, StageConfig, encryption, show_chain};
 use volume::{OPTIMAL_BYTES_MAX, PHYSICAL_BYTES_MAX, Topology};
 
 use crate::checks::Surroundings;
 use crate::key_table::{KeyTable, SettingKey, key};
-use crate::object::{InPlace, Object, keys};
+use crate::object::{InPlace, Object, PartOf, keys};
 use crate::public_keys::{ALLOW_KEYS, allow as allowed_node};
 use crate::reader::{Lines, Reader, TableReader, Value};
 use crate::sections::Directories;
-use crate::values::{Section, chain, has_parent, name};
+use crate::values::{Section, chain, file_path, name};
 
 /// The parts of a volume that are changed in place.
 impl VolumeConfig {
     /// The nodes whose disks may use the volume.
     pub const ALLOW: &str = "allow";
-    /// The size of the volume's file.
+    /// The size of the volume's file, or in its pool.
     pub const SIZE: &str = "size";
     /// The stages before the volume.
     pub const CHAIN: &str = "chain";
@@ -92,7 +94,13 @@ const SAMPLE: &str = "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n"
 
 /// The table of backends, as the backends describe themselves.
 fn backend_table() -> KeyTable {
-    let keys: Vec<_> = BACKENDS.iter().flat_map(|kind| kind.keys).copied().collect();
+    let mut keys: Vec<SettingKey> = Vec::new();
+    for key in BACKENDS.iter().flat_map(|kind| kind.keys) {
+        // A key of two backends is described by the first one.
+        if keys.iter().all(|it| it.name != key.name) {
+            keys.push(*key);
+        }
+    }
     KeyTable::new("backend", "[[volume]]\nname = \"a\"\nbackend = { ? }", &keys)
 }
 
@@ -184,37 +192,6 @@ pub(crate) fn size_of_volume(value: &Value<'_, '_>) -> Option<u64> {
     whole_sectors(value.size_bytes()?).map_err(|text| value.fail(text)).ok()
 }
 
-/// The absolute path of a volume's file, inside one of the volumes' directories.
-fn file_path(value: &Value<'_, '_>, directories: &Directories) -> Option<PathBuf> {
-    let path = Path::new(value.str()?);
-    let inside = |path: &Path| directories.volumes.iter().any(|home| path.starts_with(home));
-    let Some(first) = directories.volumes.first() else {
-        let text = "no directory for volumes is named; write [directories] volumes = \"..\"";
-        value.fail(text.to_owned());
-        return None;
-    };
-    let full = first.join(path);
-    if path.as_os_str().is_empty() || has_parent(path) {
-        value.fail(format!("{path:?} is not the name of a file in {first:?}"));
-        return None;
-    }
-    if !inside(&full) {
-        value.fail(format!(
-            "{path:?} is outside the directories that \"volumes\" names ({}); put it there, or \
-             add its directory: volumes = [\"..\", {:?}]",
-            directories
-                .volumes
-                .iter()
-                .map(|d| d.display().to_string())
-                .collect::<Vec<_>>()
-                .join(", "),
-            full.parent().unwrap_or(&full),
-        ));
-        return None;
-    }
-    Some(full)
-}
-
 /// Two volumes on one file would wait for each other's lock.
 fn same_file(reader: &Reader<'_>, volumes: &[VolumeConfig]) {
     let mut seen: HashMap<&Path, &VolumeConfig> = HashMap::new();
@@ -248,9 +225,30 @@ fn same_encryption(reader: &Reader<'_>, volumes: &[VolumeConfig]) {
     }
 }
 
-/// The size that a file is configured to have.
+/// The size that a file, or a volume of a pool, is configured to have.
 fn size_of(volume: &VolumeConfig) -> Option<u64> {
-    volume.backend.file()?.size_bytes
+    match volume.backend.pool() {
+        Some(pool) => pool.size_bytes,
+        None => volume.backend.file()?.size_bytes,
+    }
+}
+
+/// A volume is cut from a pool of this node.
+fn its_pool(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surroundings<'_>) {
+    for volume in volumes {
+        let Some(BackendPool { name: pool, .. }) = volume.backend.pool() else { continue };
+        if !around.has("pool", pool) {
+            let pools = match around.names("pool") {
+                [] => "there is none".to_owned(),
+                names => format!("there are {}", names.join(", ")),
+            };
+            let text = format!(
+                "\"backend\": this node has no pool {pool:?} ({pools}); make one with `vrio pool \
+                 create FILE` and add [[pool]] name = {pool:?}, devices = [\"FILE\"]"
+            );
+            reader.note(volume.lines.of("backend"), &format!("volume {:?}", volume.name), text);
+        }
+    }
 }
 
 /// Whether the backends differ in that the file must become larger, and in nothing else.
@@ -264,7 +262,7 @@ fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
 
 impl Object for VolumeConfig {
     const KEY: &'static str = "volume";
-    const NEEDS: &'static [&'static str] = &["peer"];
+    const NEEDS: &'static [&'static str] = &["peer", "pool"];
 
     fn keys() -> &'static [SettingKey] {
         &VOLUME_KEYS
@@ -284,9 +282,18 @@ impl Object for VolumeConfig {
         volume(value, directories)
     }
 
-    fn consistent(reader: &Reader<'_>, all: &[Self], _around: &Surroundings<'_>) {
+    fn consistent(reader: &Reader<'_>, all: &[Self], around: &Surroundings<'_>) {
         same_file(reader, all);
         same_encryption(reader, all);
+        // A pool that could not be read is missing here; it has had its message.
+        if around.is_whole {
+            its_pool(reader, all, around);
+        }
+    }
+
+    fn part_of(&self) -> Option<PartOf<'_>> {
+        let pool = self.backend.pool()?;
+        Some(PartOf { kind: "pool", name: pool.name, said: "its pool" })
     }
 
     fn allow(&self) -> &[Allow] {

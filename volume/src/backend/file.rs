@@ -14,7 +14,7 @@ mod configured;
 mod failures;
 mod format;
 mod locks;
-mod open;
+pub(super) mod open;
 mod resize;
 mod shared;
 mod witness;

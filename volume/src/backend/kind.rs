@@ -3,9 +3,13 @@
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sidecore::CounterText;
+use store::VolumeId;
 
+use super::store::pool::StorePool;
+use super::store::pools::Pools;
 use crate::record::{FileRecords, RecordError};
 use crate::settings::{SettingKey, Settings};
 use crate::volume::{Durability, Incarnation, SECTOR_BYTES, Topology, Volume};
@@ -36,6 +40,11 @@ pub trait VolumeBackend: Clone + fmt::Debug + PartialEq + Eq {
         None
     }
 
+    /// The pool that the volume is cut from.
+    fn pool(&self) -> Option<BackendPool<'_>> {
+        None
+    }
+
     /// The same backend with another configured size; `None` for a backend that keeps its size.
     fn with_size(&self, _size_bytes: u64) -> Option<Self> {
         None
@@ -48,7 +57,7 @@ pub trait VolumeBackend: Clone + fmt::Debug + PartialEq + Eq {
     /// The problem and the way out, for the operator.
     fn open(
         &self,
-        opening: &Opening,
+        opening: &Opening<'_>,
         handed: Option<HandedBlocks>,
     ) -> Result<Box<dyn BackendVolume>, String>;
 }
@@ -74,9 +83,22 @@ pub struct BackendFile<'a> {
     pub size_bytes: Option<u64>,
 }
 
-/// The way to open a backend, as far as the volume and not the backend says it.
+/// The pool of a backend, as configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opening {
+pub struct BackendPool<'a> {
+    /// Its name on the node.
+    pub name: &'a str,
+    /// The least size of the volume; `None` for the size that it has.
+    pub size_bytes: Option<u64>,
+}
+
+/// The way to open a backend, as far as the volume and not the backend says it.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// The volume's name on the node.
+    pub name: &'a str,
+    /// The node's pools.
+    pub pools: &'a Pools,
     /// The loss that a completed write survives.
     pub durability: Durability,
     /// Refuse writes.
@@ -116,6 +138,16 @@ pub trait BackendVolume: Volume {
     /// Whether a sync failed, so that every request is an error.
     fn has_failed(&self) -> bool {
         false
+    }
+
+    /// Why there is no storage behind it, so that it admits no client.
+    fn absent(&self) -> Option<String> {
+        None
+    }
+
+    /// Its pool, and its number there.
+    fn in_pool(&self) -> Option<(&Arc<StorePool>, VolumeId)> {
+        None
     }
 
     /// Gives its counters, by their names in the status.

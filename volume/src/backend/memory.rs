@@ -371,7 +371,7 @@ impl VolumeBackend for MemoryBackend {
 
     fn open(
         &self,
-        opening: &Opening,
+        opening: &Opening<'_>,
         handed: Option<HandedBlocks>,
     ) -> Result<Box<dyn BackendVolume>, String> {
         let volume = match handed.filter(|blocks| blocks.volatile) {

@@ -134,7 +134,11 @@ impl VolumeBackend for NullBackend {
         Some(Self { size_bytes: volume_bytes(settings, "null")? })
     }
 
-    fn open(&self, _: &Opening, _: Option<HandedBlocks>) -> Result<Box<dyn BackendVolume>, String> {
+    fn open(
+        &self,
+        _: &Opening<'_>,
+        _: Option<HandedBlocks>,
+    ) -> Result<Box<dyn BackendVolume>, String> {
         Ok(Box::new(NullVolume::new(self.size_bytes)))
     }
 }

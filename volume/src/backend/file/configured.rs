@@ -38,8 +38,10 @@ impl VolumeBackend for FileBackend {
         ),
         SettingKey::new(
             "size",
-            "The volume's size, for `file`. A file that is missing or empty is made, sparse; a \
-             file that is shorter is refused. Default: the length of the file.",
+            "The volume's size, for `file` and `pool`. A file that is missing or empty is made, \
+             sparse; a file that is shorter is refused. A volume that the pool does not have is \
+             made; one that is smaller is made larger. Default: the length of the file, the \
+             present size in the pool.",
         ),
         SettingKey::new("direct", "`true`, for `file`: requests go past the page cache."),
         SettingKey::new(
@@ -92,7 +94,7 @@ impl VolumeBackend for FileBackend {
 
     fn open(
         &self,
-        opening: &Opening,
+        opening: &Opening<'_>,
         handed: Option<HandedBlocks>,
     ) -> Result<Box<dyn BackendVolume>, String> {
         let mut options = FileOptions::new(&self.path);

@@ -194,12 +194,22 @@ pub enum FileError {
     },
 }
 
-/// Opens and locks it, or takes the description that another process has locked: locking that
-/// once more changes nothing.
-pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<FileShared, FileError> {
+/// A file or device that is open and locked.
+#[derive(Debug)]
+pub(crate) struct LockedFile {
+    /// The description that holds the lock.
+    pub(crate) file: OwnedFd,
+    /// Its type, its number and so on.
+    pub(crate) stat: Stat,
+    /// It is a block device, and no file.
+    pub(crate) is_block_device: bool,
+}
+
+/// Opens and locks a file or a device, or locks the description that another process has locked:
+/// locking that once more changes nothing.
+pub(crate) fn lock(options: &FileOptions, file: Option<OwnedFd>) -> Result<LockedFile, FileError> {
     let path = &options.path;
     let system = |what| move |source: Errno| system_error(path, what, source);
-    let is_handed = file.is_some();
     let file = file.map_or_else(|| open_description(options), Ok)?;
     let stat = fstat(&file).map_err(system("look at the file"))?;
     let is_block_device = match FileType::from_raw_mode(stat.st_mode) {
@@ -213,6 +223,14 @@ pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<FileS
     let flags = fcntl_getfl(&file).map_err(system("read its flags"))? - OFlags::NONBLOCK;
     fcntl_setfl(&file, flags).map_err(system("set its flags"))?;
     locks::take(&file, &stat, options)?;
+    Ok(LockedFile { file, stat, is_block_device })
+}
+
+/// Opens and locks it, or goes on with what another process has locked.
+pub(super) fn open(options: &FileOptions, file: Option<OwnedFd>) -> Result<FileShared, FileError> {
+    let path = &options.path;
+    let is_handed = file.is_some();
+    let LockedFile { file, stat, is_block_device } = lock(options, file)?;
     if options.refuse_formats && !is_handed {
         format::refuse(&file, path)?;
     }

@@ -4,8 +4,7 @@ use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
-use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl};
@@ -73,7 +72,7 @@ impl Place {
     }
 
     /// From now on results are what `fault` makes of them.
-    fn set_fault(&self, fault: impl FnMut(Completion) -> i32 + 'static) {
+    fn set_fault(&self, fault: impl FnMut(Completion) -> i32 + Send + 'static) {
         let uring = self.services.get::<Uring>().expect("put there");
         uring.borrow_mut().set_fault(fault);
     }
@@ -250,22 +249,22 @@ fn partial_results_of_the_kernel_are_continued() {
 fn an_interrupted_request_is_tried_again_but_not_for_ever() {
     each("an_interrupted_request_is_tried_again", |place, volume| {
         let mut bench = place.bench(&volume);
-        let left = Rc::new(Cell::new(5));
-        let faults = Rc::clone(&left);
+        let left = Arc::new(AtomicU32::new(5));
+        let faults = Arc::clone(&left);
         place.set_fault(move |completion| {
-            if faults.get() == 0 {
+            if faults.load(Relaxed) == 0 {
                 return completion.result;
             }
-            faults.set(faults.get() - 1);
+            faults.fetch_sub(1, Relaxed);
             -libc::EINTR
         });
         assert!(bench.read(0, 4096).is_ok());
-        left.set(3);
+        left.store(3, Relaxed);
         assert_eq!(bench.flush(), Status::Done);
-        assert_eq!(left.get(), 0);
-        left.set(u32::MAX);
+        assert_eq!(left.load(Relaxed), 0);
+        left.store(u32::MAX, Relaxed);
         assert_eq!(bench.read(0, 4096), Err(Status::Error));
-        left.set(0);
+        left.store(0, Relaxed);
         assert!(!volume.has_failed());
     });
 }

@@ -1,0 +1,177 @@
+//! A volume of a pool as the backend of a volume of the node: its keys, and finding or making it.
+
+use std::sync::Arc;
+
+use sidecore::CounterText;
+use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
+
+use super::absent::AbsentVolume;
+use super::pool::StorePool;
+use super::volume::StoreVolume;
+use crate::backend::kind::{
+    BackendNeeds, BackendPool, BackendVolume, FileAt, HandedBlocks, Opening, VolumeBackend,
+    volume_bytes,
+};
+use crate::settings::{SettingKey, Settings, show_size};
+
+/// `pool = ".."`: a volume of a pool of the node. It has the volume's name there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreBackend {
+    /// The pool's name.
+    pub pool: String,
+    /// Its size if it is made, and the least size that it has.
+    pub size_bytes: Option<u64>,
+    /// The snapshot that it begins as a copy of if it is made.
+    pub from: Option<String>,
+}
+
+impl VolumeBackend for StoreBackend {
+    const NAME: &'static str = "pool";
+    const EXAMPLE: &'static str = "pool = \"..\"";
+    const KEYS: &'static [SettingKey] = &[
+        SettingKey::new("pool", "A [pool](#pool) of this node: a thin volume that has snapshots."),
+        SettingKey::new(
+            "size",
+            "The volume's size, for `pool`. It is made larger if it is smaller.",
+        ),
+        SettingKey::new(
+            "from",
+            "For `pool`: the snapshot, `\"golden@v1\"`, as whose copy the volume begins if the \
+             pool does not have it yet. A snapshot whose volume is gone is `\"p:17\"`, by its \
+             number in the pool.",
+        ),
+    ];
+    // A pool has an io_uring of its own, and the sidecores need none for it.
+    const NEEDS: BackendNeeds = BackendNeeds {
+        uring: false,
+        // Opening a pool syncs its devices.
+        calls: &[libc::SYS_fdatasync],
+    };
+    const COUNTERS: &'static [CounterText] = StoreVolume::COUNTERS;
+
+    fn read(settings: &dyn Settings, _: FileAt<'_>) -> Option<Self> {
+        let pool = settings.text("pool")?;
+        let size_bytes = match settings.has("size") {
+            true => Some(whole_blocks(settings, volume_bytes(settings, "size")?)?),
+            false => None,
+        };
+        let from = match settings.has("from") {
+            true => Some(settings.text("from")?),
+            false => None,
+        };
+        if let Some(from) = from.as_ref().filter(|from| !from.contains(['@', ':'])) {
+            let text = format!("{from:?} names no snapshot; write VOLUME@SNAPSHOT or POOL:NUMBER");
+            settings.fail_key("from", format!("\"from\": {text}"));
+            return None;
+        }
+        Some(Self { pool, size_bytes, from })
+    }
+
+    fn pool(&self) -> Option<BackendPool<'_>> {
+        Some(BackendPool { name: &self.pool, size_bytes: self.size_bytes })
+    }
+
+    fn with_size(&self, size_bytes: u64) -> Option<Self> {
+        Some(Self { size_bytes: Some(size_bytes), ..self.clone() })
+    }
+
+    fn open(
+        &self,
+        opening: &Opening<'_>,
+        _: Option<HandedBlocks>,
+    ) -> Result<Box<dyn BackendVolume>, String> {
+        let absent = |why: &str| AbsentVolume::new(&self.pool, why, self.size_bytes, opening);
+        let pool = match opening.pools.get(&self.pool) {
+            Some(Ok(pool)) => pool,
+            Some(Err(why)) => return Ok(Box::new(absent(&why))),
+            None => return Err(format!("this node has no pool {:?}", self.pool)),
+        };
+        let id = self.find(&pool, opening)?;
+        Ok(Box::new(StoreVolume::open(&pool, id, opening)?))
+    }
+}
+
+impl StoreBackend {
+    /// The volume in the pool, which is made if it is missing, and is as large as configured.
+    fn find(&self, pool: &Arc<StorePool>, opening: &Opening<'_>) -> Result<VolumeId, String> {
+        let (name, all) = (opening.name, pool.volumes());
+        let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
+        let change = |change| pool.change(change).map_err(|error| error.to_string());
+        let (id, now_bytes) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
+            (Some(found), ..) => (found.id, bytes_of(found)),
+            (None, ..) if opening.read_only => {
+                let pool = &self.pool;
+                return Err(format!(
+                    "pool {pool:?} has no volume {name:?}, and a volume without \"read-only\" \
+                     makes it"
+                ));
+            }
+            (None, Some(from), _) => {
+                let snapshot = snapshot_of(pool.name(), &all, from)?;
+                let id =
+                    change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
+                (id, snapshot.size_bytes())
+            }
+            (None, None, Some(size_bytes)) => {
+                let blocks = size_bytes / BLOCK_BYTES as u64;
+                let id = change(PoolChange::Create { name: name.to_owned(), blocks })?;
+                (id, size_bytes)
+            }
+            (None, None, None) => {
+                let pool = &self.pool;
+                return Err(format!(
+                    "pool {pool:?} has no volume {name:?}; write size = \"20GiB\" beside \"pool\" \
+                     to have it made, or from = \"VOLUME@SNAPSHOT\" for a copy of a snapshot"
+                ));
+            }
+        };
+        if let Some(size_bytes) = self.size_bytes.filter(|size_bytes| *size_bytes > now_bytes) {
+            let blocks = size_bytes / BLOCK_BYTES as u64;
+            change(PoolChange::Resize { volume: id, blocks })?;
+        }
+        Ok(id)
+    }
+}
+
+/// A volume's size.
+fn bytes_of(volume: &PoolVolume) -> u64 {
+    volume.blocks * BLOCK_BYTES as u64
+}
+
+/// A size that a volume of a pool can have.
+fn whole_blocks(settings: &dyn Settings, size_bytes: u64) -> Option<u64> {
+    if size_bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        return Some(size_bytes);
+    }
+    let text = format!("a volume of a pool has whole blocks of {BLOCK_BYTES} bytes; round it");
+    settings.fail_key("size", format!("\"size\": {}: {text}", show_size(size_bytes)));
+    None
+}
+
+/// A snapshot by the words of people: `VOLUME@SNAPSHOT`, or `POOL:NUMBER`.
+///
+/// # Errors
+/// Why it is none, and which there are.
+pub fn snapshot_of<'a>(
+    pool: &str,
+    all: &'a [PoolVolume],
+    words: &str,
+) -> Result<&'a PoolVolume, String> {
+    let mut snapshots = all.iter().filter(|it| it.kind == PoolVolumeKind::Snapshot);
+    let found = match (words.split_once('@'), words.split_once(':')) {
+        (Some((volume, name)), _) => {
+            let is_of = |it: &PoolVolume| {
+                let of = all.iter().find(|of| Some(of.id) == it.of);
+                of.is_some_and(|of| of.kind == PoolVolumeKind::Volume && of.name == volume)
+            };
+            snapshots.find(|it| it.name == name && is_of(it))
+        }
+        (None, Some((of, number))) if of == pool => {
+            snapshots.find(|it| number.parse() == Ok(it.id.0))
+        }
+        _ => None,
+    };
+    found.ok_or_else(|| {
+        format!("pool {pool:?} has no snapshot {words:?}; `vrio pool show {pool}` lists them")
+    })
+}

@@ -1,0 +1,210 @@
+//! Making a pool.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, fallocate, fsync, ftruncate};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use store::block::{BLOCK_BYTES, BlockBuffer};
+use store::format::{DEVICE_HEADER_BLOCKS, DEVICES_MAX, SEGMENT_BLOCKS_MAX};
+use store::{DeviceLayout, PoolLayout, format_pool};
+
+use super::devices::{PoolFiles, blocks_of, open_device, same_twice, superblock_of};
+use super::error::StorePoolError;
+
+/// The length of a segment that is right for most devices.
+pub const SEGMENT_BYTES: u64 = 32 << 20;
+
+/// The shortest segment: rows of the longest requests still fit.
+const SEGMENT_BLOCKS_MIN: u64 = 64;
+
+/// The fewest segments of a device. How many the pool needs on all devices the engine says.
+const SEGMENTS_MIN: u64 = 1;
+
+/// How far a device is looked at for content of other owners, such as file systems.
+const LOOKED_AT_BLOCKS: u64 = 256;
+
+/// How long to wait for another user of a device: only as long as it takes to let go.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A pool to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPlan {
+    /// Its devices: files, which are made where they are missing, and block devices.
+    pub paths: Vec<PathBuf>,
+    /// The length of each file. Block devices, and files that have a length, keep theirs.
+    pub size_bytes: Option<u64>,
+    /// The length of a segment; [`SEGMENT_BYTES`] is right for most devices.
+    pub segment_bytes: u64,
+    /// Overwrite all content.
+    pub force: bool,
+}
+
+/// Makes a pool. Files get all of their space at once, so that the pool finds out about a full
+/// file system now.
+///
+/// # Errors
+/// [`StorePoolError`]. Files that were made for it are removed again.
+pub(super) fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
+    let segment_blocks = segment_blocks(plan.segment_bytes)?;
+    if !(1..=DEVICES_MAX).contains(&plan.paths.len()) {
+        return Err(StorePoolError::Count { count: plan.paths.len() });
+    }
+    same_twice(&plan.paths)?;
+    let mut made = Vec::new();
+    let done = make(plan, segment_blocks, &mut made);
+    if done.is_err() {
+        for path in made {
+            // The error that is told is the first one.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    done
+}
+
+fn segment_blocks(segment_bytes: u64) -> Result<u32, StorePoolError> {
+    let block_bytes = BLOCK_BYTES as u64;
+    let blocks = segment_bytes / block_bytes;
+    let range = SEGMENT_BLOCKS_MIN..=u64::from(SEGMENT_BLOCKS_MAX);
+    if !segment_bytes.is_multiple_of(block_bytes) || !range.contains(&blocks) {
+        return Err(StorePoolError::Segment {
+            segment_bytes,
+            min_bytes: range.start() * block_bytes,
+            max_bytes: range.end() * block_bytes,
+        });
+    }
+    Ok(blocks as u32)
+}
+
+fn make(
+    plan: &PoolPlan,
+    segment_blocks: u32,
+    made: &mut Vec<PathBuf>,
+) -> Result<(), StorePoolError> {
+    let mut files = Vec::with_capacity(plan.paths.len());
+    for path in &plan.paths {
+        if make_file(path, plan)? {
+            made.push(path.clone());
+        }
+        files.push(device(path, plan, segment_blocks)?);
+    }
+    let random = || {
+        let mut bytes = [0; 16];
+        getrandom(&mut bytes, GetRandomFlags::empty())
+            .map(|_| bytes)
+            .map_err(|error| system(&plan.paths[0], "get random numbers", error))
+    };
+    let uuid = random()?;
+    let mut devices = Vec::with_capacity(files.len());
+    for (_, blocks) in &files {
+        devices.push(DeviceLayout { uuid: random()?, blocks: *blocks });
+    }
+    let layout = PoolLayout { uuid, segment_blocks, devices };
+    let mut files = PoolFiles::for_format(files, uuid);
+    format_pool(&mut files, &layout).map_err(|error| {
+        let pool = plan.paths[0].display().to_string();
+        StorePoolError::Engine { pool, error }
+    })?;
+    for path in made {
+        sync_directory(path).map_err(|error| system(path, "sync its directory", error))?;
+    }
+    Ok(())
+}
+
+/// Makes the file if there is none; `true` if it did.
+fn make_file(path: &Path, plan: &PoolPlan) -> Result<bool, StorePoolError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    match options.open(path) {
+        Ok(_) if plan.size_bytes.is_some() => Ok(true),
+        Ok(_) => {
+            let _ = std::fs::remove_file(path);
+            Err(StorePoolError::NoSize { path: path.to_owned() })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(StorePoolError::System {
+            path: path.to_owned(),
+            what: "create the file",
+            r#source: error,
+        }),
+    }
+}
+
+/// A device with its locks and its length in blocks, which may be overwritten.
+fn device(
+    path: &Path,
+    plan: &PoolPlan,
+    segment_blocks: u32,
+) -> Result<(File, u64), StorePoolError> {
+    let (locked, _) = open_device(path, LOCK_TIMEOUT)?;
+    let is_file = !locked.is_block_device;
+    let file = File::from(locked.file);
+    let descriptor = file.try_clone().map_err(|error| StorePoolError::System {
+        path: path.to_owned(),
+        what: "look at the file",
+        r#source: error,
+    })?;
+    let descriptor = descriptor.into();
+    if !plan.force {
+        refuse_used(path, &file, blocks_of(path, &descriptor)?)?;
+    }
+    if let Some(size_bytes) = plan.size_bytes.filter(|_| is_file) {
+        // Content that a forced file had must not be read as rows of the new pool, and goes.
+        let emptied = ftruncate(&file, 0);
+        emptied.map_err(|error| system(path, "empty the file", error))?;
+        let allocated = fallocate(&file, FallocateFlags::empty(), 0, size_bytes);
+        allocated.map_err(|error| system(path, "give the file its space", error))?;
+        fsync(&file).map_err(|error| system(path, "sync the file", error))?;
+    }
+    let blocks = blocks_of(path, &descriptor)?;
+    if blocks == 0 && is_file {
+        return Err(StorePoolError::NoSize { path: path.to_owned() });
+    }
+    let wanted_blocks = DEVICE_HEADER_BLOCKS + SEGMENTS_MIN * u64::from(segment_blocks);
+    if blocks < wanted_blocks {
+        let block_bytes = BLOCK_BYTES as u64;
+        return Err(StorePoolError::TooSmall {
+            path: path.to_owned(),
+            actual_bytes: blocks * block_bytes,
+            wanted_bytes: wanted_blocks * block_bytes,
+            segment_bytes: plan.segment_bytes,
+        });
+    }
+    Ok((file, blocks))
+}
+
+/// Refuses a device with a pool or with anything else at its beginning.
+fn refuse_used(path: &Path, file: &File, blocks: u64) -> Result<(), StorePoolError> {
+    let in_use = |what| Err(StorePoolError::InUse { path: path.to_owned(), what });
+    match superblock_of(path, file) {
+        Ok(_) | Err(StorePoolError::Superblock { .. }) => return in_use("a pool"),
+        Err(StorePoolError::NoPool { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let mut block = BlockBuffer::new(1);
+    for at in 0..blocks.min(LOOKED_AT_BLOCKS) {
+        let read = file.read_exact_at(block.bytes_mut(), at * BLOCK_BYTES as u64);
+        read.map_err(|error| StorePoolError::System {
+            path: path.to_owned(),
+            what: "look at its content",
+            r#source: error,
+        })?;
+        if block.bytes().iter().any(|byte| *byte != 0) {
+            return in_use("data");
+        }
+    }
+    Ok(())
+}
+
+fn sync_directory(path: &Path) -> Result<(), Errno> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = File::open(directory.unwrap_or(Path::new(".")));
+    directory.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)).and_then(fsync)
+}
+
+fn system(path: &Path, what: &'static str, error: Errno) -> StorePoolError {
+    StorePoolError::System { path: path.to_owned(), what, r#source: error.into() }
+}

@@ -1,0 +1,422 @@
+//! A pool that is open.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::rand::{GetRandomFlags, getrandom};
+use sidecore::{CounterText, now_ns};
+use store::block::BLOCK_BYTES;
+use store::{
+    Admission, CACHE_BLOCKS_MIN, PoolChange, PoolEngine, PoolError, PoolOptions, PoolStatus,
+    PoolVolume, VolumeId,
+};
+
+use super::counts::PoolCounts;
+use super::create::{self, PoolPlan};
+use super::devices::PoolFiles;
+use super::drive::{Drive, LaneTag};
+use super::error::StorePoolError;
+use super::failure::VolumeSigns;
+use super::ring::StoreRing;
+use super::signs::PoolSigns;
+use super::thread as driver;
+use crate::backend::file::open::LOCK_TIMEOUT;
+use crate::size::Size;
+
+/// How long a pool may take to complete its last requests and write its last checkpoint.
+const STOP_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long a change waits for a pool that takes none, because it has no space for a row.
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How often a control thread looks for the end of its request: far below the time of a sync.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+/// Rounds of the pool's thread before others may have the lock.
+const ROUNDS_MAX: u32 = 64;
+
+/// How a pool is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// The most memory for pages of the map.
+    pub memory_bytes: u64,
+    /// The length of the log after which a checkpoint begins: it bounds the time of an opening.
+    pub log_bytes: u64,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self { memory_bytes: 64 << 20, log_bytes: 1 << 30 }
+    }
+}
+
+/// A pool of devices that is open: volumes are opened in it.
+#[derive(Debug)]
+pub struct StorePool {
+    inside: Arc<PoolInside>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The state that the pool's thread and the channels share.
+pub(super) struct PoolInside {
+    name: String,
+    paths: Vec<PathBuf>,
+    settings: StoreSettings,
+    uuid: [u8; 16],
+    direct: bool,
+    pub(super) signs: Arc<PoolSigns>,
+    drive: Mutex<Drive>,
+    /// The ring's eventfd, once more.
+    ring_event: OwnedFd,
+    /// Rounds of the pool's thread.
+    thread_rounds: AtomicU64,
+    /// Numbers of control threads' requests.
+    numbers: AtomicU32,
+    /// The sizes of volumes that were opened.
+    sizes: Mutex<HashMap<VolumeId, Size>>,
+    /// The volumes that are told of a failure.
+    volumes: Mutex<Vec<Weak<VolumeSigns>>>,
+}
+
+impl fmt::Debug for PoolInside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolInside").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl StorePool {
+    /// Its counters.
+    pub const COUNTERS: &'static [CounterText] = PoolCounts::DECLARED;
+
+    /// Makes a pool: files are made and get all of their space, block devices are taken as they
+    /// are.
+    ///
+    /// # Errors
+    /// [`StorePoolError`] says what is wrong and the way out.
+    pub fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
+        create::create(plan)
+    }
+
+    /// Opens a pool: locks its devices, which may be named in any order, and reads its log. Waits
+    /// for the locks, so this is for control threads only.
+    ///
+    /// # Errors
+    /// [`StorePoolError`] says what is wrong and the way out.
+    pub fn open(
+        name: &str,
+        paths: &[PathBuf],
+        settings: StoreSettings,
+        ring: StoreRing,
+    ) -> Result<Arc<Self>, StorePoolError> {
+        Self::open_within(name, paths, settings, ring, LOCK_TIMEOUT)
+    }
+
+    pub(super) fn open_within(
+        name: &str,
+        paths: &[PathBuf],
+        settings: StoreSettings,
+        ring: StoreRing,
+        lock_timeout: Duration,
+    ) -> Result<Arc<Self>, StorePoolError> {
+        let system =
+            |what| move |source| StorePoolError::System { path: name.into(), what, source };
+        let mut files = PoolFiles::open(paths, lock_timeout)?;
+        let engine = open_engine(name, &mut files, settings)?;
+        let signs = Arc::new(PoolSigns::new().map_err(system("make an eventfd"))?);
+        let (uuid, direct) = (files.uuid, files.direct);
+        let ring_event = ring.event().try_clone_to_owned().map_err(system("copy an eventfd"))?;
+        let inside = Arc::new(PoolInside {
+            name: name.to_owned(),
+            paths: paths.to_vec(),
+            settings,
+            uuid,
+            direct,
+            drive: Mutex::new(Drive::new(engine, files, ring, Arc::clone(&signs))),
+            signs,
+            ring_event,
+            thread_rounds: AtomicU64::new(0),
+            numbers: AtomicU32::new(0),
+            sizes: Mutex::default(),
+            volumes: Mutex::default(),
+        });
+        let pool = Self { inside: Arc::clone(&inside), thread: Mutex::new(None) };
+        let started = thread::Builder::new()
+            .name(format!("pool-{name}"))
+            .spawn(move || driver::run(&inside))
+            .map_err(system("start the pool's thread"))?;
+        *pool.thread.lock() = Some(started);
+        Ok(Arc::new(pool))
+    }
+
+    /// Its name on the node.
+    pub fn name(&self) -> &str {
+        &self.inside.name
+    }
+
+    /// Its devices, as they were named.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.inside.paths
+    }
+
+    /// Its UUID.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.inside.uuid
+    }
+
+    /// Whether all of its devices are used around the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.inside.direct
+    }
+
+    /// How it is.
+    pub fn status(&self) -> PoolStatus {
+        self.inside.drive.lock().status()
+    }
+
+    /// Its volumes and snapshots.
+    pub fn volumes(&self) -> Vec<PoolVolume> {
+        self.inside.drive.lock().volumes()
+    }
+
+    /// Gives its counters, by their names.
+    pub fn counted(&self, put: &mut dyn FnMut(&str, u64)) {
+        let (signs, thread_rounds) = (&self.inside.signs, &self.inside.thread_rounds);
+        let counts = PoolCounts::of(&self.status(), signs.rounds(), thread_rounds.load(Relaxed));
+        counts.counted().for_each(|(name, value)| put(name, value));
+    }
+
+    /// Changes its volumes. The change is durable when this returns; waits for the devices, so this
+    /// is for control threads only.
+    ///
+    /// # Errors
+    /// [`PoolError`]: nothing was changed, unless a device has failed.
+    pub fn change(&self, change: PoolChange) -> Result<VolumeId, PoolError> {
+        let changed = self.inside.change(&change)?;
+        self.inside.follow_sizes();
+        Ok(changed)
+    }
+
+    /// Stops it for a successor or another opening: requests that were taken are completed, a last
+    /// checkpoint is written, and the devices are unlocked. Requests of channels wait until
+    /// [`Self::go_on`].
+    ///
+    /// # Errors
+    /// When the devices do not complete in time. Then it takes no requests either.
+    pub fn stop(&self) -> Result<(), String> {
+        self.inside.stop().map_err(|error| error.to_string())
+    }
+
+    /// Goes on after [`Self::stop`].
+    ///
+    /// # Errors
+    /// As [`Self::open`], also when a device has failed before: acknowledged writes may be lost,
+    /// so its volumes must be opened anew as well.
+    pub fn go_on(&self) -> Result<(), StorePoolError> {
+        self.inside.go_on()
+    }
+
+    /// Closes it for good, with a last checkpoint. Requests are errors from then on. Without this
+    /// call, as after a crash, the next opening reads the log instead.
+    pub fn close(&self) {
+        if let Err(error) = self.inside.stop() {
+            tracing::error!(pool = self.name(), %error, "the pool is closed without a checkpoint; \
+                its next opening reads the log and loses nothing that was flushed");
+        }
+        self.end();
+    }
+
+    fn end(&self) {
+        self.inside.signs.set_closed();
+        if let Some(thread) = self.thread.lock().take() {
+            // The thread has no code that panics for others' mistakes.
+            let _ = thread.join();
+        }
+    }
+
+    pub(super) fn inside(&self) -> &Arc<PoolInside> {
+        &self.inside
+    }
+}
+
+impl Drop for StorePool {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn open_engine(
+    name: &str,
+    files: &mut PoolFiles,
+    settings: StoreSettings,
+) -> Result<PoolEngine, StorePoolError> {
+    let mut salt = [0; 8];
+    getrandom(&mut salt, GetRandomFlags::empty()).map_err(|error| StorePoolError::System {
+        path: name.into(),
+        what: "get random numbers",
+        r#source: error.into(),
+    })?;
+    let block_bytes = BLOCK_BYTES as u64;
+    let cache_blocks = usize::try_from(settings.memory_bytes / block_bytes).unwrap_or(usize::MAX);
+    let options = PoolOptions {
+        cache_blocks: cache_blocks.max(CACHE_BLOCKS_MIN),
+        log_blocks_max: (settings.log_bytes / block_bytes).max(1),
+    };
+    let sizes_blocks = files.sizes_blocks().to_vec();
+    PoolEngine::open(files, &sizes_blocks, options, u64::from_le_bytes(salt), now_ns())
+        .map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })
+}
+
+impl PoolInside {
+    /// The lock, if no other thread has it.
+    pub(super) fn try_drive(&self) -> Option<MutexGuard<'_, Drive>> {
+        self.drive.try_lock()
+    }
+
+    /// The lock, for control threads.
+    pub(super) fn lock_drive(&self) -> MutexGuard<'_, Drive> {
+        self.drive.lock()
+    }
+
+    pub(super) fn ring_event(&self) -> BorrowedFd<'_> {
+        self.ring_event.as_fd()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
+    }
+
+    /// Some rounds of the pool's thread. Gives whether it should go on at once; if not, the devices
+    /// signal their answers.
+    pub(super) fn work(&self) -> bool {
+        let Some(mut drive) = self.try_drive() else { return true };
+        drive.stop_signals();
+        for _ in 0..ROUNDS_MAX {
+            self.thread_rounds.fetch_add(1, Relaxed);
+            if drive.round(now_ns()) {
+                continue;
+            }
+            drive.ask_for_signals();
+            return drive.round(now_ns()) || drive.has_own_work();
+        }
+        true
+    }
+
+    /// Tells the volumes of a device that has failed.
+    pub(super) fn note_failure(&self) {
+        if self.signs.has_failed() {
+            let volumes: Vec<_> = self.volumes.lock().drain(..).collect();
+            volumes.into_iter().filter_map(|it| it.upgrade()).for_each(|it| it.fail(&self.name));
+        }
+    }
+
+    /// The size of a volume, which all that open it share; `None` when it is not there.
+    pub(super) fn size_of(&self, id: VolumeId) -> Option<(PoolVolume, Size)> {
+        let volume = self.lock_drive().volumes().into_iter().find(|volume| volume.id == id)?;
+        let bytes = volume.blocks * BLOCK_BYTES as u64;
+        let size = self.sizes.lock().entry(id).or_insert_with(|| Size::new(bytes)).clone();
+        size.set(bytes);
+        Some((volume, size))
+    }
+
+    /// A volume that is told when a device fails.
+    pub(super) fn watch(&self, signs: &Arc<VolumeSigns>) {
+        let mut volumes = self.volumes.lock();
+        volumes.retain(|volume| volume.strong_count() > 0);
+        volumes.push(Arc::downgrade(signs));
+    }
+
+    fn follow_sizes(&self) {
+        let volumes = self.lock_drive().volumes();
+        let mut sizes = self.sizes.lock();
+        sizes.retain(|id, _| volumes.iter().any(|volume| volume.id == *id));
+        for volume in volumes {
+            if let Some(size) = sizes.get(&volume.id) {
+                size.set(volume.blocks * BLOCK_BYTES as u64);
+            }
+        }
+    }
+
+    pub(super) fn change(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
+        let number = self.numbers.fetch_add(1, Relaxed);
+        let tag = LaneTag::control(number).to_tag();
+        let began = Instant::now();
+        loop {
+            let mut drive = self.lock_drive();
+            let engine = drive.engine().ok_or(PoolError::Closed)?;
+            if engine.change(tag, change.clone()) == Admission::Taken {
+                break;
+            }
+            drive.round(now_ns());
+            drop(drive);
+            if began.elapsed() >= CHANGE_TIME_MAX {
+                return Err(PoolError::Invalid(format!(
+                    "the pool took no change within {} s: it has no space, or its devices are \
+                     stuck; remove snapshots or volumes, or look at the devices",
+                    CHANGE_TIME_MAX.as_secs()
+                )));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        loop {
+            let mut drive = self.lock_drive();
+            drive.round(now_ns());
+            if let Some(ended) = drive.take_changed(number) {
+                return ended;
+            }
+            drop(drive);
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn stop(&self) -> Result<(), StorePoolError> {
+        self.signs.set_stopped(true);
+        let began = Instant::now();
+        if let Some(engine) = self.lock_drive().engine() {
+            engine.close();
+        }
+        loop {
+            let mut drive = self.lock_drive();
+            let moved = drive.round(now_ns());
+            if drive.has_closed() {
+                drive.halt();
+                return Ok(());
+            }
+            drop(drive);
+            if began.elapsed() >= STOP_TIME_MAX {
+                let (pool, waited_s) = (self.name.clone(), STOP_TIME_MAX.as_secs());
+                return Err(StorePoolError::Stuck { pool, waited_s });
+            }
+            if !moved {
+                thread::sleep(LOOK_AGAIN);
+            }
+        }
+    }
+
+    fn go_on(&self) -> Result<(), StorePoolError> {
+        if self.signs.has_failed() {
+            return Err(StorePoolError::Failed { pool: self.name.clone() });
+        }
+        if self.lock_drive().engine().is_some() {
+            // It did not stop in time, and its engine takes no more requests.
+            self.stop()?;
+        }
+        let mut files = PoolFiles::open(&self.paths, LOCK_TIMEOUT)?;
+        let engine = open_engine(&self.name, &mut files, self.settings)?;
+        self.lock_drive().resume(engine, files);
+        self.signs.set_stopped(false);
+        self.follow_sizes();
+        Ok(())
+    }
+}
