@@ -125,8 +125,10 @@ fn read_superblocks(
         .iter()
         .max_by_key(|superblock| superblock.checkpoint.get())
         .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
-    // The two blocks are written one after the other, so a power cut damages one at most.
-    if damaged[(newest.checkpoint.get() + 1) as usize % 2] {
+    // The two blocks are written one after the other, so a power cut damages one at most. Only
+    // the first checkpoint finds a blank slot.
+    let is_new = newest.checkpoint.get() == 0;
+    if !is_new && damaged[(newest.checkpoint.get() + 1) as usize % 2] {
         return Err(PoolOpenError::Damaged(format!(
             "both copies of a superblock are damaged, which may be newer than the one that is \
              left, of the checkpoint {}: take the pool from a backup",
@@ -178,8 +180,8 @@ fn read_superblock(
                         best = Some(superblock);
                     }
                 }
-                // A slot that was never written is no reason.
-                Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => {}
+                // The second slot of a new pool is blank, which is no reason.
+                Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => bad += 1,
                 Err(error) => {
                     bad += 1;
                     reason = error;
@@ -311,7 +313,8 @@ impl Recovery<'_> {
         let (map, records) = state::decode(&bytes).map_err(|text| damaged(&text))?;
         self.map =
             PoolMap::from_state(self.uuid, cache_blocks, map).map_err(|text| damaged(&text))?;
-        self.segments.restore(&records).map_err(|text| damaged(&text))?;
+        let sequence = superblock.sequence.get();
+        self.segments.restore(&records, sequence).map_err(|text| damaged(&text))?;
         let end = self.segments.segment_blocks();
         for &place in &self.state_places {
             if self.segments.has(place) {
