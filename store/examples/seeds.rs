@@ -26,7 +26,7 @@ const FIRST_SEED: u64 = 1_000_000;
 /// Seeds between two writes of the file.
 const SEEDS_PER_WRITE: u64 = 200;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Default)]
 struct Counts {
     /// Seeds and failures, by commit.

@@ -117,6 +117,8 @@ pub struct PoolEngine {
     checkpointer: Checkpointer,
     collector: Collector,
     numbers: VecDeque<u64>,
+    /// The largest write that there was no room for, until one of its size is taken.
+    refused_blocks: usize,
     removal_under_way: bool,
     is_closing: bool,
     /// The engine has told all requests of a failure.
@@ -156,6 +158,7 @@ impl PoolEngine {
             checkpointer,
             collector: Collector::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
+            refused_blocks: 0,
             removal_under_way: false,
             is_closing: false,
             has_abandoned: false,
@@ -250,7 +253,12 @@ impl PoolEngine {
         }
         // Partial writes that are under way will need a block each.
         let has_room = self.core.has_room(blocks + self.parts.len());
-        self.core.counters.full_refusals += u64::from(!has_room);
+        if !has_room {
+            self.refused_blocks = self.refused_blocks.max(blocks);
+            self.core.counters.full_refusals += 1;
+        } else if blocks >= self.refused_blocks {
+            self.refused_blocks = 0;
+        }
         has_room
     }
 
@@ -707,6 +715,8 @@ impl PoolEngine {
                     || self.checkpointer.is_busy()
                     || self.core.syncs.is_busy()
                     || self.may_mark()
+                    // A write that was refused for want of numbers is taken soon.
+                    || self.numbers.len() < IO_BLOCKS_MAX as usize
                     || collects))
             || is_removing
             || self.reads.len() > 0
@@ -736,7 +746,7 @@ impl PoolEngine {
             data_blocks: core.map.used_pages(),
             segments: core.segments.counts(core.applied),
             segment_blocks: core.segments.segment_blocks(),
-            is_full: core.no_space || !core.has_room(1),
+            is_full: core.no_space || !core.has_room(self.refused_blocks.max(1)),
             no_space: core.no_space,
             failed: core.failed.map(|error| error.to_string()),
             checkpoint: self.checkpointer.number(),

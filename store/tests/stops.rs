@@ -16,7 +16,7 @@ const STOPS_MAX: u64 = 5_000;
 
 /// A small pool with many checkpoints.
 fn plan(seed: u64) -> Plan {
-    let mut plan = Plan { lives: 2, rounds: 60, depth: 8, volumes: 5, ..Plan::of_seed(seed) };
+    let mut plan = Plan { lives: 2, rounds: 100, depth: 8, volumes: 5, ..Plan::of_seed(seed) };
     plan.options.log_blocks_max = 60;
     plan.layout.segment_blocks = 16;
     plan.faults = world::plan::DiskFaults::NONE;

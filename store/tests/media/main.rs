@@ -1,4 +1,4 @@
-//! What is on the devices of a pool: another reader understands it, and a hostile writer of it
+//! The devices of a pool: another reader understands it, and a hostile writer of it
 //! does no harm to the engine.
 
 mod forge;

@@ -347,7 +347,7 @@ impl MediaPool {
         }
     }
 
-    /// What the reader must list.
+    /// The list that the reader must give.
     pub(crate) fn list(&self) -> String {
         let list = self.engine.volumes();
         let mut lines: Vec<_> = list

@@ -319,7 +319,7 @@ impl SimDisk {
             }
         }
         if kind == CrashKind::PowerCut {
-            // What the medium has after the cut is all that it has.
+            // After the cut the disk has the medium's content alone.
             self.durable.clone_from(&self.visible);
             self.unsynced_from += self.unsynced.len() as u64;
             self.unsynced.clear();

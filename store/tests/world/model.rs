@@ -1,5 +1,5 @@
-//! What a pool must hold: for each block of each volume and snapshot, the versions that it may
-//! have.
+//! The content that a pool must hold: for each block of each volume and snapshot, the versions
+//! that it may have.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -88,9 +88,9 @@ pub(crate) struct Model {
     pub(crate) volumes: BTreeMap<VolumeId, ModelVolume>,
     /// Counts admissions and completions.
     clock: u64,
-    /// What was completed before this is durable.
+    /// Requests that were completed before this are durable.
     barrier: u64,
-    /// Reads and snapshots under way: what they may see must be kept.
+    /// Reads and snapshots under way: the versions that they may see must be kept.
     watchers: BTreeSet<u64>,
     /// The cuts of groups of snapshots.
     groups: Vec<Cut>,
@@ -102,9 +102,9 @@ pub(crate) struct Model {
     crashed_at: u64,
     /// The cut that the verification finds.
     found: Cut,
-    /// What was completed before is there for sure after the crash.
+    /// Requests that were completed before are there for sure after the crash.
     kept: u64,
-    /// What the verification saw, by volume and block.
+    /// The content that the verification saw, by volume and block.
     verified: BTreeMap<(VolumeId, u64), (usize, usize)>,
     /// Whether a volume's parent is one of two, and hidden ones hold one or the other.
     pub(crate) is_vague: bool,
@@ -148,7 +148,7 @@ impl Model {
         self.watchers.remove(&stamp);
     }
 
-    /// What was completed before `stamp` is durable.
+    /// Requests that were completed before `stamp` are durable.
     pub(crate) fn durable(&mut self, stamp: u64) {
         self.barrier = self.barrier.max(stamp);
     }
@@ -474,7 +474,8 @@ impl Model {
             let newer = &self.volumes[&of].versions(block)[latest];
             if newer.admitted < older.admitted {
                 let text = format!(
-                    "{id:?} of {of:?}, block {block}: the snapshot has {older:?}, its volume {newer:?}"
+                    "{id:?} of {of:?}, block {block}: the snapshot has {older:?}, its volume \
+                     {newer:?}"
                 );
                 return Err(Failure::new("a snapshot is newer than its volume", text));
             }

@@ -1,4 +1,4 @@
-//! What a seed decides about its run.
+//! The run that a seed decides.
 
 use random::Random;
 use store::format::DEVICE_HEADER_BLOCKS;
