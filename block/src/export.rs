@@ -16,6 +16,7 @@
 //! Claims, opens and closes take a lock; requests do not ([`admit::Admitted`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -182,7 +183,7 @@ struct ExportState {
     floor: u64,
     /// It was said that the records are older than what clients know.
     has_told_old: bool,
-    /// The volume is being made smaller: no client may begin to use it.
+    /// The volume is being made smaller or rolled back: no client may begin to use it.
     shrinking: bool,
     /// While the node is drained: the attachments that were there when that began.
     stays: Option<BTreeSet<String>>,
@@ -242,17 +243,17 @@ impl Export {
         Ok(Arc::new(Self::with(name, volume, options, records, state)))
     }
 
-    /// A guard that admits no client, since the volume's records cannot be believed, and tells each
-    /// of them so. Other volumes are not affected.
+    /// A guard that admits no client, since the volume's records cannot be believed or its storage
+    /// is not there, and tells each of them so. Other volumes are not affected.
     pub fn closed(
         name: &str,
         volume: Arc<dyn Volume>,
         options: ExportOptions,
-        error: &RecordError,
+        why: &dyn fmt::Display,
     ) -> Arc<Self> {
         let mut export =
             Self::with(name, volume, options, Arc::new(NoRecords), ExportState::default());
-        export.unusable = Some(format!("volume {name} is not served: {error}"));
+        export.unusable = Some(format!("volume {name} is not served: {why}"));
         Arc::new(export)
     }
 
@@ -274,8 +275,8 @@ impl Export {
         }
     }
 
-    /// The reason why no client is admitted until the node is started again: the records cannot be
-    /// believed.
+    /// The reason why no client is admitted until the volume is opened again: its records cannot be
+    /// believed, or its storage is not there.
     pub fn unusable(&self) -> Option<&str> {
         self.unusable.as_deref()
     }
@@ -323,7 +324,8 @@ impl Export {
         held.collect()
     }
 
-    /// Runs `f`, which makes the volume smaller, while no client can begin to use it.
+    /// Runs `f`, which makes the volume smaller or changes its content, while no client can begin
+    /// to use it.
     ///
     /// # Errors
     /// The holders that use the volume already, or whose nodes are away: nothing is done.
@@ -382,7 +384,7 @@ impl Export {
         let info = self.volume.info();
         let mut state = self.state();
         if state.shrinking {
-            let text = format!("volume {} is being made smaller", self.name);
+            let text = format!("volume {} is being made smaller or rolled back", self.name);
             return Err(Refusal::new(Outcome::Refused, text));
         }
         self.look_at_epochs(&mut state, attachment, (title, claim), by);

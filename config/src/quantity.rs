@@ -26,7 +26,7 @@ const TIME_UNITS: [(&str, u64); 5] = [
 ///
 /// # Errors
 /// Says what is wrong with the text and how a size is written.
-pub(super) fn size_bytes(text: &str) -> Result<u64, String> {
+pub fn size_bytes(text: &str) -> Result<u64, String> {
     quantity(text, &SIZE_UNITS).map_err(|why| {
         format!(
             "{text:?} is not a size ({why}); write for instance \"20GiB\", \"512MiB\" or \"10GB\""

@@ -4,3 +4,4 @@ mod change;
 mod files;
 mod house;
 mod long;
+mod pools;

@@ -109,7 +109,7 @@ fn sockets_for_shared_memory_that_cannot_be_are_named() {
 }
 
 /// The errors of a text, as the operator sees them.
-fn check(text: &str, expect: &Expect) {
+pub(crate) fn check(text: &str, expect: &Expect) {
     let error = Config::parse(Path::new("a.toml"), text).expect_err("this has to be refused");
     // A new line of a table changes no test.
     let backends: Vec<_> = BACKENDS.iter().map(|kind| kind.example).collect();

@@ -90,6 +90,24 @@ pub trait Service: Send + Sync {
     /// Why the size is unchanged.
     fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused>;
 
+    /// Takes a snapshot of volumes of a pool: `{"volumes": ["a", "b"], "name": "monday"}`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn take_snapshot(&self, body: &Value) -> Result<Done, Refused>;
+
+    /// Makes a volume again what it was at a snapshot: `{"snapshot": "a@monday"}`.
+    ///
+    /// # Errors
+    /// Why the volume is unchanged.
+    fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
+    /// Removes a snapshot, or a volume that the node does not serve, from its pool.
+    ///
+    /// # Errors
+    /// Why it stays.
+    fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused>;
+
     /// Moves a queue of a disk to another sidecore: `{"sidecore": 1}`.
     ///
     /// # Errors
@@ -430,6 +448,18 @@ mod tests {
             Ok(said(format!("resize volume {name} {body}")))
         }
 
+        fn take_snapshot(&self, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("snapshot {body}")))
+        }
+
+        fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("roll back {volume} {body}")))
+        }
+
+        fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
+            Ok(said(format!("remove {number} from {pool}")))
+        }
+
         fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("move {disk} {queue} {body}")))
         }
@@ -515,6 +545,10 @@ mod tests {
             ("GET /v1/domains", "", 200, "[]"),
             ("POST /v1/domains", "{}", 200, "add domain {}"),
             ("DELETE /v1/domains/d", "", 200, "remove domain d false"),
+            ("GET /v1/pools", "", 200, "[]"),
+            ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
+            ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
+            ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
             ("GET /v1/vfs", "", 200, "[]"),
             ("POST /v1/vfs", "{}", 200, "add vf {}"),
             ("DELETE /v1/vfs/v", "", 200, "remove vf v false"),

@@ -7,6 +7,7 @@
 mod help;
 pub(crate) mod listen;
 mod nets;
+mod pools;
 mod quotas;
 
 use std::collections::BTreeMap;
@@ -61,6 +62,7 @@ pub fn text(status: &Status) -> String {
         page.state("disk", &disk.name, disk.state);
     }
     nets::add(&mut page, status);
+    pools::add(&mut page, &status.pools);
     for kind in Kind::all() {
         page.others(kind.key(), status);
     }

@@ -4,11 +4,13 @@
 //! readers skip fields that they do not know. Counters are maps from name to number, so that a new
 //! counter does not change the shape.
 
+mod pools;
 mod quotas;
 mod strangers;
 
 use std::collections::BTreeMap;
 
+pub use pools::{PoolState, PooledStatus, StoragePoolStatus};
 pub use quotas::QuotaStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -50,6 +52,9 @@ pub struct Status {
     pub volumes: Vec<VolumeStatus>,
     /// In the configuration's order.
     pub disks: Vec<DiskStatus>,
+    /// In the configuration's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<StoragePoolStatus>,
     /// By peer and sidecore.
     pub sessions: Vec<SessionStatus>,
     /// In the configuration's order.

@@ -2,11 +2,11 @@
 //! between.
 //!
 //! ```text
-//!   start:  directories ─ control socket ─ keys ─ volumes ─ sidecores and sessions ─ nics
-//!           ─ domains ─ disks
-//!   change: disks, volumes, peers, networks, nics, domains and vfs, one at a time, by the same
-//!           code ([`live`])
-//!   stop:   disks ─ sessions and sidecores ─ control socket ─ volumes
+//!   start:  directories ─ control socket ─ keys ─ pools ─ volumes ─ sidecores and sessions
+//!           ─ nics ─ domains ─ disks
+//!   change: disks, volumes, pools, peers, networks, nics, domains and vfs, one at a time, by
+//!           the same code ([`live`])
+//!   stop:   disks ─ sessions and sidecores ─ pools ─ control socket ─ volumes
 //! ```
 //!
 //! `inside` is the running node as a value. Below it are the parts that it has, in folders for
@@ -27,6 +27,7 @@ mod networks;
 mod node;
 mod objects;
 mod peers;
+mod pools;
 mod report;
 mod service;
 mod strangers;

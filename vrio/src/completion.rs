@@ -70,6 +70,7 @@ pub(crate) fn names(mut command: Command, words: &[String]) -> Result<(), Comman
     let mut found = match wanted {
         WantedWord::Nodes => nodes::names(),
         WantedWord::Names(places) => of_nodes(&Target::of_words(before), &places),
+        WantedWord::Snapshots => snapshots(&Target::of_words(before)),
     };
     found.retain(|name| is_plain(name) && name.starts_with(last.as_str()));
     found.sort();
@@ -97,6 +98,7 @@ impl NameSource {
 enum WantedWord {
     Nodes,
     Names(Vec<NameSource>),
+    Snapshots,
 }
 
 /// Options that take the name of an object, by the option: its kind, and the field of such objects.
@@ -139,39 +141,55 @@ fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord
     if option == Some("node") {
         return Some(WantedWord::Nodes);
     }
+    if option == Some("from") {
+        return Some(WantedWord::Snapshots);
+    }
     if let Some(option) = option {
         return of_option(option);
     }
     // The name of a new object is the user's choice.
     let [kind, verb] = path[..] else { return None };
-    let takes_name = command.get_positionals().nth(positionals)?.get_id() == "name";
+    let takes = command.get_positionals().nth(positionals)?.get_id();
+    if takes == "snapshot" && kind == "volume" && !last.starts_with('-') {
+        return Some(WantedWord::Snapshots);
+    }
+    let takes_name = takes == "name";
     let is_named = takes_name && verb != "add" && !last.starts_with('-');
     let kind = Kind::named(kind).filter(|_| is_named)?;
     Some(WantedWord::Names(vec![NameSource::of_kind(kind)]))
 }
 
 /// Asks all nodes that are meant, and leaves out those that do not answer.
-fn of_nodes(target: &Target, places: &[NameSource]) -> Vec<String> {
+fn asked_of_nodes(target: &Target, path: &str) -> Vec<Value> {
     let sockets = target.sockets().unwrap_or_default();
-    let ask = |path: &str| {
-        let of_node = sockets.iter().filter_map(move |socket| {
-            let answer = client::ask_within(socket, ("GET", path), None, ANSWER_TIME_MAX).ok()?;
-            let all: Value = serde_json::from_str(&answer.body).ok()?;
-            all.as_array().cloned()
-        });
-        of_node.flatten().collect::<Vec<_>>()
-    };
+    let of_node = sockets.iter().filter_map(|socket| {
+        let answer = client::ask_within(socket, ("GET", path), None, ANSWER_TIME_MAX).ok()?;
+        let all: Value = serde_json::from_str(&answer.body).ok()?;
+        all.as_array().cloned()
+    });
+    of_node.flatten().collect()
+}
+
+fn of_nodes(target: &Target, places: &[NameSource]) -> Vec<String> {
     let names = |NameSource { path, field }: &NameSource| {
-        let all = ask(path);
+        let all = asked_of_nodes(target, path);
         let names = all.iter().filter_map(|it| Some(it.get(field)?.as_str()?.to_owned()));
         names.collect::<Vec<_>>()
     };
     places.iter().flat_map(names).collect()
 }
 
+/// The names of all snapshots, by which commands know them.
+fn snapshots(target: &Target) -> Vec<String> {
+    let pools = asked_of_nodes(target, "/v1/pools");
+    let all = pools.iter().filter_map(|pool| pool["volumes"].as_array()).flatten();
+    let snapshots = all.filter(|it| it["kind"] == "snapshot");
+    snapshots.filter_map(|it| Some(it["name"].as_str()?.to_owned())).collect()
+}
+
 /// Whether a name can be put into a command line as it is: as nodes allow them.
 fn is_plain(name: &str) -> bool {
-    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./@:".contains(&byte))
 }
 
 #[cfg(test)]
@@ -204,6 +222,11 @@ mod tests {
         {
             assert_eq!(after(words), None, "{words:?}");
         }
+        for words in ["volume clone ", "volume rollback a ", "volume add a --pool p --from "] {
+            assert_eq!(after(words), Some(WantedWord::Snapshots), "{words}");
+        }
+        let pools = Some(WantedWord::Names(vec![source("/v1/pools", "name")]));
+        assert_eq!(after("volume add a --pool "), pools);
         assert_eq!(after("disk add --queues "), None);
         assert_eq!(after("disk resize a "), None, "a size is no name");
         assert_eq!(after("completion "), None);

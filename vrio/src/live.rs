@@ -1,4 +1,4 @@
-//! Commands that change a running node: `vrio disk|volume|peer|network|nic|domain|vf ..`,
+//! Commands that change a running node: `vrio disk|volume|pool|peer|network|nic|domain|vf ..`,
 //! `vrio node reload`.
 //!
 //! Each option is a key of the configuration's table of the same name; the node checks them, with
@@ -8,7 +8,9 @@ mod any_kind;
 mod domains;
 pub(crate) mod kinds;
 mod nics;
+mod pools;
 mod vfs;
+mod volumes;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use node::api::{Done, Refused, Reload, ReloadPlan};
-use node::status::{DiskStatus, PeerStatus, VolumeStatus};
+use node::status::{DiskStatus, PeerStatus};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -37,16 +39,6 @@ pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk take alice                end the attachment of a guest on another node, use the volume
   vrio disk remove alice              refused while a guest uses it
   vrio disk remove alice --force      also while a guest uses it: drain and close it";
-
-pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
-  vrio volume add bob --file bob.img --size 20GiB --allow vm1 --chain meter
-  vrio volume add eve --file eve.img --size 20GiB --chain encrypt:key=/etc/vrio/eve.xts
-  vrio volume chain bob meter limit:iops=50000,bytes-per-second=200MiB
-  vrio volume chain bob --none
-  vrio volume resize bob 40GiB        guests of all nodes see the size at once
-  vrio volume resize bob 10GiB --shrink   while no disk uses it; data beyond 10 GiB is lost
-  vrio volume show bob --json
-  vrio volume remove bob --force      also while attachments use it: they end";
 
 pub(crate) const PEER_EXAMPLES: &str = "Examples:
   vrio peer add io2 --address 10.0.0.10:4870 --key BASE64
@@ -266,111 +258,6 @@ impl DiskAdd {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum VolumeCommand {
-    /// Open a volume until the node is restarted.
-    Add(Box<VolumeAdd>),
-    /// Remove a volume. Its file stays.
-    Remove(Remove),
-    /// List the volumes.
-    List(NodeChoice),
-    /// Show one volume with all its counters.
-    Show(Named),
-    /// Make a volume larger while guests use it, or smaller while no disk uses it.
-    Resize(Resize),
-    /// Replace the stages of a volume while disks use it.
-    Chain(VolumeChain),
-}
-
-#[derive(Debug, Args)]
-#[group(id = "backend", required = true, args = ["file", "memory", "null"])]
-pub(crate) struct VolumeAdd {
-    /// Its name.
-    name: String,
-    /// A raw file or block device.
-    #[arg(long)]
-    file: Option<String>,
-    /// How much of the file is used; a file that is missing is created with this size.
-    #[arg(long, requires = "file")]
-    size: Option<String>,
-    /// Bypass the page cache (O_DIRECT).
-    #[arg(long, requires = "file")]
-    direct: bool,
-    /// "raw": serve the file's bytes although it looks like an image of another format.
-    #[arg(long, requires = "file", value_parser = ["raw"])]
-    format: Option<String>,
-    /// A volume in the node's memory, of this size; its data ends with the node.
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<String>,
-    /// A volume of this size that stores nothing, for measuring.
-    #[arg(long, value_name = "SIZE")]
-    null: Option<String>,
-    /// When writes are durable: after the guest's flush ("flush"), or each at once
-    /// ("write-through").
-    #[arg(long, value_parser = ["flush", "write-through"])]
-    durability: Option<String>,
-    /// A stage: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s",
-    /// or "encrypt:key=/etc/vrio/bob.xts"; may be given several times, in the order of the chain.
-    #[arg(long, value_name = "STAGE")]
-    chain: Vec<String>,
-    /// A node whose disks may use it (with a key: only the disks that prove this key); may be given
-    /// several times.
-    #[arg(long, value_name = "NODE[=KEY]")]
-    allow: Vec<String>,
-    /// Refuse writes.
-    #[arg(long)]
-    read_only: bool,
-    /// Several disks may use it at once.
-    #[arg(long)]
-    shared: bool,
-    /// The storage's block size that guests see; default: the size that the storage reports.
-    #[arg(long, value_name = "SIZE", requires = "file")]
-    physical_block_size: Option<String>,
-    /// The storage's best size of requests, which guests see.
-    #[arg(long, value_name = "SIZE", requires = "file")]
-    optimal_io_size: Option<String>,
-    #[command(flatten)]
-    which: NodeChoice,
-}
-
-impl VolumeAdd {
-    fn fields(&self) -> Result<Map<String, Value>, CommandFailure> {
-        let mut backend = Fields::default();
-        backend.text("file", self.file.as_ref());
-        backend.text("size", self.size.as_ref());
-        backend.flag("direct", self.direct);
-        backend.text("format", self.format.as_ref());
-        backend.text("memory", self.memory.as_ref());
-        backend.text("null", self.null.as_ref());
-        let mut fields = Fields::default();
-        fields.text("name", Some(&self.name));
-        fields.put("backend", Some(Value::Object(backend.0)));
-        fields.text("durability", self.durability.as_ref());
-        let chain = stages(&self.chain)?;
-        fields.put("chain", Some(chain).filter(|_| !self.chain.is_empty()));
-        fields.put("allow", allow(&self.allow));
-        fields.flag("read-only", self.read_only);
-        fields.flag("shared", self.shared);
-        fields.text("physical-block-size", self.physical_block_size.as_ref());
-        fields.text("optimal-io-size", self.optimal_io_size.as_ref());
-        Ok(fields.0)
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct VolumeChain {
-    /// The volume's name.
-    name: String,
-    /// The stages in their order: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s".
-    #[arg(required_unless_present = "none", conflicts_with = "none")]
-    stages: Vec<String>,
-    /// Remove all stages.
-    #[arg(long)]
-    none: bool,
-    #[command(flatten)]
-    which: NodeChoice,
-}
-
-#[derive(Debug, Subcommand)]
 pub(crate) enum PeerCommand {
     /// Add a node whose volumes this node's disks may use, until this node is restarted.
     Add(PeerAdd),
@@ -508,22 +395,6 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), CommandFailure> {
                 None => tables::disk_alone(disk),
             };
             one(&show.named, "disk", text)
-        }
-    }
-}
-
-pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
-    match command {
-        VolumeCommand::Add(add) => change(&add.which, "POST", "/v1/volumes", &add.fields()?.into()),
-        VolumeCommand::Remove(remove) => take_away("volumes", remove),
-        VolumeCommand::List(which) => {
-            list(which, "/v1/volumes", |all: &Vec<VolumeStatus>| tables::volume_list(all))
-        }
-        VolumeCommand::Resize(resize) => resize.send("volumes"),
-        VolumeCommand::Show(show) => one(show, "volume", tables::volume_alone),
-        VolumeCommand::Chain(chain) => {
-            let path = format!("/v1/volumes/{}/chain", segment(&chain.name)?);
-            change(&chain.which, "PUT", &path, &stages(&chain.stages)?)
         }
     }
 }

@@ -3,6 +3,7 @@
 mod any_kind;
 mod layout;
 mod nics;
+mod pools;
 mod quotas;
 mod strangers;
 pub(crate) mod verdict;
@@ -23,6 +24,7 @@ pub(crate) use self::any_kind::{any_kind_alone, any_kind_list};
 use self::layout::{STRING, counter_table, fit, number, section, table, words};
 pub(crate) use self::layout::{fold, set_wide, uptime};
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
+pub(crate) use self::pools::{pool_alone, pool_list, snapshot_list};
 
 /// Disks in a table.
 pub(crate) fn disk_list(all: &[DiskStatus]) -> String {
@@ -157,6 +159,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
         let line = format!("{}: {}", volume.name, volume_detail(volume));
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
+    section(&mut text, "pools", pools::pools(&status.pools));
     section(&mut text, "nics", nics::nics(&status.nics));
     nics::nic_details(&mut text, &status.nics);
     nics::network_section(&mut text, &status.networks);

@@ -28,6 +28,7 @@ mod mpi_hosts;
 mod nics;
 mod operator;
 mod packaging;
+mod pools;
 mod power;
 mod privilege;
 mod reach;

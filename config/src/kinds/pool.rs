@@ -55,7 +55,7 @@ const POOL_KEYS: [SettingKey; 4] = [
         "memory",
         "The most memory for the map from volumes' blocks to their places, from 4MiB to 1TiB. \
          Default: `\"64MiB\"`. Parts of the map that do not fit are read again when they are \
-         needed; `hits_map` and `misses_map` of the pool count that.",
+         needed; `map_loads` of the pool counts that.",
     ),
     key(
         "log",
@@ -113,7 +113,9 @@ fn same_device(reader: &Reader<'_>, pools: &[PoolConfig]) {
             let text = if other == pool.name {
                 format!("\"devices\": {device:?} is named twice; keep one")
             } else {
-                format!("\"devices\": {device:?} is a device of pool {other:?}; keep one of the two")
+                format!(
+                    "\"devices\": {device:?} is a device of pool {other:?}; keep one of the two"
+                )
             };
             reader.note(pool.lines.of("devices"), &format!("pool {:?}", pool.name), text);
         }

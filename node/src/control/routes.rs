@@ -10,7 +10,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use config::Kind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,6 +38,9 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/metrics", get(metrics))
         .route("/v1/volumes/{name}/chain", put(set_chain))
         .route("/v1/volumes/{name}/size", put(resize_volume))
+        .route("/v1/volumes/{name}/rollback", post(roll_back))
+        .route("/v1/snapshots", post(take_snapshot))
+        .route("/v1/pools/{name}/volumes/{number}", delete(remove_from_pool))
         .route("/v1/disks/{name}/size", put(resize_disk))
         .route("/v1/disks/{name}/queues/{queue}", put(move_queue))
         .route("/v1/disks/{name}/take", post(take_disk))
@@ -68,7 +71,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathNam
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let names = Path::from_request_parts(parts, state).await;
         names.map(|Path(names)| Self(names)).map_err(|error| {
-            let way_out = "write each name as UTF-8, and the number of a queue in digits";
+            let way_out = "write each name as UTF-8, and numbers in digits";
             refuse(&Refused::new(RefusedKind::Bad, error.body_text(), way_out))
         })
     }
@@ -173,6 +176,34 @@ async fn resize_volume(
         Ok(body) => change(move || service.resize_volume(&name, &body)).await,
         Err(refused) => refuse(&refused),
     }
+}
+
+async fn take_snapshot(
+    State(service): RouteState,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.take_snapshot(&body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn roll_back(
+    State(service): RouteState,
+    PathNames(name): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.roll_back(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn remove_from_pool(
+    State(service): RouteState,
+    PathNames((pool, number)): PathNames<(String, u32)>,
+) -> Response {
+    change(move || service.remove_from_pool(&pool, number)).await
 }
 
 async fn resize_disk(

@@ -270,6 +270,8 @@ impl<'i> StoppedNode<'i> {
             return Err(failed(format!("{text} {QUIET_TIME_MAX:?}; look at \"state\"")));
         }
         inside.domains.stand_still();
+        // Last, since nothing writes any more.
+        inside.volumes.stock().stop_all().map_err(&failed)?;
         Ok(still)
     }
 
@@ -316,6 +318,7 @@ impl<'i> StoppedNode<'i> {
                 sent,
             )?,
             disks: self.disks.iter_mut().map(|disk| disk.state(sent)).collect(),
+            pools: inside.volumes.stock().names(),
             uplinks,
             nics,
             fabric: inside.domains.take_down(&inside.cores, sent)?,
@@ -334,6 +337,7 @@ impl<'i> StoppedNode<'i> {
 
 impl Drop for StoppedNode<'_> {
     fn drop(&mut self) {
+        self.inside.volumes.stock().go_on();
         if self.suspended {
             sidecores::resume(&self.inside.cores);
         }

@@ -67,5 +67,6 @@ impl Inside {
         self.nics().stop();
         self.domains.stop();
         sidecores::stop(&self.cores);
+        self.volumes.stock().close_all();
     }
 }

@@ -4,6 +4,7 @@
 //! configuration of a running node can be looked at, too.
 
 mod keys;
+mod pools;
 
 use std::io;
 use std::net::{IpAddr, TcpListener, UdpSocket};
@@ -54,6 +55,7 @@ pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
             text,
         }));
     }
+    all.extend(pools::problems(config));
     for domain in &config.domains {
         let error = DomainKey::read(&domain.key).err();
         all.extend(error.map(|error| ObjectError {

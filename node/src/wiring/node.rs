@@ -59,6 +59,7 @@ impl Node {
         let handover_fds = handover_fds(&claim, metrics_listener.as_ref())?;
         let keys = SidecoreKeys::load(config)?;
         let volumes = volumes::start(config)?;
+        volumes.stock().open_all(config);
         let served = volumes::start::open_all(config, &volumes)?;
         let doors = NetworkGate::new(config.sidecores.cores.len());
         let exports = volumes.exports();

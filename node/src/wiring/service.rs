@@ -31,6 +31,18 @@ impl Service for Inside {
         self.remove(kind, name, force)
     }
 
+    fn take_snapshot(&self, body: &Value) -> Result<Done, Refused> {
+        self.take_snapshot(body)
+    }
+
+    fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        self.roll_back(volume, body)
+    }
+
+    fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
+        self.remove_from_pool(pool, number)
+    }
+
     fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         self.set_nic(name, body)
     }

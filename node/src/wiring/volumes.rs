@@ -28,6 +28,7 @@ use volume::{Durability, Volume, stage::VolumeKey};
 
 use self::ciphers::VolumeFile;
 use super::error::StartError;
+use super::pools::PoolStock;
 
 /// How long a removed volume may take to drain, flush and note that its attachments ended clean: as
 /// long as a disk may take to close.
@@ -145,6 +146,7 @@ pub(crate) struct Volumes {
     /// The volumes that peers find.
     exports: Arc<Exports>,
     writer: RecordWriter,
+    stock: PoolStock,
     /// Held for as long as the records are ours, from the first volume on.
     lock: Mutex<Option<File>>,
 }
@@ -204,6 +206,7 @@ pub(crate) fn start(config: &Config) -> Result<Volumes, StartError> {
         node: config.name.clone(),
         exports: Arc::default(),
         writer,
+        stock: PoolStock::new(config),
         lock: Mutex::default(),
     })
 }
@@ -213,6 +216,11 @@ impl Volumes {
     pub(crate) fn own_disks(&self) -> OwnDisks {
         let directory = self.memory.join(OWN_DISKS);
         OwnDisks { directory, node: self.node.clone(), writer: self.writer.clone() }
+    }
+
+    /// The pools that volumes are cut from.
+    pub(crate) fn stock(&self) -> &PoolStock {
+        &self.stock
     }
 
     /// The volumes that peers find.
@@ -256,7 +264,7 @@ impl Volumes {
         let opened = opened.transpose();
         // A volume that guests have used is raw, even if its first blocks look like another format.
         let is_new = opened.as_ref().is_ok_and(|it| it.as_ref().is_none_or(|it| it.is_empty()));
-        let mut backend = open(&self.directories, wanted, is_new, blocks)?;
+        let mut backend = self.open_backend(wanted, is_new, blocks)?;
         let opened = match opened {
             Ok(Some(opened)) => backend.remember_by(&opened, is_handed).map(|()| Some(opened)),
             opened => opened,
@@ -269,6 +277,11 @@ impl Volumes {
         let swap = Swap::new(Arc::clone(&chain.volume));
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
+        if let Some(why) = backend.absent() {
+            tracing::error!(volume = name, why, "the volume is not served");
+            let export = Export::closed(name, guarded, options, &why);
+            return Ok(ServedVolume { export, swap, chain: Mutex::new(chain), backend });
+        }
         let export = |store| Export::new(name, Arc::clone(&guarded), options.clone(), store);
         let export = match (opened, state, VolumeFile::of(&backend)) {
             (Err(error), ..) => Err(error),
@@ -291,6 +304,24 @@ impl Volumes {
             Ok(export) => export,
         };
         Ok(ServedVolume { export, swap, chain: Mutex::new(chain), backend })
+    }
+
+    /// Opens a volume's backend, or goes on with the blocks of another process.
+    fn open_backend(
+        &self,
+        wanted: &VolumeConfig,
+        is_new: bool,
+        handed: Option<HandedBlocks>,
+    ) -> Result<Box<dyn BackendVolume>, String> {
+        if let Some(file) = wanted.backend.file() {
+            inside(file.path, &self.directories.volumes)?;
+        }
+        let durability =
+            if wanted.write_through { Durability::WriteThrough } else { Durability::Flush };
+        let (read_only, topology) = (wanted.read_only, wanted.topology);
+        let (name, pools) = (wanted.name.as_str(), self.stock.pools());
+        let opening = Opening { name, pools, durability, read_only, topology, is_new };
+        wanted.backend.open(&opening, handed)
     }
 
     /// A descriptor of the lock of the records' directory, if it is ours.
@@ -422,22 +453,6 @@ fn on_server<R: Send + 'static>(
 pub(crate) fn same_key(served: &ServedVolume, others: &[Arc<ServedVolume>]) -> Option<String> {
     let keys: Vec<_> = others.iter().filter_map(|it| Some((it.export.name(), it.key()?))).collect();
     ciphers::same_key(served.key().as_deref(), keys.iter().map(|(name, key)| (*name, &**key)))
-}
-
-/// Opens a volume's backend, or goes on with the blocks of another process.
-fn open(
-    directories: &Directories,
-    wanted: &VolumeConfig,
-    is_new: bool,
-    handed: Option<HandedBlocks>,
-) -> Result<Box<dyn BackendVolume>, String> {
-    if let Some(file) = wanted.backend.file() {
-        inside(file.path, &directories.volumes)?;
-    }
-    let durability =
-        if wanted.write_through { Durability::WriteThrough } else { Durability::Flush };
-    let (read_only, topology) = (wanted.read_only, wanted.topology);
-    wanted.backend.open(&Opening { durability, read_only, topology, is_new }, handed)
 }
 
 /// A symbolic link must not lead out of the directories that the configuration names.

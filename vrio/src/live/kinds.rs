@@ -10,11 +10,10 @@ use node::config::Kind;
 use super::any_kind::{AnyKindCommand, any_kind_command};
 use super::domains::{DOMAIN_EXAMPLES, DomainCommand, domain};
 use super::nics::{NETWORK_EXAMPLES, NIC_EXAMPLES, NetworkCommand, NicCommand, network, nic};
+use super::pools::{POOL_EXAMPLES, PoolCommand, pool};
 use super::vfs::{VF_EXAMPLES, VfCommand, vf};
-use super::{
-    DISK_EXAMPLES, DiskCommand, PEER_EXAMPLES, PeerCommand, VOLUME_EXAMPLES, VolumeCommand, disk,
-    peer, volume,
-};
+use super::volumes::{VOLUME_EXAMPLES, VolumeCommand, volume};
+use super::{DISK_EXAMPLES, DiskCommand, PEER_EXAMPLES, PeerCommand, disk, peer};
 use crate::failure::CommandFailure;
 
 /// Makes the table: for each kind with commands of its own their type, what carries them out, and
@@ -41,7 +40,9 @@ commands! {
     "disk": DiskCommand, disk, DISK_EXAMPLES,
         "Add, remove, resize and list the disks of a running node";
     "volume": VolumeCommand, volume, VOLUME_EXAMPLES,
-        "Add, remove, resize and list the volumes of a running node, and change their chains";
+        "Add, remove, resize, snapshot and list the volumes of a running node";
+    "pool": PoolCommand, pool, POOL_EXAMPLES,
+        "Make pools of thin volumes with snapshots; add, remove and list those of a running node";
     "peer": PeerCommand, peer, PEER_EXAMPLES,
         "Add, remove and list the nodes that a running node knows";
     "network": NetworkCommand, network, NETWORK_EXAMPLES,

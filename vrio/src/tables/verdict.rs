@@ -2,7 +2,10 @@
 //! out.
 
 use node::config::show_size;
-use node::status::{DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, Status};
+use node::status::{
+    DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, PoolState, Status,
+    StoragePoolStatus,
+};
 
 use super::layout::fold;
 
@@ -57,6 +60,7 @@ fn stuck(status: &Status) -> Vec<String> {
 /// Everything else, the worst first.
 fn problems(status: &Status) -> Vec<String> {
     [
+        pools(&status.pools),
         disks(&status.disks),
         nics(&status.nics),
         networks(&status.networks),
@@ -74,6 +78,12 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     found.sort_by_key(|disk| u8::MAX - disk.state as u8);
     let line = |disk: &&DiskStatus| line("disk", &disk.name, disk.state, &disk.detail);
     found.iter().map(line).collect()
+}
+
+/// The problems of pools: those that take no data.
+pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
+    let found = all.iter().filter(|pool| pool.state != PoolState::Ok);
+    found.map(|pool| format!("pool {} is {}: {}", pool.name, pool.state, pool.detail)).collect()
 }
 
 /// The problems of nics.
@@ -156,6 +166,7 @@ fn counts(status: &Status) -> String {
     let counts = [
         ("disk", status.disks.len()),
         ("volume", status.volumes.len()),
+        ("pool", status.pools.len()),
         ("nic", status.nics.len()),
         ("network", status.networks.len()),
         ("domain", status.domains.len()),

@@ -28,6 +28,9 @@ pub(crate) struct NodeState {
     /// The sidecores' sockets, in their order.
     pub(crate) links: Vec<DescriptorNumber>,
     pub(crate) volumes: Vec<VolumeState>,
+    /// The names of the pools that are open. Their devices have been let go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pools: Vec<String>,
     pub(crate) disks: Vec<DiskState>,
     pub(crate) uplinks: Vec<UplinkState>,
     pub(crate) nics: Vec<NicState>,

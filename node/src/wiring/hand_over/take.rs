@@ -94,6 +94,7 @@ impl Node {
         match ask_and_take(config, &mut ready) {
             Ok(taken) => Ok(serve(config, ready, taken)),
             Err(error) => {
+                ready.volumes.stock().close_all();
                 ready.disks.stop(&[]);
                 sidecores::stop(&ready.cores);
                 Err(error.into())
@@ -109,6 +110,10 @@ fn ask_and_take(config: &Config, ready: &mut StartedParts) -> Result<TakenParts,
     let (state, fds) = received.map_err(|error| broken_off(config, &http, error))?;
     channel.set_limit(ANSWER_TIME_MAX);
     let taken = TakenParts::new(config, ready, state, ReceivedDescriptors::new(fds));
+    if taken.is_err() {
+        // The node opens them again.
+        ready.volumes.stock().close_all();
+    }
     let verdict = match &taken {
         Ok(_) => Verdict::Have,
         Err(why) => Verdict::Cannot(why.clone()),
@@ -233,6 +238,8 @@ impl TakenParts {
         }
         let door = fds.take_any(state.door).map_err(system)?;
         let (door, links) = links(config, ready, door, &state.links, &mut fds)?;
+        ready.volumes.stock().open_all(config);
+        ready.volumes.stock().check_open(&state.pools)?;
         let volumes = volumes::hand_over::adopt(config, &ready.volumes, state.volumes, &mut fds)?;
         let objects = Objects::new(config, volumes, Vec::new());
         let taken_disks =

@@ -110,7 +110,7 @@ impl StoreBackend {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
-                (id, bytes_of(snapshot))
+                (id, snapshot.size_bytes())
             }
             (None, None, Some(size_bytes)) => {
                 let blocks = size_bytes / BLOCK_BYTES as u64;

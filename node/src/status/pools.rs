@@ -1,0 +1,71 @@
+//! Pools, and the volumes and snapshots in them.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Counters, Origin};
+
+/// A pool of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoragePoolStatus {
+    /// Its name.
+    pub name: String,
+    /// One word: see [`PoolState`].
+    pub state: PoolState,
+    /// The fault and the way out; empty if there is none.
+    pub detail: String,
+    /// The paths of its devices.
+    pub devices: Vec<String>,
+    /// The most that it can hold.
+    pub size_bytes: u64,
+    /// How much of that is in use, by volumes and snapshots.
+    pub used_bytes: u64,
+    /// Its volumes and snapshots.
+    pub volumes: Vec<PooledStatus>,
+    /// Numbers about it, by name.
+    pub counters: Counters,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
+}
+
+/// Whether a pool works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolState {
+    /// It does.
+    #[default]
+    Ok,
+    /// It has no space for new data: writes wait until some is removed.
+    Full,
+    /// It cannot be used, or takes no changes.
+    Failed,
+}
+
+impl std::fmt::Display for PoolState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "ok",
+            Self::Full => "full",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// A volume or snapshot in a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PooledStatus {
+    /// Its number in the pool.
+    pub number: u32,
+    /// As commands name it: `alice`, `alice@monday`, or `p:17`.
+    pub name: String,
+    /// `volume`, `snapshot` or `removing`.
+    pub kind: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// The snapshot that it comes from, as commands name it.
+    pub from: Option<String>,
+    /// When a snapshot was taken.
+    pub taken: Option<String>,
+    /// Whether this node serves it.
+    pub served: bool,
+}

@@ -1,0 +1,84 @@
+//! Pools that come and go while the node runs.
+
+use config::{PoolConfig, VolumeConfig};
+use sidecore::CounterText;
+
+use super::report;
+use crate::api::{Refused, RefusedKind};
+use crate::kinds::{Changed, RunningObject};
+use crate::status::{Status, StoragePoolStatus};
+use crate::wiring::change::refuse_used;
+use crate::wiring::inside::Inside;
+use crate::wiring::objects::Objects;
+
+impl RunningObject for PoolConfig {
+    type Status = StoragePoolStatus;
+
+    fn metrics() -> Vec<CounterText> {
+        report::metrics()
+    }
+
+    fn add(&self, node: &Inside) -> Changed {
+        node.add_pool(self)
+    }
+
+    fn remove(name: &str, node: &Inside, force: bool) -> Changed {
+        node.remove_pool(name, force)
+    }
+
+    fn users(name: &str, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let mut users = node.volumes_of_pool(name);
+        users.retain(|volume| !goes(&object(volume)));
+        users.iter().map(|volume| object(volume)).collect()
+    }
+
+    fn status(node: &Inside, objects: &Objects) -> Vec<StoragePoolStatus> {
+        report::status(node.volumes.stock().pools(), objects)
+    }
+
+    fn report(found: Vec<StoragePoolStatus>, status: &mut Status) {
+        status.pools = found;
+    }
+}
+
+fn object(volume: &str) -> String {
+    format!("volume {volume:?}")
+}
+
+impl Inside {
+    /// The names of the volumes that this node serves from a pool.
+    pub(crate) fn volumes_of_pool(&self, pool: &str) -> Vec<String> {
+        let objects = self.objects();
+        let is_of =
+            |volume: &&VolumeConfig| volume.backend.pool().is_some_and(|of| of.name == pool);
+        let volumes = objects.config.volumes.iter().filter(is_of);
+        volumes.map(|volume| volume.name.clone()).collect()
+    }
+
+    pub(crate) fn add_pool(&self, pool: &PoolConfig) -> Changed {
+        let stock = self.volumes.stock();
+        let opened = stock.open(pool).map_err(|error| {
+            let error = format!("pool {:?}: {error}", pool.name);
+            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
+        })?;
+        stock.pools().insert(&pool.name, Ok(opened));
+        self.objects().note(pool);
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn remove_pool(&self, name: &str, force: bool) -> Changed {
+        let volumes = self.volumes_of_pool(name);
+        let users: Vec<_> = volumes.iter().map(|volume| object(volume)).collect();
+        refuse_used(&format!("pool {name:?}"), &users, force, "remove those first")?;
+        let mut notes = Vec::new();
+        for volume in volumes {
+            notes.extend(self.remove_volume(&volume, true)?);
+            notes.push(format!("volume {volume:?} was removed with its pool, which still has it"));
+        }
+        if let Some(Ok(pool)) = self.volumes.stock().pools().remove(name) {
+            pool.close();
+        }
+        self.objects().forget::<PoolConfig>(name);
+        Ok(notes)
+    }
+}

@@ -1,0 +1,204 @@
+//! The status of pools.
+
+use config::PoolConfig;
+use sidecore::CounterText;
+use store::{PoolStatus, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
+use volume::backend::store::{Pools, StorePool};
+
+use crate::status::{Counters, PoolState, PooledStatus, StoragePoolStatus};
+use crate::wiring::objects::Objects;
+
+/// The pools, in the order in which they were added.
+pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus> {
+    let each = objects.config.pools.iter();
+    each.map(|config| StoragePoolStatus {
+        name: config.name.clone(),
+        devices: config.devices.iter().map(|path| path.display().to_string()).collect(),
+        origin: objects.origin::<PoolConfig>(&config.name),
+        ..match pools.get(&config.name) {
+            Some(Ok(pool)) => opened(&pool, objects),
+            Some(Err(why)) => not_open(&config.name, &why),
+            None => not_open(&config.name, "it is being removed"),
+        }
+    })
+    .collect()
+}
+
+fn not_open(name: &str, why: &str) -> StoragePoolStatus {
+    let detail = format!(
+        "{why}. When that is done: `vrio pool remove {name} --force` and `vrio node reload`, or \
+         restart the node"
+    );
+    StoragePoolStatus { state: PoolState::Failed, detail, ..StoragePoolStatus::default() }
+}
+
+fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
+    let (status, all) = (pool.status(), pool.volumes());
+    let (state, detail) = verdict(&status);
+    let mut counters: Counters =
+        NOW.iter().map(|it| (it.name.to_owned(), (it.read)(&status))).collect();
+    pool.counted(&mut |name, value| {
+        counters.insert(name.to_owned(), value);
+    });
+    let served = |id: VolumeId| {
+        objects.volumes.iter().any(|served| {
+            let of = served.backend.in_pool();
+            of.is_some_and(|(of, its)| std::ptr::eq(&**of, pool) && its == id)
+        })
+    };
+    let volumes = all.iter().map(|it| PooledStatus {
+        number: it.id.0,
+        name: name_of(pool.name(), &all, it),
+        kind: kind(it.kind).to_owned(),
+        size_bytes: it.size_bytes(),
+        from: it.parent.and_then(|parent| {
+            let parent = all.iter().find(|it| it.id == parent)?;
+            (parent.kind == PoolVolumeKind::Snapshot).then(|| name_of(pool.name(), &all, parent))
+        }),
+        taken: taken(it),
+        served: served(it.id),
+    });
+    StoragePoolStatus {
+        state,
+        detail,
+        size_bytes: bytes(status.size_blocks),
+        used_bytes: bytes(status.used_blocks),
+        volumes: volumes.collect(),
+        counters,
+        ..StoragePoolStatus::default()
+    }
+}
+
+fn verdict(status: &PoolStatus) -> (PoolState, String) {
+    if let Some(why) = &status.failed {
+        let detail = format!("{why}; correct the cause, then restart the node");
+        return (PoolState::Failed, detail);
+    }
+    let what = match (status.no_space, status.is_full) {
+        (true, _) => "the file system or the device beneath it has no space; make room there",
+        (_, true) => {
+            "it is full and writes wait; remove snapshots or volumes, or have guests discard \
+             (fstrim)"
+        }
+        (false, false) => return (PoolState::Ok, String::new()),
+    };
+    (PoolState::Full, what.to_owned())
+}
+
+fn kind(kind: PoolVolumeKind) -> &'static str {
+    match kind {
+        PoolVolumeKind::Volume => "volume",
+        PoolVolumeKind::Snapshot => "snapshot",
+        PoolVolumeKind::Removing => "removing",
+    }
+}
+
+fn taken(volume: &PoolVolume) -> Option<String> {
+    let at_s = i64::try_from(volume.at_s).ok().filter(|at_s| *at_s > 0)?;
+    Some(jiff::Timestamp::from_second(at_s).ok()?.to_string())
+}
+
+/// As commands name it: by its name, or where it has none of its own, by its number.
+fn name_of(pool: &str, all: &[PoolVolume], volume: &PoolVolume) -> String {
+    let by_number = || format!("{pool}:{}", volume.id.0);
+    match volume.kind {
+        PoolVolumeKind::Volume => volume.name.clone(),
+        PoolVolumeKind::Removing => by_number(),
+        PoolVolumeKind::Snapshot => {
+            let is_of =
+                |it: &&PoolVolume| Some(it.id) == volume.of && it.kind == PoolVolumeKind::Volume;
+            let of = all.iter().find(is_of);
+            of.map_or_else(by_number, |of| format!("{}@{}", of.name, volume.name))
+        }
+    }
+}
+
+/// The metrics of a pool beside its counters.
+const POOL_METRICS: [CounterText; 4] = [
+    CounterText { name: "size_bytes", help: "The most that the pool can hold." },
+    CounterText { name: "used_bytes", help: "How much of that is in use." },
+    CounterText { name: "state", help: "1 for the state that the pool is in." },
+    CounterText { name: "volumes", help: "Its volumes and snapshots." },
+];
+
+/// The descriptions of all metrics of a pool.
+pub(crate) fn metrics() -> Vec<CounterText> {
+    let now = NOW.iter().map(|it| CounterText { name: bare(it.name), help: it.help });
+    POOL_METRICS.into_iter().chain(now).chain(StorePool::COUNTERS.iter().copied()).collect()
+}
+
+/// The name of a counter's metric.
+fn bare(name: &'static str) -> &'static str {
+    name.strip_suffix("_now").unwrap_or(name)
+}
+
+/// A number about a pool that goes up and down.
+struct PoolNumber {
+    name: &'static str,
+    help: &'static str,
+    read: fn(&PoolStatus) -> u64,
+}
+
+const fn number(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&PoolStatus) -> u64,
+) -> PoolNumber {
+    PoolNumber { name, help, read }
+}
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+const NOW: [PoolNumber; 10] = [
+    number("data_bytes_now", "The part of the used space that has guests' data.", |it| {
+        bytes(it.data_blocks)
+    }),
+    number("segments_now", "Segments of the pool.", |it| it.segments.total),
+    number("segments_free_now", "Segments that can be written.", |it| it.segments.free),
+    number("segments_emptied_now", "Segments that the next checkpoint frees.", |it| {
+        it.segments.emptied
+    }),
+    number("segments_kept_now", "Segments that a damaged head keeps from being freed.", |it| {
+        it.segments.kept
+    }),
+    number(
+        "log_bytes_now",
+        "The log since the checkpoint, which an opening after a crash reads.",
+        |it| bytes(it.log_blocks),
+    ),
+    number("map_memory_bytes_now", "Pages of the map in memory.", |it| bytes(it.cached_blocks)),
+    number("map_changed_bytes_now", "Those that changed since the checkpoint.", |it| {
+        bytes(it.dirty_blocks)
+    }),
+    number("removing_now", "1 while a removed volume or snapshot is being freed.", |it| {
+        u64::from(it.is_removing)
+    }),
+    number("collecting_now", "1 while a segment is being collected.", |it| {
+        u64::from(it.is_collecting)
+    }),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pooled(id: u32, name: &str, kind: PoolVolumeKind, of: Option<u32>) -> PoolVolume {
+        let of = of.map(VolumeId);
+        let name = name.to_owned();
+        PoolVolume { id: VolumeId(id), name, kind, of, parent: None, blocks: 1, at_s: 0 }
+    }
+
+    #[test]
+    fn a_snapshot_is_named_by_its_volume_and_without_one_by_its_number() {
+        let all = [
+            pooled(1, "alice", PoolVolumeKind::Volume, None),
+            pooled(2, "monday", PoolVolumeKind::Snapshot, Some(1)),
+            pooled(3, "monday", PoolVolumeKind::Snapshot, Some(9)),
+            pooled(4, "", PoolVolumeKind::Removing, None),
+        ];
+        let names: Vec<_> = all.iter().map(|it| name_of("p", &all, it)).collect();
+        assert_eq!(names, ["alice", "alice@monday", "p:3", "p:4"]);
+    }
+}

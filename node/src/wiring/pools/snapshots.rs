@@ -1,0 +1,195 @@
+//! Snapshots of volumes of a pool: taking them, going back to one, removing one.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use config::{VolumeConfig, name_problem};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
+use volume::backend::store::{StorePool, snapshot_of};
+
+use crate::api::{API_VERSION, Done, Refused, RefusedKind};
+use crate::wiring::change::log;
+use crate::wiring::inside::Inside;
+use crate::wiring::objects::unknown;
+use crate::wiring::volumes::ServedVolume;
+
+/// The most volumes in a snapshot: the record of it is one block of the pool.
+const VOLUMES_MAX: usize = 256;
+
+/// A request for a snapshot of some volumes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TakeSnapshot {
+    volumes: Vec<String>,
+    name: String,
+}
+
+/// A request to go back to a snapshot.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RollBack {
+    snapshot: String,
+}
+
+fn fields<T: DeserializeOwned>(body: &Value, example: &str) -> Result<T, Refused> {
+    serde_json::from_value(body.clone()).map_err(|error| {
+        Refused::new(RefusedKind::Bad, error.to_string(), format!("send {example}"))
+    })
+}
+
+/// A refusal of the pool.
+fn refused(object: &str, error: &PoolError) -> Refused {
+    let kind = match error {
+        PoolError::NoVolume(_) => RefusedKind::Unknown,
+        PoolError::DeviceFailed(_) | PoolError::Closed => RefusedKind::Failed,
+        _ => RefusedKind::Conflict,
+    };
+    Refused::new(kind, format!("{object}: {error}"), "nothing was changed")
+}
+
+fn done(what: Vec<String>) -> Done {
+    let done = Done { version: API_VERSION, applied: what, ..Done::default() };
+    log(&done);
+    done
+}
+
+impl Inside {
+    /// Takes a snapshot of volumes of one pool, all at one moment.
+    pub(crate) fn take_snapshot(&self, body: &Value) -> Result<Done, Refused> {
+        let example = "{\"volumes\": [\"alice\"], \"name\": \"monday\"}";
+        let TakeSnapshot { volumes, name } = fields(body, example)?;
+        if let Some(problem) = name_problem(&name) {
+            let error = format!("{name:?} {problem}");
+            return Err(Refused::new(RefusedKind::Bad, error, "choose another name"));
+        }
+        if volumes.is_empty() || volumes.len() > VOLUMES_MAX {
+            let error = format!("a snapshot is of 1 to {VOLUMES_MAX} volumes");
+            return Err(Refused::new(RefusedKind::Bad, error, format!("send {example}")));
+        }
+        let _turn = self.turn()?;
+        let mut pools: Vec<Arc<StorePool>> = Vec::new();
+        let mut ids: Vec<VolumeId> = Vec::new();
+        for volume in &volumes {
+            let (_, pool, id) = self.pooled(volume)?;
+            if ids.contains(&id) {
+                let error = format!("volume {volume:?} is named twice");
+                return Err(Refused::new(RefusedKind::Bad, error, "name it once"));
+            }
+            ids.push(id);
+            pools.push(pool);
+        }
+        if let Some(other) = pools.iter().position(|pool| pool.name() != pools[0].name()) {
+            let error = format!(
+                "volume {:?} is in pool {:?}, and {:?} in pool {:?}: a snapshot has one moment in \
+                 one pool",
+                volumes[0],
+                pools[0].name(),
+                volumes[other],
+                pools[other].name()
+            );
+            return Err(Refused::new(RefusedKind::Conflict, error, "take one for each pool"));
+        }
+        let at_s = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        let change = PoolChange::Snapshot { volumes: ids, name: name.clone(), at_s };
+        let taken = pools[0].change(change);
+        taken.map_err(|error| refused(&format!("snapshot {name:?}"), &error))?;
+        Ok(done(volumes.iter().map(|volume| format!("take snapshot {volume}@{name}")).collect()))
+    }
+
+    /// Makes a volume again what it was at a snapshot.
+    pub(crate) fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        let RollBack { snapshot } = fields(body, "{\"snapshot\": \"alice@monday\"}")?;
+        let snapshot = match snapshot.contains(['@', ':']) {
+            true => snapshot,
+            false => format!("{volume}@{snapshot}"),
+        };
+        let _turn = self.turn()?;
+        let (served, pool, id) = self.pooled(volume)?;
+        let found = find(&pool, &snapshot)?;
+        let change = PoolChange::Rollback { volume: id, snapshot: found.id };
+        let changed = served.export.while_unused(|| pool.change(change)).map_err(|holders| {
+            let users: Vec<_> =
+                holders.iter().map(|it| format!("attachment {:?}", it.attachment)).collect();
+            let users =
+                if users.is_empty() { "requests under way".to_owned() } else { users.join(", ") };
+            let error = format!(
+                "volume {volume:?} is in use by {users}: its content cannot change beneath them"
+            );
+            let way_out = "stop the guest and remove the disk, then try again; or clone the \
+                           snapshot to a new volume";
+            Refused::new(RefusedKind::Conflict, error, way_out)
+        })?;
+        changed.map_err(|error| refused(&format!("volume {volume:?}"), &error))?;
+        self.volumes.tell_changed(&served, &self.cores);
+        Ok(done(vec![format!("roll volume {volume:?} back to {snapshot}")]))
+    }
+
+    /// Removes a snapshot, or a volume that this node does not serve, from its pool.
+    pub(crate) fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
+        let _turn = self.turn()?;
+        let pool = match self.volumes.stock().pools().get(pool) {
+            Some(Ok(pool)) => pool,
+            Some(Err(why)) => {
+                let error = format!("pool {pool:?} is not open: {why}");
+                return Err(Refused::new(RefusedKind::Failed, error, "nothing was changed"));
+            }
+            None => {
+                let config = self.objects().config.clone();
+                return Err(unknown::<config::PoolConfig>(pool, &config));
+            }
+        };
+        let (all, id) = (pool.volumes(), VolumeId(number));
+        let is_it = |it: &&PoolVolume| it.id == id && it.kind != PoolVolumeKind::Removing;
+        let Some(found) = all.iter().find(is_it) else {
+            let error = format!("pool {:?} has no volume or snapshot {number}", pool.name());
+            let way_out = format!("`vrio pool show {}` lists them", pool.name());
+            return Err(Refused::new(RefusedKind::Unknown, error, way_out));
+        };
+        let served = self.objects().volumes.clone();
+        let is_served = |it: &&Arc<ServedVolume>| {
+            it.backend.in_pool().is_some_and(|(of, its)| Arc::ptr_eq(of, &pool) && its == id)
+        };
+        if let Some(served) = served.iter().find(is_served) {
+            let error = format!("this node serves it as volume {:?}", served.export.name());
+            let way_out = "remove that volume first; `vrio volume remove --data` does both";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        let what = format!("remove {} {:?} from pool {:?}", kind(found), found.name, pool.name());
+        let removed = pool.change(PoolChange::Remove { volume: id });
+        removed.map_err(|error| refused(&what, &error))?;
+        Ok(done(vec![what]))
+    }
+
+    /// A volume of a pool, with its pool and its number there.
+    fn pooled(&self, name: &str) -> Result<(Arc<ServedVolume>, Arc<StorePool>, VolumeId), Refused> {
+        let objects = self.objects();
+        let Some(served) = objects.volume(name) else {
+            return Err(unknown::<VolumeConfig>(name, &objects.config));
+        };
+        if let Some((pool, id)) = served.backend.in_pool() {
+            return Ok((Arc::clone(served), Arc::clone(pool), id));
+        }
+        let error = match served.backend.absent() {
+            Some(why) => format!("volume {name:?} is not served: {why}"),
+            None => format!("volume {name:?} is not a volume of a pool and has no snapshots"),
+        };
+        let way_out = "docs/pools.md says how volumes get into a pool, and what to do if one fails";
+        Err(Refused::new(RefusedKind::Conflict, error, way_out))
+    }
+}
+
+fn find(pool: &StorePool, snapshot: &str) -> Result<PoolVolume, Refused> {
+    let all = pool.volumes();
+    let found = snapshot_of(pool.name(), &all, snapshot).cloned();
+    found.map_err(|error| Refused::new(RefusedKind::Unknown, error, "nothing was changed"))
+}
+
+fn kind(volume: &PoolVolume) -> &'static str {
+    match volume.kind {
+        PoolVolumeKind::Snapshot => "snapshot",
+        PoolVolumeKind::Volume | PoolVolumeKind::Removing => "volume",
+    }
+}

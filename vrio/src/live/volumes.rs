@@ -1,0 +1,326 @@
+//! `vrio volume ..`.
+
+use anyhow::anyhow;
+use clap::{Args, Subcommand};
+use node::status::{PooledStatus, StoragePoolStatus, VolumeStatus};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Fields, Named, NodeChoice, Resize, allow, ask, change, delete, list, one, segment, stages,
+    understood,
+};
+use crate::failure::CommandFailure;
+use crate::output::print;
+use crate::tables;
+
+pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
+  vrio volume add bob --file bob.img --size 20GiB --allow vm1 --chain meter
+  vrio volume add ann --pool p --size 20GiB   thin, in a pool: it can have snapshots
+  vrio volume add eve --file eve.img --size 20GiB --chain encrypt:key=/etc/vrio/eve.xts
+  vrio volume chain bob meter limit:iops=50000,bytes-per-second=200MiB
+  vrio volume chain bob --none
+  vrio volume resize bob 40GiB        guests of all nodes see the size at once
+  vrio volume resize bob 10GiB --shrink   while no disk uses it; data beyond 10 GiB is lost
+  vrio volume snapshot ann --name monday      while guests use it
+  vrio volume snapshot db-data db-log --name monday   both at the same moment
+  vrio volume snapshots ann
+  vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
+  vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
+  vrio volume show bob --json
+  vrio volume remove bob --force      also while attachments use it: they end
+  vrio volume remove ann --data       also from its pool; its snapshots stay
+  vrio volume remove ann@monday       a snapshot";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// Open a volume until the node is restarted.
+    Add(Box<VolumeAdd>),
+    /// Remove a volume; its file, or its data in a pool, stays. Or remove a snapshot.
+    Remove(VolumeRemove),
+    /// List the volumes.
+    List(NodeChoice),
+    /// Show one volume with all its counters.
+    Show(Named),
+    /// Make a volume larger while guests use it, or smaller while no disk uses it.
+    Resize(Resize),
+    /// Replace the stages of a volume while disks use it.
+    Chain(VolumeChain),
+    /// Take a snapshot of volumes of a pool while guests use them.
+    Snapshot(VolumeSnapshot),
+    /// List the snapshots of a volume, or of all volumes.
+    Snapshots(VolumeSnapshots),
+    /// Make a volume again what it was at a snapshot. Refused while disks use it.
+    Rollback(VolumeRollback),
+    /// Add a new volume that begins as a copy of a snapshot and takes no space of its own at first.
+    Clone(VolumeClone),
+}
+
+#[derive(Debug, Args)]
+#[group(id = "backend", required = true, args = ["file", "memory", "null", "pool"])]
+pub(crate) struct VolumeAdd {
+    /// Its name.
+    name: String,
+    /// A raw file or block device.
+    #[arg(long)]
+    file: Option<String>,
+    /// How much of the file is used, or the size in the pool; a file or volume that is missing is
+    /// made with it.
+    #[arg(long, conflicts_with_all = ["memory", "null"])]
+    size: Option<String>,
+    /// Bypass the page cache (O_DIRECT).
+    #[arg(long, requires = "file")]
+    direct: bool,
+    /// "raw": serve the file's bytes although it looks like an image of another format.
+    #[arg(long, requires = "file", value_parser = ["raw"])]
+    format: Option<String>,
+    /// A volume in the node's memory, of this size; its data ends with the node.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// A volume of this size that stores nothing, for measuring.
+    #[arg(long, value_name = "SIZE")]
+    null: Option<String>,
+    /// A volume of this pool of the node: thin, with snapshots.
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    /// The snapshot as whose copy the volume begins if the pool does not have it: "golden@v1".
+    #[arg(long, value_name = "SNAPSHOT", requires = "pool")]
+    from: Option<String>,
+    /// When writes are durable: after the guest's flush ("flush"), or each at once
+    /// ("write-through").
+    #[arg(long, value_parser = ["flush", "write-through"])]
+    durability: Option<String>,
+    /// A stage: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s",
+    /// or "encrypt:key=/etc/vrio/bob.xts"; may be given several times, in the order of the chain.
+    #[arg(long, value_name = "STAGE")]
+    chain: Vec<String>,
+    /// A node whose disks may use it (with a key: only the disks that prove this key); may be given
+    /// several times.
+    #[arg(long, value_name = "NODE[=KEY]")]
+    allow: Vec<String>,
+    /// Refuse writes.
+    #[arg(long)]
+    read_only: bool,
+    /// Several disks may use it at once.
+    #[arg(long)]
+    shared: bool,
+    /// The storage's block size that guests see; default: the size that the storage reports.
+    #[arg(long, value_name = "SIZE", requires = "file")]
+    physical_block_size: Option<String>,
+    /// The storage's best size of requests, which guests see.
+    #[arg(long, value_name = "SIZE", requires = "file")]
+    optimal_io_size: Option<String>,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+impl VolumeAdd {
+    fn fields(&self) -> Result<Map<String, Value>, CommandFailure> {
+        let mut backend = Fields::default();
+        backend.text("file", self.file.as_ref());
+        backend.text("size", self.size.as_ref());
+        backend.flag("direct", self.direct);
+        backend.text("format", self.format.as_ref());
+        backend.text("memory", self.memory.as_ref());
+        backend.text("null", self.null.as_ref());
+        backend.text("pool", self.pool.as_ref());
+        backend.text("from", self.from.as_ref());
+        let mut fields = Fields::default();
+        fields.text("name", Some(&self.name));
+        fields.put("backend", Some(Value::Object(backend.0)));
+        fields.text("durability", self.durability.as_ref());
+        let chain = stages(&self.chain)?;
+        fields.put("chain", Some(chain).filter(|_| !self.chain.is_empty()));
+        fields.put("allow", allow(&self.allow));
+        fields.flag("read-only", self.read_only);
+        fields.flag("shared", self.shared);
+        fields.text("physical-block-size", self.physical_block_size.as_ref());
+        fields.text("optimal-io-size", self.optimal_io_size.as_ref());
+        Ok(fields.0)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeChain {
+    /// The volume's name.
+    name: String,
+    /// The stages in their order: "meter", "limit:iops=50000,bytes-per-second=200MiB,burst=1s".
+    #[arg(required_unless_present = "none", conflicts_with = "none")]
+    stages: Vec<String>,
+    /// Remove all stages.
+    #[arg(long)]
+    none: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeRemove {
+    /// Its name; or a snapshot: "ann@monday", or by its number "p:17".
+    name: String,
+    /// Remove it also while guests use it: it is drained, flushed and closed.
+    #[arg(long)]
+    force: bool,
+    /// Remove also its data, which is in a pool. Its snapshots and their clones stay.
+    #[arg(long)]
+    data: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeSnapshot {
+    /// The volumes' names; several volumes of a pool get snapshots of one moment.
+    #[arg(required = true, value_name = "NAME", id = "name")]
+    volumes: Vec<String>,
+    /// The name of the snapshot; each volume's is VOLUME@SNAPSHOT.
+    #[arg(long = "name", value_name = "SNAPSHOT")]
+    snapshot: String,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeSnapshots {
+    /// The volume's name; default: all volumes.
+    name: Option<String>,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeRollback {
+    /// The volume's name.
+    name: String,
+    /// The snapshot: "monday", "ann@monday", or by its number "p:17".
+    snapshot: String,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeClone {
+    /// The snapshot: "ann@monday", or by its number "p:17".
+    snapshot: String,
+    /// The new volume's name.
+    new: String,
+    /// Its size, if it must be larger than the snapshot.
+    #[arg(long)]
+    size: Option<String>,
+    /// A stage of its chain; may be given several times, as for `vrio volume add`.
+    #[arg(long, value_name = "STAGE")]
+    chain: Vec<String>,
+    /// A node whose disks may use it; may be given several times, as for `vrio volume add`.
+    #[arg(long, value_name = "NODE[=KEY]")]
+    allow: Vec<String>,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+/// Carries a command about volumes out.
+pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
+    match command {
+        VolumeCommand::Add(add) => change(&add.which, "POST", "/v1/volumes", &add.fields()?.into()),
+        VolumeCommand::Remove(volume) => volume.send(),
+        VolumeCommand::List(which) => {
+            list(which, "/v1/volumes", |all: &Vec<VolumeStatus>| tables::volume_list(all))
+        }
+        VolumeCommand::Resize(resize) => resize.send("volumes"),
+        VolumeCommand::Show(show) => one(show, "volume", tables::volume_alone),
+        VolumeCommand::Chain(chain) => {
+            let path = format!("/v1/volumes/{}/chain", segment(&chain.name)?);
+            change(&chain.which, "PUT", &path, &stages(&chain.stages)?)
+        }
+        VolumeCommand::Snapshot(snapshot) => {
+            let body = json!({ "volumes": snapshot.volumes, "name": snapshot.snapshot });
+            change(&snapshot.which, "POST", "/v1/snapshots", &body)
+        }
+        VolumeCommand::Snapshots(of) => of.show(),
+        VolumeCommand::Rollback(back) => {
+            let path = format!("/v1/volumes/{}/rollback", segment(&back.name)?);
+            change(&back.which, "POST", &path, &json!({ "snapshot": back.snapshot }))
+        }
+        VolumeCommand::Clone(clone) => clone.send(),
+    }
+}
+
+/// The pools of a node.
+fn pools(which: &NodeChoice) -> Result<Vec<StoragePoolStatus>, CommandFailure> {
+    understood(&ask(&which.socket()?, "GET", "/v1/pools", None)?)
+}
+
+/// A volume or snapshot that is in a pool, by its name or by the pool's name and its number.
+fn pooled<'a>(
+    pools: &'a [StoragePoolStatus],
+    words: &str,
+) -> Option<(&'a StoragePoolStatus, &'a PooledStatus)> {
+    let all = pools.iter().flat_map(|pool| pool.volumes.iter().map(move |it| (pool, it)));
+    let mut all = all.filter(|(_, it)| it.kind != "removing");
+    all.find(|(pool, it)| it.name == words || format!("{}:{}", pool.name, it.number) == words)
+}
+
+fn no_snapshot(words: &str) -> CommandFailure {
+    let text = format!("there is no snapshot {words:?}; `vrio volume snapshots` lists them");
+    CommandFailure::running(anyhow!(text))
+}
+
+impl VolumeRemove {
+    fn send(&self) -> Result<(), CommandFailure> {
+        let is_of_pool = self.name.contains(['@', ':']);
+        let pools = if is_of_pool || self.data { pools(&self.which)? } else { Vec::new() };
+        let found = pooled(&pools, &self.name);
+        let place =
+            found.map(|(pool, it)| format!("/v1/pools/{}/volumes/{}", pool.name, it.number));
+        if !is_of_pool {
+            if self.data && place.is_none() {
+                let text = format!(
+                    "volume {:?} has no data in a pool; remove it without --data, and its file by \
+                     hand",
+                    self.name
+                );
+                return Err(CommandFailure::running(anyhow!(text)));
+            }
+            let force = if self.force { "?force=true" } else { "" };
+            delete(&self.which, &format!("/v1/volumes/{}{force}", segment(&self.name)?))?;
+        }
+        match place {
+            Some(place) => delete(&self.which, &place),
+            None if is_of_pool => Err(no_snapshot(&self.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl VolumeSnapshots {
+    fn show(&self) -> Result<(), CommandFailure> {
+        let pools = pools(&self.which)?;
+        let is_of = |it: &&PooledStatus| {
+            let of = it.name.split_once('@').map(|(of, _)| of);
+            it.kind == "snapshot" && self.name.as_deref().is_none_or(|name| of == Some(name))
+        };
+        let all: Vec<_> =
+            pools.iter().flat_map(|pool| &pool.volumes).filter(is_of).cloned().collect();
+        if self.which.json {
+            return print(&format!("{}\n", json!(all)));
+        }
+        print(&tables::snapshot_list(&all))
+    }
+}
+
+impl VolumeClone {
+    fn send(&self) -> Result<(), CommandFailure> {
+        let pools = pools(&self.which)?;
+        let found = pooled(&pools, &self.snapshot).filter(|(_, it)| it.kind == "snapshot");
+        let (pool, _) = found.ok_or_else(|| no_snapshot(&self.snapshot))?;
+        let mut backend = Fields::default();
+        backend.text("pool", Some(&pool.name));
+        backend.text("from", Some(&self.snapshot));
+        backend.text("size", self.size.as_ref());
+        let mut fields = Fields::default();
+        fields.text("name", Some(&self.new));
+        fields.put("backend", Some(Value::Object(backend.0)));
+        let chain = stages(&self.chain)?;
+        fields.put("chain", Some(chain).filter(|_| !self.chain.is_empty()));
+        fields.put("allow", allow(&self.allow));
+        change(&self.which, "POST", "/v1/volumes", &fields.0.into())
+    }
+}

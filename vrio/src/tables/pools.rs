@@ -1,0 +1,80 @@
+//! Pools, and the volumes and snapshots in them.
+
+use std::fmt::Write;
+
+use comfy_table::Table;
+use node::config::show_size;
+use node::status::{PooledStatus, StoragePoolStatus};
+
+use super::layout::{STRING, counter_table, fit, fold, section, table};
+use super::verdict;
+
+/// Pools in a table.
+pub(crate) fn pool_list(all: &[StoragePoolStatus]) -> String {
+    let mut text = verdict::of_list("pool", all.len(), &verdict::pools(all));
+    section(&mut text, "pools", pools(all));
+    text
+}
+
+/// One pool with everything.
+pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
+    let mut text = pool_list(std::slice::from_ref(pool));
+    let line = format!("devices {}, origin {}", pool.devices.join(", "), pool.origin);
+    writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    section(&mut text, "volumes and snapshots", pooled(&pool.volumes));
+    section(&mut text, "counters", counter_table(&pool.counters));
+    text
+}
+
+/// Snapshots in a table.
+pub(crate) fn snapshot_list(all: &[PooledStatus]) -> String {
+    let mut text = verdict::of_list("snapshot", all.len(), &[]);
+    section(&mut text, "snapshots", snapshots(all));
+    text
+}
+
+pub(super) fn pools(all: &[StoragePoolStatus]) -> Table {
+    let header = ["name", "state", "origin", "size", "used", "free", "volumes", "snapshots"];
+    let mut table = table(&header, 3);
+    for pool in all {
+        let count = |kind| pool.volumes.iter().filter(|it| it.kind == kind).count().to_string();
+        table.add_row([
+            pool.name.clone(),
+            pool.state.to_string(),
+            pool.origin.to_string(),
+            show_size(pool.size_bytes),
+            show_size(pool.used_bytes),
+            show_size(pool.size_bytes.saturating_sub(pool.used_bytes)),
+            count("volume"),
+            count("snapshot"),
+        ]);
+    }
+    fit(table, &["origin"])
+}
+
+fn pooled(all: &[PooledStatus]) -> Table {
+    let header = ["name", "kind", "from", "taken", "served", "size", "number"];
+    let mut table = table(&header, 5);
+    for it in all {
+        table.add_row([
+            it.name.clone(),
+            it.kind.clone(),
+            it.from.clone().unwrap_or_else(|| "-".to_owned()),
+            it.taken.clone().unwrap_or_else(|| "-".to_owned()),
+            if it.served { "yes" } else { "-" }.to_owned(),
+            show_size(it.size_bytes),
+            it.number.to_string(),
+        ]);
+    }
+    fit(table, &["number", "from"])
+}
+
+fn snapshots(all: &[PooledStatus]) -> Table {
+    let mut table = table(&["name", "taken", "size", "number"], 2);
+    for it in all {
+        let taken = it.taken.clone().unwrap_or_else(|| "-".to_owned());
+        let number = it.number.to_string();
+        table.add_row([it.name.clone(), taken, show_size(it.size_bytes), number]);
+    }
+    table
+}

@@ -1,0 +1,401 @@
+//! Pools as their users meet them: the commands, guests at work on volumes of a pool, snapshots,
+//! clones and going back, kills, hand-overs, a pool that is full and one that is not there.
+//!
+//! `POOL_KILLS=n` sets the number of kills.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use random::Random;
+use serde_json::Value;
+use testbed::nodes::{Node, NodePlan};
+use testbed::stand_in::StandIn;
+use workload::Mix;
+
+/// Kills of one run: each needs an opening of the pool.
+const KILLS: u64 = 8;
+
+/// The disk's blocks of 4 KiB that a guest uses.
+const BLOCKS: u64 = 2048;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn kills() -> u64 {
+    let text = std::env::var("POOL_KILLS").ok().filter(|text| !text.is_empty());
+    text.map_or(KILLS, |text| text.parse().expect("a number"))
+}
+
+fn mix() -> Mix {
+    Mix { blocks_max: 8, depth: 8, hot_blocks: 64, ..Mix::OF_ALL }
+}
+
+fn vrio(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vrio")).args(args).output().expect("the binary was built")
+}
+
+/// Makes a pool in a file.
+fn make_pool(path: &Path, size: &str, segment: &str) {
+    let words = ["pool", "create", "--size", size, "--segment", segment];
+    let made = vrio(&[&words[..], &[path.to_str().expect("a plain path")]].concat());
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+fn plan(home: &Path, config: &str) -> NodePlan {
+    let config = format!("[sidecores]\ncount = 2\nidle = \"adaptive\"\n{config}");
+    NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, "n1", config)
+}
+
+/// A plan with the directory for volumes, and a pool of this size in it.
+fn plan_with_pool(home: &Path, size: &str, config: &str) -> NodePlan {
+    let plan = plan(home, &format!("[[pool]]\nname = \"p\"\ndevices = [\"p.pool\"]\n{config}"));
+    plan.write().expect("its directories");
+    make_pool(&plan.file("p.pool"), size, "1MiB");
+    plan
+}
+
+/// A command for a node, which succeeds: the output.
+fn told(node: &Node, words: &str) -> String {
+    let (is_done, text) = tried(node, words);
+    assert!(is_done, "vrio {words}: {text}\n{}", node.log_tail());
+    text
+}
+
+/// A command for a node: whether it succeeds, and its output or its error.
+fn tried(node: &Node, words: &str) -> (bool, String) {
+    let control = node.plan().control();
+    let control = control.to_str().expect("a plain path");
+    let words: Vec<_> = words.split(' ').chain(["--control", control]).collect();
+    let done = vrio(&words);
+    let text = if done.status.success() { &done.stdout } else { &done.stderr };
+    (done.status.success(), String::from_utf8_lossy(text).into_owned())
+}
+
+fn pool(node: &Node) -> Value {
+    node.status().expect("it answers")["pools"][0].clone()
+}
+
+fn connect(node: &mut Node, disk: &str, mix: Mix, random: &mut Random) -> StandIn {
+    let socket = node.wait_for_disk(disk).expect("its socket");
+    StandIn::connect(&socket, 2, mix, BLOCKS, random).expect("the guest's disk")
+}
+
+fn work_a_while(guest: &mut StandIn, checks: u64) {
+    let enough = guest.checker.checked + checks;
+    guest.work(|guest| guest.checker.checked >= enough).expect("the promise is kept");
+}
+
+/// All of the guest's blocks are what they may be, and nothing is on its way.
+fn check(guest: &mut StandIn) {
+    guest.drain().expect("all requests end");
+    guest.read_all().expect("the promise is kept");
+}
+
+#[test]
+fn a_pool_is_made_added_and_used_by_commands() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(1);
+    let mut node = plan(home.path(), "").start().expect("a node");
+    let file = node.plan().file("p.pool");
+    make_pool(&file, "128MiB", "1MiB");
+    let again = vrio(&["pool", "create", file.to_str().expect("a plain path")]);
+    let error = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(!again.status.success() && error.contains("force it"), "{error}");
+
+    assert!(told(&node, "pool add p --devices p.pool").contains("done: add pool \"p\""));
+    told(&node, "volume add a --pool p --size 64MiB --chain meter");
+    told(&node, "disk add --volume a --socket a.sock");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    work_a_while(&mut guest, 2000);
+    check(&mut guest);
+
+    let shown = told(&node, "pool show p");
+    assert!(shown.starts_with("1 pool: all is well"), "{shown}");
+    assert!(told(&node, "pool list").contains("ok"), "{shown}");
+    assert!(told(&node, "status").contains("POOLS"));
+    let used = pool(&node)["used_bytes"].as_u64().expect("a number");
+    assert!(used > 1 << 20, "{shown}");
+
+    // In use by a volume, and the volume by a guest.
+    let (done, text) = tried(&node, "pool remove p");
+    assert!(!done && text.contains("volume \"a\""), "{text}");
+    guest.disconnect();
+    told(&node, "disk remove a --force");
+    told(&node, "volume remove a --data");
+    assert_eq!(told(&node, "volume list"), "no volumes\n");
+    told(&node, "pool remove p");
+    assert_eq!(told(&node, "pool list"), "no pools\n");
+    // It is not in use any more, and the same process can have it again.
+    told(&node, "pool add p --devices p.pool");
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn volumes_have_snapshots_go_back_and_are_cloned() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(2);
+    let plan = plan_with_pool(
+        home.path(),
+        "256MiB",
+        "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"32MiB\" }\n\
+         [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n",
+    );
+    let mut node = plan.start().expect("a node");
+    told(&node, "volume snapshot a --name empty");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    work_a_while(&mut guest, 2000);
+    check(&mut guest);
+
+    // A clone of the empty disk, beside the first guest: neither sees what the other one writes.
+    told(&node, "volume clone a@empty b --size 48MiB");
+    told(&node, "disk add --volume b --socket b.sock --queues 2");
+    let mut other = connect(&mut node, "b", mix(), &mut random);
+    other.read_all().expect("all zeroes");
+    work_a_while(&mut other, 2000);
+    work_a_while(&mut guest, 2000);
+    check(&mut other);
+    check(&mut guest);
+
+    // A clone of what the guest has written.
+    told(&node, "volume snapshot a b --name full");
+    told(&node, "volume clone a@full c");
+    told(&node, "disk add --volume c --socket c.sock --queues 2");
+    let mut third = connect(&mut node, "c", mix(), &mut random);
+    std::mem::swap(&mut third.checker, &mut guest.checker);
+    check(&mut third);
+    work_a_while(&mut third, 1000);
+    check(&mut third);
+
+    // Back to the empty disk: not while a guest uses it.
+    let (done, text) = tried(&node, "volume rollback a empty");
+    assert!(!done && text.contains("in use by"), "{text}");
+    guest.disconnect();
+    told(&node, "disk remove a --force");
+    told(&node, "volume rollback a empty");
+    told(&node, "disk add --volume a --socket a.sock --queues 2");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    guest.read_all().expect("all zeroes");
+    work_a_while(&mut guest, 1000);
+
+    let listed = told(&node, "volume snapshots");
+    assert!(["a@empty", "a@full", "b@full"].iter().all(|it| listed.contains(it)), "{listed}");
+    let of_a = told(&node, "volume snapshots a --json");
+    let of_a: Value = serde_json::from_str(&of_a).expect("JSON");
+    assert_eq!(of_a.as_array().map(Vec::len), Some(2), "{of_a}");
+    for gone in ["a@empty", "a@full", "b@full"] {
+        told(&node, &format!("volume remove {gone}"));
+    }
+    assert_eq!(told(&node, "volume snapshots"), "no snapshots\n");
+    let (done, text) = tried(&node, "volume remove a@full");
+    assert!(!done && text.contains("there is no snapshot"), "{text}");
+    for guest in [&mut guest, &mut other, &mut third] {
+        work_a_while(guest, 500);
+        check(guest);
+    }
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn wrong_commands_say_what_to_do() {
+    let home = tempfile::tempdir().expect("a directory");
+    let plan = plan_with_pool(
+        home.path(),
+        "64MiB",
+        "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"32MiB\" }\n\
+         [[volume]]\nname = \"m\"\nbackend = { memory = \"1MiB\" }\n",
+    );
+    let node = plan.start().expect("a node");
+    for (words, wanted) in [
+        ("volume add b --pool q --size 1MiB", "has no pool \"q\""),
+        ("volume add b --pool p", "write size = \"20GiB\""),
+        ("volume add b --pool p --from a@none", "has no snapshot \"a@none\""),
+        ("volume snapshot m --name s", "not a volume of a pool"),
+        ("volume snapshot a a --name s", "named twice"),
+        ("volume snapshot a --name s/t", "is no name"),
+        ("volume rollback a none", "has no snapshot \"a@none\""),
+        ("volume rollback m none", "not a volume of a pool"),
+        ("volume clone a@none b", "there is no snapshot \"a@none\""),
+        ("volume remove m --data", "has no data in a pool"),
+        ("volume remove p:77", "there is no snapshot"),
+        ("pool add q --devices q.pool", "no such file"),
+        ("pool add q --devices p.pool", "is a device of pool \"p\""),
+        ("pool remove q", "there is no pool \"q\""),
+    ] {
+        let (done, text) = tried(&node, words);
+        assert!(!done && text.contains(wanted), "vrio {words}: {text}");
+    }
+    told(&node, "volume snapshot a --name s");
+    let (done, text) = tried(&node, "volume snapshot a --name s");
+    assert!(!done && text.contains("in use"), "{text}");
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn snapshots_come_and_go_while_a_guest_works() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(3);
+    let plan = plan_with_pool(
+        home.path(),
+        "256MiB",
+        "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
+         [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n",
+    );
+    let mut node = plan.start().expect("a node");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            for round in 0..20 {
+                told(&node, &format!("volume snapshot a --name s{round}"));
+                if round >= 3 {
+                    told(&node, &format!("volume remove a@s{}", round - 3));
+                }
+            }
+            is_over.store(true, Relaxed);
+        });
+        guest.work(|_| is_over.load(Relaxed) || other.is_finished()).expect("the promise is kept");
+        other.join().expect("each snapshot is taken");
+    });
+    check(&mut guest);
+    let snapshots = pool(&node)["volumes"].as_array().map(Vec::len);
+    assert!(snapshots >= Some(4), "{}", pool(&node));
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(4);
+    let plan = plan_with_pool(
+        home.path(),
+        "96MiB",
+        "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
+         [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n",
+    );
+    let mut node = plan.start().expect("a node");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    for kill in 0..kills() {
+        work_a_while(&mut guest, 1000);
+        if kill % 3 == 1 {
+            told(&node, &format!("volume snapshot a --name s{kill}"));
+        }
+        let enough = guest.checker.checked + 100;
+        guest
+            .work(|guest| guest.checker.checked >= enough && guest.workload.outstanding() >= 4)
+            .expect("the promise is kept");
+        node = node.kill().expect("it ran").start().expect("it opens the pool again");
+        work_a_while(&mut guest, 200);
+    }
+    check(&mut guest);
+    assert_eq!(guest.reconnects(), kills());
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn a_successor_goes_on_with_the_pool() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(5);
+    let plan = plan_with_pool(
+        home.path(),
+        "96MiB",
+        "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
+         [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n",
+    );
+    let mut node = plan.start().expect("a node");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    for _ in 0..4 {
+        work_a_while(&mut guest, 500);
+        let is_over = AtomicBool::new(false);
+        node = std::thread::scope(|scope| {
+            let next = scope.spawn(|| {
+                let next = node.hand_over();
+                is_over.store(true, Relaxed);
+                next
+            });
+            guest.work(|_| is_over.load(Relaxed)).expect("the promise is kept");
+            next.join().expect("no panic").expect("it is handed over")
+        });
+    }
+    work_a_while(&mut guest, 500);
+    check(&mut guest);
+    assert_eq!(guest.reconnects(), 0);
+    told(&node, "volume snapshot a --name s");
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn guests_of_a_full_pool_wait_until_there_is_space() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(6);
+    let volume = |name: &str| {
+        format!(
+            "[[volume]]\nname = \"{name}\"\nbackend = {{ pool = \"p\", size = \"8MiB\" }}\n\
+             [[disk]]\nvolume = \"{name}\"\nsocket = \"{name}.sock\"\nqueues = 2\n"
+        )
+    };
+    let mut node = plan_with_pool(home.path(), "32MiB", &volume("a")).start().expect("a node");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    std::thread::scope(|scope| {
+        let watched = scope.spawn(|| {
+            // Each snapshot keeps what the guest had written, until there is no space.
+            let until = Instant::now() + PATIENCE;
+            let mut taken = 0;
+            while pool(&node)["state"] != "full" {
+                assert!(Instant::now() < until, "{}", pool(&node));
+                let (done, _) = tried(&node, &format!("volume snapshot a --name s{taken}"));
+                taken += u64::from(done);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            let listed = told(&node, "pool show p");
+            assert!(listed.contains("pool p is full"), "{listed}");
+            assert!(told(&node, "status").contains("pool p is full"));
+            for at in 0..taken {
+                told(&node, &format!("volume remove a@s{at}"));
+            }
+            while pool(&node)["state"] != "ok" {
+                assert!(Instant::now() < until + PATIENCE, "{}", pool(&node));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        guest.work(|_| watched.is_finished()).expect("the promise is kept");
+        watched.join().expect("it was full, and then it was not");
+    });
+    work_a_while(&mut guest, 500);
+    check(&mut guest);
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn a_pool_that_is_not_there_stops_no_other_volume() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(7);
+    let plan = plan(
+        home.path(),
+        "[[pool]]\nname = \"p\"\ndevices = [\"p.pool\"]\n\
+         [[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
+         [[volume]]\nname = \"b\"\nbackend = { memory = \"16MiB\" }\n\
+         [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n\
+         [[disk]]\nvolume = \"b\"\nsocket = \"b.sock\"\nqueues = 2\n",
+    );
+    let mut node = plan.start().expect("a node");
+    let mut guest = connect(&mut node, "b", mix(), &mut random);
+    work_a_while(&mut guest, 500);
+    check(&mut guest);
+    let shown = told(&node, "pool show p");
+    assert!(shown.contains("pool p is failed") && shown.contains("no such file"), "{shown}");
+    assert!(told(&node, "status").contains("pool p is failed"));
+    let volume = told(&node, "volume show a");
+    assert!(volume.contains("STOPPED") && volume.contains("no such file"), "{volume}");
+    let (done, text) = tried(&node, "volume snapshot a --name s");
+    assert!(!done && text.contains("no such file"), "{text}");
+    // When it is there, it can be had without a restart.
+    make_pool(&node.plan().file("p.pool"), "64MiB", "1MiB");
+    told(&node, "pool remove p --force");
+    told(&node, "node reload --yes --force");
+    let mut other = connect(&mut node, "a", mix(), &mut random);
+    work_a_while(&mut other, 500);
+    check(&mut other);
+    node.stop().expect("an orderly end");
+}
