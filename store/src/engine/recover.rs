@@ -92,6 +92,7 @@ pub(crate) fn open(
         map: PoolMap::new(superblock.uuid, options.cache_blocks),
         state_places: Vec::new(),
         reader: LogReader::new(devices),
+        wants_copy: false,
     };
     if superblock.state_bytes.get() > 0 {
         recovery.load_state(&superblock, options.cache_blocks)?;
@@ -240,6 +241,14 @@ struct Recovery<'a> {
     map: PoolMap,
     state_places: Vec<BlockPlace>,
     reader: LogReader<'a>,
+    /// The last change was damaged: its copy follows.
+    wants_copy: bool,
+}
+
+fn lost_change(sequence: u64) -> PoolOpenError {
+    PoolOpenError::Damaged(format!(
+        "both copies of the change in row {sequence} are damaged: take the pool from a backup"
+    ))
 }
 
 impl Recovery<'_> {
@@ -335,6 +344,9 @@ impl Recovery<'_> {
             let row = row.filter(|row| is_proved || (!row.is_copy && self.is_whole(row)));
             self.reader.check()?;
             let Some(row) = row else {
+                if !is_proved && self.wants_copy {
+                    return Err(lost_change(last));
+                }
                 if !is_proved {
                     return Ok(last);
                 }
@@ -376,24 +388,19 @@ impl Recovery<'_> {
         let end = u32::from(row.place.block) + 1 + u32::from(row.payload);
         self.segments.found_used(row.place.segment);
         self.segments.note_row(row.place.segment, end, row.sequence);
-        let mut change_is_applied = false;
         for (record, place) in with_places(row) {
             let mut change = None;
             if let LogRecord::Change { is_copy, .. } = record {
-                if is_copy && change_is_applied {
+                if is_copy && !self.wants_copy {
                     continue;
                 }
                 change = self.change(row, &record, place);
+                // The copy may be in the next row, if a segment ends between the two.
+                self.wants_copy = change.is_none();
                 match (&change, is_copy) {
-                    (Some(_), _) => change_is_applied = true,
+                    (Some(_), _) => {}
                     (None, false) => continue,
-                    (None, true) => {
-                        return Err(PoolOpenError::Damaged(format!(
-                            "both copies of the change in row {} are damaged: take the pool from \
-                             a backup",
-                            row.sequence
-                        )));
-                    }
+                    (None, true) => return Err(lost_change(row.sequence)),
                 }
             }
             // A damaged page of the map costs the request that needs it, as it did before.

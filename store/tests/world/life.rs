@@ -111,7 +111,7 @@ pub(crate) struct World {
     /// Those of them in which the pool was idle and not full.
     pub(crate) busy_without_reason: u64,
     /// A crash after so many answers.
-    crash_in: Option<(u64, CrashKind)>,
+    pub(crate) crash_in: Option<(u64, CrashKind)>,
     /// A crash at this request of the next opening.
     pub(crate) stop_opening_at: Option<u64>,
     /// The single blocks of a verification's reads that failed.
