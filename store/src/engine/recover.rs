@@ -2,7 +2,7 @@
 
 use super::checkpoint::{Checkpointer, SuperblockBase};
 use super::core::EngineCore;
-use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk};
+use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk, read_patiently};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;
@@ -166,8 +166,7 @@ fn read_superblock(
     for (slot, is_damaged) in (0..).zip(damaged) {
         let mut bad = 0;
         for block in superblock_blocks(slot) {
-            let read = devices.read(device, block, &mut buffer, 1);
-            let read = read.map_err(|error| PoolOpenError::Device { device, error });
+            let read = read_patiently(devices, device, block, &mut buffer);
             let superblock = read.and_then(|()| {
                 let found = Superblock::decode(&buffer.blocks()[0]);
                 found.map_err(|error| PoolOpenError::Superblock { device, error })
