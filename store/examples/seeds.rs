@@ -26,7 +26,7 @@ const FIRST_SEED: u64 = 1_000_000;
 /// Seeds between two writes of the file.
 const SEEDS_PER_WRITE: u64 = 200;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Default)]
 struct Counts {
     /// Seeds and failures, by commit.
@@ -124,5 +124,6 @@ fn main() -> std::io::Result<()> {
     });
     let (counts, ..) = state.into_inner().expect("nothing panics with it");
     println!("{}", counts.tally);
+    println!("{} blocks were written", counts.tally.of("blocks written"));
     counts.write(&path)
 }

@@ -61,6 +61,13 @@ const NUMBERS_AHEAD: usize = 1024;
 /// The pause after which a flush is marked: a guest that goes on marks it with its next row.
 const MARK_PAUSE_NS: u64 = 20_000_000;
 
+/// Free segments above the floor of guests below which a checkpoint frees even a single segment.
+const FREE_URGENT: usize = 4;
+
+/// Checkpoints for space in a row that gain none, before collection rests until guests write: the
+/// first frees collected segments, the second the pages of the map that the first has replaced.
+const FUTILE_CHECKPOINTS_MAX: u32 = 4;
+
 /// Rows that guests leave to collection and checkpoints.
 const ROWS_KEPT: usize = 16;
 
@@ -110,14 +117,18 @@ pub struct PoolEngine {
     checkpointer: Checkpointer,
     collector: Collector,
     numbers: VecDeque<u64>,
+    /// The largest write that there was no room for, until one of its size is taken.
+    refused_blocks: usize,
     removal_under_way: bool,
     is_closing: bool,
     /// The engine has told all requests of a failure.
     has_abandoned: bool,
     /// Collection found nothing to gain, and guests' rows have these many blocks since.
     rests_at: Option<u64>,
-    /// Free segments at the last checkpoint that was written for space.
-    free_before: usize,
+    /// Free segments, and blocks of guests' rows, at the last checkpoint that was for space.
+    space_before: (usize, u64),
+    /// Checkpoints for space in a row that gained none.
+    futile_checkpoints: u32,
     /// When the last flush will be marked.
     mark_at_ns: Option<u64>,
 }
@@ -147,11 +158,13 @@ impl PoolEngine {
             checkpointer,
             collector: Collector::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
+            refused_blocks: 0,
             removal_under_way: false,
             is_closing: false,
             has_abandoned: false,
             rests_at: None,
-            free_before: 0,
+            space_before: (0, 0),
+            futile_checkpoints: 0,
             mark_at_ns: None,
         };
         engine.checkpointer.want();
@@ -240,7 +253,12 @@ impl PoolEngine {
         }
         // Partial writes that are under way will need a block each.
         let has_room = self.core.has_room(blocks + self.parts.len());
-        self.core.counters.full_refusals += u64::from(!has_room);
+        if !has_room {
+            self.refused_blocks = self.refused_blocks.max(blocks);
+            self.core.counters.full_refusals += 1;
+        } else if blocks >= self.refused_blocks {
+            self.refused_blocks = 0;
+        }
         has_room
     }
 
@@ -433,13 +451,13 @@ impl PoolEngine {
             let row = if is_written { self.core.log.ordered.pop_front() } else { None };
             let Some(mut row) = row else { return };
             let sequence = row.position.sequence;
-            let places = row.places();
-            for (index, place) in places.enumerate().skip(row.applied) {
-                if !self.apply(&row.records[index], row.owners[index], place, sequence) {
-                    row.applied = index;
-                    self.core.log.ordered.push_front(row);
-                    return;
-                }
+            let missing = row.places().enumerate().skip(row.applied).find(|&(index, place)| {
+                !self.apply(&row.records[index], row.owners[index], place, sequence)
+            });
+            if let Some((index, _)) = missing {
+                row.applied = index;
+                self.core.log.ordered.push_front(row);
+                return;
             }
             self.core.applied = sequence;
             self.core.log.retire(row);
@@ -547,12 +565,27 @@ impl PoolEngine {
         if self.collector.has_victim() {
             return;
         }
-        if free <= self.free_before && self.core.log.blocks == 0 {
-            // The last checkpoint gained nothing, and nothing happened since.
-            self.rests_at = Some(rows);
-        } else if coming > 0 || self.core.log.blocks > 0 {
-            self.free_before = free;
+        // A checkpoint frees empty segments, and cleans the pages that hold collection up. It has
+        // a price, so it waits until some segments are empty, unless guests wait for them.
+        let is_urgent = free < self.core.guest_floor() + FREE_URGENT;
+        let batch = (self.core.segments.total() / 64).max(1);
+        let helps = match is_urgent {
+            true => coming > 0 || self.core.log.blocks > 0,
+            false => coming >= batch,
+        };
+        // More than ever since the guests' last row: the count goes up and down by the segments
+        // of the checkpoints themselves.
+        let (most, rows_before) = self.space_before;
+        if rows != rows_before || free > most {
+            self.futile_checkpoints = 0;
+            self.space_before = (free, rows);
+        }
+        if helps && self.futile_checkpoints < FUTILE_CHECKPOINTS_MAX {
+            self.futile_checkpoints += 1;
             self.checkpointer.want_once();
+        } else {
+            self.futile_checkpoints = 0;
+            self.rests_at = Some(rows);
         }
     }
 
@@ -636,8 +669,8 @@ impl PoolEngine {
             Some(IoPurpose::Read(part)) => {
                 self.reads.answered(&mut self.core, part, buffer, result);
             }
-            Some(IoPurpose::Load(page, segment)) => {
-                self.core.page_answered(page, segment, buffer, result);
+            Some(IoPurpose::Load(page, place, is_second)) => {
+                self.core.page_answered((page, place, is_second), buffer, result);
             }
             Some(IoPurpose::Sync) => self.core.sync_answered(result),
             Some(IoPurpose::Superblock) => {
@@ -682,6 +715,8 @@ impl PoolEngine {
                     || self.checkpointer.is_busy()
                     || self.core.syncs.is_busy()
                     || self.may_mark()
+                    // A write that was refused for want of numbers is taken soon.
+                    || self.numbers.len() < IO_BLOCKS_MAX as usize
                     || collects))
             || is_removing
             || self.reads.len() > 0
@@ -711,7 +746,7 @@ impl PoolEngine {
             data_blocks: core.map.used_pages(),
             segments: core.segments.counts(core.applied),
             segment_blocks: core.segments.segment_blocks(),
-            is_full: core.no_space || !core.has_room(1),
+            is_full: core.no_space || !core.has_room(self.refused_blocks.max(1)),
             no_space: core.no_space,
             failed: core.failed.map(|error| error.to_string()),
             checkpoint: self.checkpointer.number(),

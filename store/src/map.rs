@@ -147,8 +147,9 @@ impl PoolMap {
         self.pages.take_number()
     }
 
-    /// Makes the change of one record of a row, as a whole or not at all. `place` is that of the
-    /// record's payload, or of the row's head if it has none.
+    /// Makes the change of one record of a row. `place` is that of the record's payload, or of the
+    /// row's head if it has none. A removal may be done in part when a page is missing, and goes on
+    /// with the next call; all else is done as a whole or not at all.
     ///
     /// # Errors
     /// [`MapError::Missing`]: load pages and call again. [`MapError::Damaged`]: the record has no
@@ -282,13 +283,20 @@ impl PoolMap {
         live: &mut dyn LiveBlocks,
     ) -> Result<Applied, MapError> {
         let is_place = block <= VOLUME_BLOCKS_MAX && block.is_multiple_of(ZERO_BLOCKS_MAX);
-        let target = self.catalog.removal_of(snapshot).filter(|target| target.at < block);
-        let Some(target) = target.filter(|_| is_place) else { return Ok(Applied::Dropped) };
-        // The trees may differ more than when the record was made, and then the step ends earlier.
-        let plan = RemovalPlan::new(&mut self.pages, target, block)?;
-        self.catalog.removed(snapshot, plan.at);
-        plan.commit(&mut self.pages, live);
-        self.is_removal_idle = false;
+        let mut target = self.catalog.removal_of(snapshot).filter(|target| target.at < block);
+        if !is_place || target.is_none() {
+            return Ok(Applied::Dropped);
+        }
+        // The trees may differ more than when the record was made, and then one step is not enough.
+        // The record ends at its block in any case: a replay must come to the same place.
+        while let Some(step) = target {
+            let plan = RemovalPlan::new(&mut self.pages, step, block)?;
+            self.catalog.removed(snapshot, plan.at);
+            let is_done = plan.at >= block;
+            plan.commit(&mut self.pages, live);
+            self.is_removal_idle = false;
+            target = if is_done { None } else { self.catalog.removal_of(snapshot) };
+        }
         Ok(Applied::Done)
     }
 
@@ -424,7 +432,7 @@ impl PoolMap {
     /// A page to be written in this pass. The answer is the same until the page was copied out.
     ///
     /// # Errors
-    /// None: whatever a dirty page needs is in memory.
+    /// None: all that a dirty page needs is in memory.
     pub(crate) fn next_dirty(&mut self, pass: MapPass) -> Result<Option<MapPage>, MapError> {
         Ok(self.pages.cache.next_dirty(pass))
     }

@@ -6,7 +6,7 @@ mod world;
 
 use world::disk::CrashKind;
 use world::plan::{Plan, PlannedStop, StopAt};
-use world::run;
+use world::{Tally, run};
 
 /// Pools, when nothing else is said.
 const POOLS: u64 = 2;
@@ -16,7 +16,7 @@ const STOPS_MAX: u64 = 5_000;
 
 /// A small pool with many checkpoints.
 fn plan(seed: u64) -> Plan {
-    let mut plan = Plan { lives: 2, rounds: 60, depth: 8, volumes: 5, ..Plan::of_seed(seed) };
+    let mut plan = Plan { lives: 2, rounds: 100, depth: 8, volumes: 5, ..Plan::of_seed(seed) };
     plan.options.log_blocks_max = 60;
     plan.layout.segment_blocks = 16;
     plan.faults = world::plan::DiskFaults::NONE;
@@ -25,11 +25,15 @@ fn plan(seed: u64) -> Plan {
 
 /// All crashes of a kind, until one is behind the end of the life or opening.
 fn stop_at_each(seed: u64, kind: CrashKind, at: fn(u64) -> StopAt, event: &str) {
+    let mut total = Tally::default();
     for moment in 1..STOPS_MAX {
         let stop = PlannedStop { at: at(moment), kind };
         match run(&Plan { stop: Some(stop), ..plan(seed) }) {
-            Ok(tally) if tally.of(event) == 0 => return,
-            Ok(_) => {}
+            Ok(tally) if tally.of(event) == 0 => {
+                println!("pool {seed}, {kind:?}, {} stops: {total}", moment - 1);
+                return;
+            }
+            Ok(tally) => total.merge(&tally),
             Err(failure) => panic!("pool {seed}, {stop:?}: {failure}"),
         }
     }

@@ -12,7 +12,7 @@ use crate::api::{
     DeviceIo, DeviceOp, PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId,
 };
 use crate::block::BlockBuffer;
-use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition, SegmentId};
+use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition};
 use crate::map::{MapError, MapPage, PoolMap};
 
 /// Writes of a row that fail before the pool stops taking changes. A device that fails once may
@@ -47,8 +47,8 @@ pub(crate) enum IoPurpose {
     MapRow(Box<Row>),
     /// A part of a read.
     Read(ReadPart),
-    /// A page of the map.
-    Load(MapPage, SegmentId),
+    /// A page of the map, with its place; whether it is the second read.
+    Load(MapPage, BlockPlace, bool),
     /// A device's part of a round.
     Sync,
     /// A superblock.
@@ -337,25 +337,27 @@ impl EngineCore {
             self.loads += 1;
             self.segments.pin(place.segment);
             let buffer = self.buffer(1);
-            self.submit_read(place, buffer, 1, IoPurpose::Load(page, place.segment));
+            self.submit_read(place, buffer, 1, IoPurpose::Load(page, place, false));
         }
     }
 
     /// The answer for a page of the map.
     pub(crate) fn page_answered(
         &mut self,
-        page: MapPage,
-        segment: SegmentId,
+        (page, place, is_second): (MapPage, BlockPlace, bool),
         buffer: Option<BlockBuffer>,
         result: Result<(), PoolDeviceError>,
     ) {
-        self.loads -= 1;
-        self.segments.unpin(segment);
-        let content = buffer.as_ref().filter(|_| result.is_ok());
-        self.map.loaded(page, content.map(|buffer| &buffer.blocks()[0]));
-        if let Some(buffer) = buffer {
-            self.recycle(buffer);
+        let buffer = buffer.expect("a read's buffer comes back");
+        if result.is_err() && !is_second {
+            // A page that cannot be read is damaged from here on: the device is asked once more.
+            self.submit_read(place, buffer, 1, IoPurpose::Load(page, place, true));
+            return;
         }
+        self.loads -= 1;
+        self.segments.unpin(place.segment);
+        self.map.loaded(page, result.is_ok().then(|| &buffer.blocks()[0]));
+        self.recycle(buffer);
     }
 
     /// Begins a round of syncs if one is wanted.

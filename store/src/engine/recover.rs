@@ -140,8 +140,10 @@ fn read_superblocks(
             let mut own = newest;
             own.device = device;
             own.encode(&mut buffer.blocks_mut()[0]);
+            // One after the other, as a checkpoint writes them: a power cut damages one at most.
             for block in superblock_blocks(newest.checkpoint.get()) {
                 devices.write(device, block, &buffer, 1).map_err(failed)?;
+                devices.sync(device).map_err(failed)?;
             }
         }
         // A checkpoint that was read may be in a volatile cache, and segments that it frees will

@@ -74,11 +74,11 @@ pub(crate) struct Row {
 
 impl Row {
     /// The place of each record's payload; of the head for a record that has none.
-    pub(crate) fn places(&self) -> impl Iterator<Item = BlockPlace> + use<> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = BlockPlace> + '_ {
         let head = self.position.place;
         let mut block = head.block;
-        let payloads: Vec<bool> = self.records.iter().map(LogRecord::has_payload).collect();
-        payloads.into_iter().map(move |has_payload| {
+        self.records.iter().map(move |record| {
+            let has_payload = record.has_payload();
             block += u16::from(has_payload);
             if has_payload { BlockPlace { block, ..head } } else { head }
         })

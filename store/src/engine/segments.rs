@@ -231,7 +231,7 @@ impl SegmentTable {
     }
 
     /// The table as a checkpoint after the row `applied` has it: segments that it frees are free
-    /// in it, and blocks of the states of checkpoints, the last of which are at `state`, are not counted.
+    /// in it, and blocks of the last state, which are at `state`, are not counted.
     pub(crate) fn records(&self, applied: u64, state: &[BlockPlace]) -> Vec<SegmentRecord> {
         let mut first = vec![0; self.devices.len()];
         for device in 1..first.len() {

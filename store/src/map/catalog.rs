@@ -5,9 +5,9 @@
 //!     └──────── volume 5 (a clone of 1)
 //! ```
 //!
-//! A version owns the entries that were born after its parent's generation. The trees that are freed
-//! in the background are versions of the kind `Removing`, which no request reaches: a removed snapshot, a removed
-//! volume, and the old tree of a volume that was cleared, rolled back or made smaller.
+//! A version owns the entries that were born after its parent's generation. The trees that are
+//! freed in the background are versions of the kind `Removing`, which no request reaches: a removed
+//! snapshot or volume, and the old tree of a volume that was cleared, rolled back or made smaller.
 
 mod changes;
 mod state;
@@ -195,7 +195,7 @@ impl PoolCatalog {
         TreeOwner { floor: self.floor(volume.parent), removed }
     }
 
-    /// The generation of a parent: what was born later is the child's.
+    /// The generation of a parent: entries that were born later are the child's.
     fn floor(&self, parent: Option<u32>) -> u64 {
         parent.map_or(0, |parent| self.versions[&parent].generation)
     }

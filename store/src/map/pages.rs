@@ -16,6 +16,10 @@ use crate::format::{PageEntry, TableKind};
 /// Damaged pages that are remembered; of more, the oldest are read once more.
 const DAMAGED_MAX: usize = 4096;
 
+/// A search for a free number gives up after so many blocks that are damaged or full, and goes on
+/// from there the next time.
+const DAMAGED_TRIES_MAX: usize = 4096;
+
 /// The place of a node that was never written. No checkpoint has it.
 const UNWRITTEN: u64 = 1 << 61;
 
@@ -244,6 +248,9 @@ impl MapPages {
             return Err(MapError::Damaged);
         }
         while !self.table(kind).reaches(number) {
+            if !self.table(kind).can_grow() {
+                return Err(MapError::Damaged);
+            }
             self.grow(kind);
         }
         self.need_entry(kind, number)
@@ -271,15 +278,19 @@ impl MapPages {
             }
             let ready = self.table(kind).ready();
             let next: Vec<u64> = ready[ready.len() - count..].to_vec();
-            let mut answer = Ok(());
+            let (mut answer, mut is_damaged) = (Ok(()), false);
             for number in next {
                 match self.need_number(kind, number) {
-                    Err(MapError::Damaged) => self.table_mut(kind).lose_ready(number),
+                    Err(MapError::Damaged) => {
+                        self.table_mut(kind).lose_ready(number);
+                        is_damaged = true;
+                    }
                     result => answer = answer.and(result),
                 }
             }
             answer?;
-            if self.table(kind).ready().len() >= count {
+            // In place of a damaged number another one comes up, which must be ensured as well.
+            if !is_damaged {
                 return Ok(());
             }
         }
@@ -309,8 +320,8 @@ impl MapPages {
 
     /// Makes the free numbers of one block ready.
     fn find_free(&mut self, kind: TableKind) -> Result<(), MapError> {
-        loop {
-            let index = self.table_mut(kind).pick();
+        for _ in 0..DAMAGED_TRIES_MAX {
+            let index = self.table_mut(kind).pick().ok_or(MapError::Damaged)?;
             let numbers = self.table(kind).numbers_of(index);
             match self.look_up(kind, numbers.start) {
                 Err(MapError::Missing) => return Err(MapError::Missing),
@@ -336,6 +347,7 @@ impl MapPages {
                 return Ok(());
             }
         }
+        Err(MapError::Damaged)
     }
 
     fn want(&mut self, page: MapPage) {

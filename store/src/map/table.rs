@@ -24,6 +24,10 @@ const RECENT_MAX: usize = 64;
 /// then such a block has about 20 of them when it is read.
 const SPARE_SHARE: u64 = 8;
 
+/// A table does not grow further than to twice its used numbers and these: it goes on growing only
+/// while all blocks that it has are damaged.
+const DAMAGED_BLOCKS_MAX: u64 = 1 << 20;
+
 /// A record's number is at most so many blocks behind the known ones: more writes are never under
 /// way, and a senseless number does not take memory.
 const AHEAD_BLOCKS_MAX: u64 = 8192;
@@ -150,10 +154,14 @@ impl PageTable {
         number / self.fanout < self.blocks_max(0)
     }
 
+    pub(super) fn can_grow(&self) -> bool {
+        self.levels < LEVELS_MAX
+    }
+
     /// One level more: the new root, which will have the entry of the old one.
     pub(super) fn grow(&mut self) -> PageEntry {
         self.levels += 1;
-        assert!(self.levels <= LEVELS_MAX, "{LEVELS_MAX} levels have all numbers");
+        assert!(self.levels <= LEVELS_MAX, "{LEVELS_MAX} levels are checked");
         std::mem::replace(&mut self.root, PageEntry::FREE)
     }
 
@@ -220,19 +228,23 @@ impl PageTable {
     }
 
     /// The block in which free numbers are looked for next. It stays the same until it is
-    /// exhausted, or `freed` names another.
-    pub(super) fn pick(&mut self) -> u64 {
+    /// exhausted, or `freed` names another. `None` if so many blocks are damaged that the table
+    /// must not grow.
+    pub(super) fn pick(&mut self) -> Option<u64> {
         if let Some(&block) = self.recent.back() {
-            return block;
+            return Some(block);
         }
         let wanted = self.used / self.fanout;
+        if self.set_bits == 0 && self.blocks >= 2 * wanted + DAMAGED_BLOCKS_MAX {
+            return None;
+        }
         let block = if self.set_bits == 0 || self.blocks < wanted + wanted / SPARE_SHARE {
             self.extend()
         } else {
             self.next_bit()
         };
         self.recent.push_back(block);
-        block
+        Some(block)
     }
 
     fn next_bit(&mut self) -> u64 {

@@ -1,4 +1,7 @@
 //! Tests of the map without an engine: a medium in memory, and a model of plain trees.
 
+mod catalog;
+mod damage;
+mod family;
 mod medium;
 mod model;

@@ -65,6 +65,8 @@ pub(super) struct TreeEdit {
     clear: [Range<usize>; LEVELS],
     /// The new word of the block itself.
     set: Option<TreeWord>,
+    /// A damaged node stays as it is, and so does all below it.
+    leaves_damaged: bool,
 }
 
 const NO_WORDS: Range<usize> = 0..0;
@@ -72,7 +74,7 @@ const NO_WORDS: Range<usize> = 0..0;
 impl TreeEdit {
     /// The block has another page.
     pub(super) fn write(block: u64, word: TreeWord) -> Self {
-        Self { block, clear: [NO_WORDS; LEVELS], set: Some(word) }
+        Self { block, clear: [NO_WORDS; LEVELS], set: Some(word), leaves_damaged: false }
     }
 
     /// Blocks of one leaf become holes.
@@ -80,14 +82,14 @@ impl TreeEdit {
         let mut clear = [NO_WORDS; LEVELS];
         let from = digit(block, 0);
         clear[0] = from..from + blocks as usize;
-        Self { block, clear, set: None }
+        Self { block, clear, set: None, leaves_damaged: false }
     }
 
-    /// All blocks from this one on become holes.
+    /// All blocks from this one on become holes, as part of a change that must not fail.
     pub(super) fn cut(block: u64) -> Self {
         let clear =
             std::array::from_fn(|level| digit(block, level) + usize::from(level > 0)..NODE_WORDS);
-        Self { block, clear, set: None }
+        Self { block, clear, set: None, leaves_damaged: true }
     }
 }
 
@@ -135,9 +137,17 @@ impl TreePlan {
             if word.is_hole() {
                 break;
             }
+            let below = match pages.word(word, digit(plan.edit.block, level)) {
+                Err(MapError::Damaged) if plan.edit.leaves_damaged => break,
+                below => below?,
+            };
+            // A tree that comes back to a node of its own is no tree that a map has written.
+            if plan.words.iter().any(|above| above.number() == word.number()) {
+                return Err(MapError::Damaged);
+            }
             plan.words[level] = word;
             plan.is_owned[level] = owner.owns(word.birth(), node_end(plan.edit.block, level));
-            word = pages.word(word, digit(plan.edit.block, level))?;
+            word = below;
         }
         plan.set_steps(pages);
         plan.set_freed(pages, owner);

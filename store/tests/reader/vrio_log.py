@@ -20,23 +20,25 @@ class PoolError(Exception):
 
 
 def crc_table():
-    table = []
+    """CRC-64/NVME of two bytes at once."""
+    bytewise = []
     for byte in range(256):
         for _ in range(8):
             byte = byte >> 1 ^ (0x9A6C9329AC4BC9B5 if byte & 1 else 0)
-        table.append(byte)
-    return table
+        bytewise.append(byte)
+    low = [crc >> 8 ^ bytewise[crc & 0xFF] for crc in bytewise]
+    return [low[byte] ^ high for high in bytewise for byte in range(256)]
 
 
 CRC_TABLE = crc_table()
 
 
 def crc64(*parts):
-    """CRC-64/NVME."""
+    """CRC-64/NVME of parts that have an even number of bytes each."""
     crc, table = 0xFFFFFFFFFFFFFFFF, CRC_TABLE
     for part in parts:
-        for byte in part:
-            crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+        for word in struct.unpack(f"<{len(part) // 2}H", part):
+            crc = table[(crc ^ word) & 0xFFFF] ^ crc >> 16
     return crc ^ 0xFFFFFFFFFFFFFFFF
 
 
@@ -108,8 +110,9 @@ class Head:
 class Row:
     """A row that the log may have: its records, and where their payload is."""
 
-    def __init__(self, sequence, segment, block, records):
+    def __init__(self, sequence, segment, block, records, is_copy=False):
         self.sequence, self.segment, self.block, self.records = sequence, segment, block, records
+        self.is_copy = is_copy
 
     def payload(self):
         """Each record with the place of its payload, or of the head if it has none."""
@@ -213,7 +216,7 @@ class Log:
                 if head is None:
                     return
                 place = (lost >> 16 & NO_SEGMENT, lost & 0xFFFF)
-                self.add(Row(head.previous_sequence, *place, head.previous_records))
+                self.add(Row(head.previous_sequence, *place, head.previous_records, True))
             self.add(Row(head.sequence, head.segment, head.block, head.records))
             self.durable = max(self.durable, head.durable)
             last = head.sequence
@@ -237,7 +240,7 @@ class Log:
         self.found[row.sequence] = row
 
     def rows(self):
-        """The rows of the log. Behind the durable mark, the first that is not whole ends it."""
+        """The rows of the log. Above the durable mark, the first that is not whole ends it."""
         sequence = self.devices.superblock.sequence + 1
         while True:
             row = self.found.get(sequence)
@@ -249,6 +252,8 @@ class Log:
             sequence += 1
 
     def is_whole(self, row):
+        if row.is_copy:
+            return False
         try:
             for record, place in row.payload():
                 if record.has_payload():

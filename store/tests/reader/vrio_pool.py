@@ -56,13 +56,20 @@ class Pool:
         self.devices = Devices(paths)
         self.cache = {}
         self.changed = {}  # page entries that the log has changed
-        state = json.loads(self.state()) if self.devices.superblock.state_bytes else EMPTY
-        self.tables = state["tables"]
-        self.next_id = state["catalog"]["next_id"]
-        self.versions = {fields["id"]: Version(fields) for fields in state["catalog"]["versions"]}
+        self.tables, self.next_id, self.versions = [], 0, {}
+        if self.devices.superblock.state_bytes:
+            state = json.loads(self.state())
+            self.tables = [state["data"], state["nodes"]]
+            self.next_id = state["catalog"]["next_id"]
+            versions = state["catalog"]["versions"]
+            self.versions = {fields["id"]: Version(fields) for fields in versions}
         for row in Log(self.devices).rows():
+            change = None
             for record, place in row.payload():
-                self.apply(record, place, row.sequence)
+                if record.kind == CHANGE_KIND:
+                    change = self.apply_change(record, place, row.sequence, change)
+                else:
+                    self.apply(record, place, row.sequence)
 
     def state(self):
         """The JSON of the checkpoint's state: of each block, the copy that is whole."""
@@ -109,6 +116,8 @@ class Pool:
         return Entry(*struct.unpack_from("<QQQ", block, 24 * (index % ENTRIES)))
 
     def table_block(self, table, level, index):
+        if not self.tables:
+            return None
         levels, root = self.tables[table]["levels"], self.tables[table]["root"]
         if level >= levels or level == levels - 1 and index > 0:
             return None
@@ -156,10 +165,20 @@ class Pool:
             self.changed[record.number] = Entry(place, record.crc, sequence)
         elif record.kind == LOST_KIND and self.entry(0, record.number).place == record.place:
             self.changed[record.number] = Entry(LOST, 0, 0)
-        elif record.kind == CHANGE_KIND:
+
+    def apply_change(self, record, place, sequence, done):
+        """A change and its copy: the first that is whole counts."""
+        if done:
+            return done
+        try:
             data = self.devices.page(Entry(place, record.crc, sequence), CHANGE, 0)
-            ((name, fields),) = json.loads(data[:record.blocks]).items()
-            getattr(self, "change_" + name)(**fields)
+        except PoolError:
+            if record.flag:
+                raise
+            return None
+        ((name, fields),) = json.loads(data[:record.blocks]).items()
+        getattr(self, "change_" + name)(**fields)
+        return name
 
     def take_id(self):
         self.next_id += 1

@@ -101,7 +101,10 @@ impl Model {
             }
             PoolChange::Clear { volume } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
-                self.known(*volume).whole = None;
+                let parent = self.visible_ancestor(*volume);
+                let volume = self.known(*volume);
+                (volume.whole, volume.parent) = (None, parent);
+                self.drop_hidden();
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
@@ -160,13 +163,18 @@ impl Model {
                 self.note_in(stamp);
             } else if let PoolChange::Clear { volume } = change {
                 // Only the blocks can tell.
-                self.known(volume).parent = find(volume, list)?.parent;
-                self.drop_hidden();
-            } else if let PoolChange::Rollback { volume, .. } = change {
+                self.is_vague |= self.volumes[&volume].parent != self.visible_ancestor(volume);
+            } else if let PoolChange::Rollback { volume, snapshot } = change {
                 let entry = find(volume, list)?;
+                let (before, parent) = (self.visible_ancestor(volume), entry.parent);
                 let known = self.known(volume);
-                (known.parent, known.blocks) = (entry.parent, entry.blocks);
-                self.drop_hidden();
+                known.blocks = entry.blocks;
+                if before != parent {
+                    known.parent = Some(snapshot);
+                    self.drop_hidden();
+                } else {
+                    self.is_vague |= parent == Some(snapshot) && known.parent != parent;
+                }
             } else {
                 self.forget(stamp, &change);
             }

@@ -60,13 +60,13 @@ impl Content {
     /// Zeroes.
     pub(crate) const ZERO: Self = Self(None);
 
-    /// What a write of the whole block leaves.
+    /// The content after a write of the whole block.
     pub(crate) fn whole(stamp: u64, block: u64) -> Self {
         let layer = Layer { from: 0, to: BLOCK_BYTES, key: key(stamp, block) };
         Self(Some(Rc::new(Written { page: stamp, layers: vec![layer] })))
     }
 
-    /// What a write of the bytes `from..to` leaves of this content.
+    /// This content after a write of the bytes `from..to`.
     pub(crate) fn with_part(&self, stamp: u64, block: u64, from: usize, to: usize) -> Self {
         let layer = Layer { from, to, key: key(stamp, block) };
         let mut layers = self.0.as_ref().map_or(Vec::new(), |written| written.layers.clone());

@@ -266,8 +266,10 @@ impl SimDisk {
         if !random.hits(self.faults.rot_ppm) {
             return;
         }
-        let block = random.below(self.blocks());
-        let Some(content) = &self.durable[block as usize] else { return };
+        // A block that was never written cannot rot: there are some tries to find another.
+        let tries: Vec<u64> = (0..8).map(|_| random.below(self.blocks())).collect();
+        let written = |block: &u64| self.durable[*block as usize].as_ref().map(|c| (*block, c));
+        let Some((block, content)) = tries.iter().find_map(written) else { return };
         // A block that is still in the cache is not at rest.
         let is_at_rest =
             self.visible[block as usize].as_ref().is_some_and(|v| Rc::ptr_eq(v, content));
@@ -317,7 +319,7 @@ impl SimDisk {
             }
         }
         if kind == CrashKind::PowerCut {
-            // What the medium has after the cut is all that it has.
+            // After the cut the disk has the medium's content alone.
             self.durable.clone_from(&self.visible);
             self.unsynced_from += self.unsynced.len() as u64;
             self.unsynced.clear();

@@ -21,15 +21,21 @@ const REQUEST_ROUNDS_MAX: u64 = 4_000;
 /// The rounds in which a pool without requests must come to rest.
 const REST_ROUNDS_MAX: u64 = 20_000;
 
-/// Requests to devices that one round may hand out.
+/// Writes in a row that an idle pool may refuse without being full.
+const BUSY_ROUNDS_MAX: u64 = 200;
+
+/// Requests to devices that a round may hand out.
 const ROUND_IOS_MAX: usize = 4_096;
+
+/// Segments whose blocks a pool at rest may miss of what it says that it has.
+const SLACK_SEGMENTS: u64 = 2;
 
 /// Lines of history that a failure shows.
 const HISTORY_LINES: usize = 400;
 
 /// A request under way.
 pub(crate) struct Request {
-    /// What it is about.
+    /// Its subject.
     pub(crate) ask: Ask,
     /// When it was admitted, by the model's clock.
     pub(crate) stamp: u64,
@@ -37,7 +43,7 @@ pub(crate) struct Request {
     pub(crate) since: u64,
 }
 
-/// What a user asked for.
+/// A user's request.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     /// A write, a part of a block, or zeroes.
@@ -102,6 +108,8 @@ pub(crate) struct World {
     pub(crate) mood: Mood,
     /// Rounds in a row in which the engine took no write.
     pub(crate) busy_rounds: u64,
+    /// Those of them in which the pool was idle and not full.
+    pub(crate) busy_without_reason: u64,
     /// A crash after so many answers.
     crash_in: Option<(u64, CrashKind)>,
     /// A crash at this request of the next opening.
@@ -129,6 +137,7 @@ impl World {
             now_ns: 1_000_000,
             mood: Mood::Mixed,
             busy_rounds: 0,
+            busy_without_reason: 0,
             crash_in: None,
             stop_opening_at: None,
             damaged: Vec::new(),
@@ -184,9 +193,7 @@ impl World {
                 self.crash_engine();
                 continue;
             }
-            if self.failed() {
-                self.crash_engine();
-            } else if self.close()? == Turn::Crashed {
+            if self.failed() || self.close()? == Turn::Crashed {
                 self.crash_engine();
             }
         }
@@ -441,7 +448,7 @@ impl World {
             }
         }
         let Some(oldest) = self.requests.values().min_by_key(|request| request.since) else {
-            return Ok(());
+            return self.check_busy();
         };
         if self.round - oldest.since <= REQUEST_ROUNDS_MAX {
             return Ok(());
@@ -449,6 +456,15 @@ impl World {
         let status = self.engine.as_ref().expect("a turn has an engine").status();
         let text = format!("#{} {:?} does not end: {status:?}", oldest.stamp, oldest.ask);
         Err(Failure::new("a request hangs", text))
+    }
+
+    /// A pool without requests that takes no writes says that it is full.
+    fn check_busy(&self) -> Result<(), Failure> {
+        if self.busy_without_reason <= BUSY_ROUNDS_MAX {
+            return Ok(());
+        }
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        Err(Failure::new("busy without a reason", format!("{status:?}")))
     }
 
     /// No requests, until the engine has nothing left to do.
@@ -473,8 +489,23 @@ impl World {
         Err(Failure::new("no rest", text))
     }
 
-    /// What a pool at rest must have.
+    /// A pool at rest that has room takes a write.
+    fn check_room(&mut self) -> Result<(), Failure> {
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        let slack = SLACK_SEGMENTS * u64::from(status.segment_blocks);
+        let has_room = status.used_blocks + slack < status.size_blocks && status.failed.is_none();
+        let volume = self.model.volumes.iter().find(|(_, volume)| !volume.is_snapshot);
+        let Some((&volume, _)) = volume.filter(|_| has_room) else { return Ok(()) };
+        if self.write(volume, 0, 1) {
+            self.tally.add("writes at rest", 1);
+            return Ok(());
+        }
+        Err(Failure::new("full without a reason", format!("{status:?}")))
+    }
+
+    /// Holds a pool at rest to its promises.
     fn check_rest(&mut self) -> Result<(), Failure> {
+        self.check_room()?;
         let engine = self.engine.as_ref().expect("a turn has an engine");
         self.model.check_list(&engine.volumes())?;
         let used = engine.status().data_blocks;

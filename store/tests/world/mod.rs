@@ -23,7 +23,7 @@ use plan::Plan;
 pub(crate) struct Failure {
     /// The kind, for counting.
     pub(crate) kind: String,
-    /// What happened.
+    /// The event.
     pub(crate) text: String,
     /// The end of the run's history.
     pub(crate) history: Vec<String>,

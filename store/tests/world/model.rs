@@ -1,5 +1,5 @@
-//! What a pool must hold: for each block of each volume and snapshot, the versions that it may
-//! have.
+//! The content that a pool must hold: for each block of each volume and snapshot, the versions
+//! that it may have.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -88,9 +88,9 @@ pub(crate) struct Model {
     pub(crate) volumes: BTreeMap<VolumeId, ModelVolume>,
     /// Counts admissions and completions.
     clock: u64,
-    /// What was completed before this is durable.
+    /// Requests that were completed before this are durable.
     barrier: u64,
-    /// Reads and snapshots under way: what they may see must be kept.
+    /// Reads and snapshots under way: the versions that they may see must be kept.
     watchers: BTreeSet<u64>,
     /// The cuts of groups of snapshots.
     groups: Vec<Cut>,
@@ -102,10 +102,12 @@ pub(crate) struct Model {
     crashed_at: u64,
     /// The cut that the verification finds.
     found: Cut,
-    /// What was completed before is there for sure after the crash.
+    /// Requests that were completed before are there for sure after the crash.
     kept: u64,
-    /// What the verification saw, by volume and block.
+    /// The content that the verification saw, by volume and block.
     verified: BTreeMap<(VolumeId, u64), (usize, usize)>,
+    /// Whether a volume's parent is one of two, and hidden ones hold one or the other.
+    pub(crate) is_vague: bool,
     /// Nothing is forgotten: the medium may bring anything back.
     keeps_all: bool,
 }
@@ -125,6 +127,7 @@ impl Model {
             found: Cut::behind(0),
             kept: 0,
             verified: BTreeMap::new(),
+            is_vague: false,
             keeps_all,
         }
     }
@@ -145,7 +148,7 @@ impl Model {
         self.watchers.remove(&stamp);
     }
 
-    /// What was completed before `stamp` is durable.
+    /// Requests that were completed before `stamp` are durable.
     pub(crate) fn durable(&mut self, stamp: u64) {
         self.barrier = self.barrier.max(stamp);
     }
@@ -264,6 +267,15 @@ impl Model {
         self.volumes.get_mut(&id).expect("it was there above").whole = Some(stamp);
     }
 
+    /// The parent of a volume or, if that is hidden, the next one.
+    pub(crate) fn visible_ancestor(&self, volume: VolumeId) -> Option<VolumeId> {
+        let mut at = self.volumes[&volume].parent;
+        while let Some(parent) = at.and_then(|id| self.volumes.get(&id)).filter(|v| v.is_hidden) {
+            at = parent.parent;
+        }
+        at
+    }
+
     /// Whether a volume's line leads back to the snapshot.
     pub(crate) fn descends(&self, volume: VolumeId, snapshot: VolumeId) -> bool {
         let mut at = Some(volume);
@@ -294,6 +306,9 @@ impl Model {
 
     /// The blocks that the pool must hold when it is at rest; `None` if that is not known.
     pub(crate) fn used_blocks(&self) -> Option<u64> {
+        if self.is_vague {
+            return None;
+        }
         let mut pages = HashSet::new();
         for volume in self.volumes.values() {
             for (&block, versions) in &volume.history {
@@ -395,6 +410,18 @@ impl Model {
         }
         self.check_whole_changes()?;
         self.check_snapshots_are_older()?;
+        let kept = self.kept;
+        for (&id, volume) in self.volumes.iter_mut().filter(|(_, volume)| !volume.is_snapshot) {
+            let verified = &self.verified;
+            let unread = volume.history.iter_mut();
+            for (_, versions) in unread.filter(|(block, _)| !verified.contains_key(&(id, **block)))
+            {
+                // A block that could not be read has any of these from here on.
+                versions.drain(..floor(versions, kept));
+                versions.iter_mut().skip(1).for_each(|version| version.completed = UNDER_WAY);
+                versions[0].completed = 0;
+            }
+        }
         for ((id, block), (earliest, latest)) in std::mem::take(&mut self.verified) {
             let Some(volume) = self.volumes.get_mut(&id) else { continue };
             let versions = volume.versions(block);
@@ -447,7 +474,8 @@ impl Model {
             let newer = &self.volumes[&of].versions(block)[latest];
             if newer.admitted < older.admitted {
                 let text = format!(
-                    "{id:?} of {of:?}, block {block}: the snapshot has {older:?}, its volume {newer:?}"
+                    "{id:?} of {of:?}, block {block}: the snapshot has {older:?}, its volume \
+                     {newer:?}"
                 );
                 return Err(Failure::new("a snapshot is newer than its volume", text));
             }

@@ -1,4 +1,4 @@
-//! What a seed decides about its run.
+//! The run that a seed decides.
 
 use random::Random;
 use store::format::DEVICE_HEADER_BLOCKS;
@@ -109,7 +109,7 @@ impl Plan {
             rounds: random.between(100, 500),
             depth: [1, 4, 12, 32][random.below(4) as usize],
             volumes: random.between(2, 14) as usize,
-            stop: None,
+            stop: stop(&mut random),
             keeps_history: false,
         }
     }
@@ -134,6 +134,19 @@ fn uuid(random: &mut Random) -> [u8; 16] {
     uuid[..8].copy_from_slice(&random.draw().to_le_bytes());
     uuid[8..].copy_from_slice(&random.draw().to_le_bytes());
     uuid
+}
+
+/// Some runs have one crash, which may be early.
+fn stop(random: &mut Random) -> Option<PlannedStop> {
+    if !random.one_in(10) {
+        return None;
+    }
+    let kind = if random.one_in(2) { CrashKind::Kill } else { CrashKind::PowerCut };
+    let at = match random.one_in(2) {
+        true => StopAt::Answer(random.between(1, 300)),
+        false => StopAt::Opening(random.between(1, 100)),
+    };
+    Some(PlannedStop { at, kind })
 }
 
 fn faults(random: &mut Random) -> DiskFaults {

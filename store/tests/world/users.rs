@@ -1,4 +1,4 @@
-//! Users: what they ask the pool for.
+//! Users and their requests.
 
 use random::Random;
 use store::{Admission, PoolChange, RequestTag, VolumeId};
@@ -172,9 +172,11 @@ impl World {
         if is_taken {
             let range = block..block + blocks;
             self.model.admit(stamp, volume, range, |block, _| Content::whole(stamp, block));
-            self.busy_rounds = 0;
+            (self.busy_rounds, self.busy_without_reason) = (0, 0);
         } else {
             self.busy_rounds += 1;
+            let is_full = self.engine.as_ref().is_some_and(|engine| engine.status().is_full);
+            self.busy_without_reason += u64::from(self.requests.is_empty() && !is_full);
         }
         is_taken
     }
@@ -262,7 +264,7 @@ impl World {
         let model = &self.model;
         let is_free = subjects(&change).iter().all(|id| {
             let volume = &model.volumes[id];
-            !volume.is_changing && !(needs_quiet(&change) && volume.requests > 0)
+            !(volume.is_changing || needs_quiet(&change) && volume.requests > 0)
         });
         if !is_free || self.changes_under_way() >= CHANGES_MAX {
             return false;

@@ -19,7 +19,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// What a block has before it is written.
+    /// The content of a block before it is written.
     pub(crate) const FIRST: Self = Self { admitted: 0, completed: 0, content: Content::ZERO };
 }
 

@@ -1,4 +1,4 @@
-//! Changes of the catalog: each takes constant time, whatever the size of a volume.
+//! Changes of the catalog: each takes constant time, at any size of a volume.
 
 use std::collections::BTreeSet;
 

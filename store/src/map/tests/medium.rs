@@ -9,7 +9,8 @@ use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, SegmentId, TableKind};
 use crate::map::page::{NODE_WORDS, TreeWord, node_word};
 use crate::map::{
-    Applied, LiveBlocks, Located, MapError, MapPage, MapPass, MapState, PoolMap, WriteToken,
+    Applied, LiveBlocks, Located, MapError, MapPage, MapPass, MapState, PoolMap, VOLUME_BLOCKS_MAX,
+    WriteToken,
 };
 
 /// Places that are referred to. Each is there once.
@@ -58,8 +59,10 @@ pub(super) struct Medium {
     pages: BTreeMap<u64, Block>,
     /// Places whose pages are damaged.
     pub(super) damaged: BTreeSet<u64>,
-    /// Loads of pages.
+    /// Loads of pages that were begun.
     pub(super) loads: u64,
+    /// Those that are under way.
+    loading: Vec<(MapPage, u64)>,
     places: u64,
     sequence: u64,
     kept: Kept,
@@ -83,6 +86,7 @@ impl Medium {
             pages: BTreeMap::new(),
             damaged: BTreeSet::new(),
             loads: 0,
+            loading: Vec::new(),
             places: 0,
             sequence: 0,
             kept: Kept { state, live: Live::default(), log: Vec::new() },
@@ -106,17 +110,28 @@ impl Medium {
                 Err(MapError::Missing) => {}
                 result => return result,
             }
-            let mut loaded = 0;
             while let Some((page, entry)) = self.map.next_load() {
                 let place = entry.place().expect("a page to load has a place").word();
-                let content = self.pages.get(&place).filter(|_| !self.damaged.contains(&place));
-                self.map.loaded(page, content);
-                loaded += 1;
+                self.loading.push((page, place));
                 self.loads += 1;
             }
-            assert!(loaded > 0, "a page is missing, and none is wanted");
+            assert!(!self.loading.is_empty(), "a page is missing, and none is wanted");
+            for _ in 0..self.random.between(1, self.loading.len() as u64) {
+                self.answer_load();
+            }
         }
         panic!("an operation never has all its pages");
+    }
+
+    /// Some load is done; those that began earlier may be under way still.
+    pub(super) fn answer_load(&mut self) {
+        if self.loading.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.loading.len() as u64) as usize;
+        let (page, place) = self.loading.swap_remove(at);
+        let content = self.pages.get(&place).filter(|_| !self.damaged.contains(&place));
+        self.map.loaded(page, content);
     }
 
     pub(super) fn apply(
@@ -160,9 +175,13 @@ impl Medium {
         self.apply(record, None)
     }
 
-    pub(super) fn zero(&mut self, volume: VolumeId, block: u64, blocks: u16) {
-        let record = LogRecord::Zero { volume: volume.0, block, blocks };
-        assert_eq!(self.apply(record, None), Ok(Applied::Done));
+    pub(super) fn try_zero(
+        &mut self,
+        volume: VolumeId,
+        block: u64,
+        blocks: u16,
+    ) -> Result<Applied, MapError> {
+        self.apply(LogRecord::Zero { volume: volume.0, block, blocks }, None)
     }
 
     /// The content of a block; `None` for zeroes, `Some(0)` for a lost page.
@@ -190,26 +209,45 @@ impl Medium {
         };
         let old = LogRecord::Write { volume: volume.0, block, number, crc };
         assert_eq!(self.run(|map, _| map.is_live(&old, from)), Ok(true));
-        assert_eq!(self.apply(record, None), Ok(Applied::Done));
+        let result = self.apply(record, None);
+        if result == Err(MapError::Damaged) {
+            assert!(!self.damaged.is_empty());
+            return;
+        }
+        assert_eq!(result, Ok(Applied::Done));
         assert_eq!(self.run(|map, _| map.is_live(&old, from)), Ok(false));
         assert_eq!(self.apply(record, None), Ok(Applied::Dropped), "the page is not there");
     }
 
     /// A step of a removal, if one can go on.
     pub(super) fn remove_more(&mut self) -> bool {
+        let is_short = self.random.one_in(2);
+        let unit = 64 << self.random.below(24);
+        self.remove_a_bit(if is_short { unit } else { VOLUME_BLOCKS_MAX })
+    }
+
+    /// The same, and it ends at a multiple of `unit`: more steps have more writes between them.
+    pub(super) fn remove_a_bit(&mut self, unit: u64) -> bool {
         let step = self.run(|map, _| map.removal_step()).expect("damage does not stop a removal");
-        let Some(record) = step else {
-            assert!(!self.map.has_removal());
+        let Some(LogRecord::Removal { snapshot, block }) = step else {
+            assert!(step.is_none() && !self.map.has_removal());
             return false;
         };
         assert!(self.map.has_removal());
-        // A row with other records may come between.
+        let at = self.map.catalog.removal().unwrap().at;
+        let block = block.min((at / unit + 1) * unit);
+        let record = LogRecord::Removal { snapshot, block };
         assert_eq!(self.apply(record, None), Ok(Applied::Done));
         true
     }
 
     pub(super) fn remove_all(&mut self) {
-        while self.remove_more() {}
+        for _ in 0..10_000 {
+            if !self.remove_more() {
+                return;
+            }
+        }
+        panic!("a removal never ends");
     }
 
     fn copy_out(&mut self, page: MapPage) -> Written {
@@ -274,11 +312,16 @@ impl Medium {
         self.kept = Kept { state, live: self.live.clone(), log: Vec::new() };
     }
 
+    /// A map of this state, over the pages of this medium.
+    pub(super) fn open(&mut self, state: MapState) -> Result<PoolMap, String> {
+        self.loading.clear();
+        PoolMap::with_state(self.uuid, self.cache_blocks_max, state, self.fanout)
+    }
+
     /// A crash: the map is that of the checkpoint, with the records behind it.
     pub(super) fn open_again(&mut self) {
         let state: MapState = serde_json::from_str(&self.kept.state).unwrap();
-        let open = PoolMap::with_state(self.uuid, self.cache_blocks_max, state, self.fanout);
-        self.map = open.expect("a state that was written can be read");
+        self.map = self.open(state).expect("a state that was written can be read");
         let live = std::mem::replace(&mut self.live, self.kept.live.clone());
         self.writes.clear();
         self.is_fuzzy = false;
@@ -368,42 +411,56 @@ impl Medium {
     }
 
     /// A random place of a page of the map that is live.
-    pub(super) fn some_page(&mut self) -> Option<u64> {
+    fn some_page(&mut self) -> Option<u64> {
         let live: Vec<u64> =
             self.pages.keys().filter(|place| self.live.0.contains(place)).copied().collect();
         (!live.is_empty()).then(|| live[self.random.below(live.len() as u64) as usize])
     }
 
+    /// Damages a random page of the map.
+    pub(super) fn damage_some(&mut self) {
+        if let Some(place) = self.some_page() {
+            self.damaged.insert(place);
+        }
+    }
+
     /// Collects a random page of the map: it must move with the next checkpoint.
     pub(super) fn collect_page(&mut self) {
-        let Some(place) = self.some_page() else { return };
-        let (page, place) = self.page_at(place);
+        let Some((page, place)) = self.some_page().and_then(|place| self.page_at(place)) else {
+            return;
+        };
         let record = page.record(0);
         assert_eq!(self.run(|map, _| map.is_live(&record, place)), Ok(true));
-        assert_eq!(self.run(|map, _| map.make_dirty(&record, place)), Ok(true));
+        let result = self.run(|map, _| map.make_dirty(&record, place));
+        if result == Err(MapError::Damaged) {
+            assert!(!self.damaged.is_empty());
+            return;
+        }
+        assert_eq!(result, Ok(true));
         self.checkpoint();
         assert!(!self.live.0.contains(&place.word()), "the page has moved");
         assert_eq!(self.run(|map, _| map.make_dirty(&record, place)), Ok(false));
     }
 
     /// The page of the map that is at a place.
-    fn page_at(&mut self, word: u64) -> (MapPage, BlockPlace) {
+    fn page_at(&mut self, word: u64) -> Option<(MapPage, BlockPlace)> {
         for kind in [TableKind::Data, TableKind::Nodes] {
             let numbers = self.map.pages.table(kind).numbers();
             for number in (1..numbers).filter(|_| kind == TableKind::Nodes) {
                 if self.place_of(MapPage::Node(number)) == Some(word) {
-                    return (MapPage::Node(number), BlockPlace::from_word(word).unwrap());
+                    return BlockPlace::from_word(word).map(|place| (MapPage::Node(number), place));
                 }
             }
             for level in 0..self.map.pages.table(kind).levels() {
                 for index in 0..numbers.div_ceil(self.fanout.pow(u32::from(level) + 1)) {
                     let page = MapPage::Table { kind, level, index };
                     if self.place_of(page) == Some(word) {
-                        return (page, BlockPlace::from_word(word).unwrap());
+                        return BlockPlace::from_word(word).map(|place| (page, place));
                     }
                 }
             }
         }
-        panic!("a live place has a page");
+        assert!(!self.damaged.is_empty(), "a live place has a page");
+        None
     }
 }

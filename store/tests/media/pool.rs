@@ -1,0 +1,370 @@
+//! A pool in memory, and a model of its volumes and snapshots.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use random::Random;
+use store::block::{Block, BlockBuffer};
+use store::format::{BlockPlace, DEVICE_HEADER_BLOCKS, RowHead, Superblock, superblock_blocks};
+use store::{
+    Admission, CACHE_BLOCKS_MIN, DeviceIo, DeviceLayout, DeviceOp, PoolChange, PoolCompletion,
+    PoolDeviceError, PoolDevices, PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind,
+    RequestTag, VolumeId, format_pool,
+};
+
+pub(crate) const UUID: [u8; 16] = *b"a pool to read.!";
+pub(crate) const SEGMENT_BLOCKS: u32 = 64;
+pub(crate) const DEVICE_BLOCKS: u64 = DEVICE_HEADER_BLOCKS + 72 * SEGMENT_BLOCKS as u64 + 5;
+pub(crate) const DEVICES: usize = 2;
+pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1300;
+pub(crate) const VERSIONS_MAX: usize = 7;
+
+/// Devices in memory.
+#[derive(Clone)]
+pub(crate) struct MemoryDevices(pub(crate) Vec<Vec<Block>>);
+
+impl MemoryDevices {
+    pub(crate) fn new() -> Self {
+        Self(vec![vec![Block::ZERO; DEVICE_BLOCKS as usize]; DEVICES])
+    }
+
+    pub(crate) fn save(&self, folder: &Path) -> Vec<PathBuf> {
+        let save = |(index, blocks): (usize, &Vec<Block>)| {
+            let path = folder.join(format!("device{index}"));
+            let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.0).collect();
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        self.0.iter().enumerate().map(save).collect()
+    }
+
+    pub(crate) fn at(&mut self, place: BlockPlace) -> &mut Block {
+        let first = DEVICE_HEADER_BLOCKS as usize
+            + place.segment.index() as usize * SEGMENT_BLOCKS as usize;
+        &mut self.0[usize::from(place.segment.device())][first + usize::from(place.block)]
+    }
+
+    pub(crate) fn superblock(&self) -> Superblock {
+        let blocks = [0, 1].into_iter().flat_map(superblock_blocks);
+        let found = blocks.filter_map(|at| Superblock::decode(&self.0[0][at as usize]).ok());
+        found.max_by_key(|superblock| superblock.checkpoint.get()).unwrap()
+    }
+
+    /// The heads of the rows of guests behind the checkpoint, by their sequence.
+    pub(crate) fn log(&self) -> Vec<RowHead> {
+        let superblock = self.superblock();
+        let blocks = self.0.iter().flatten();
+        let heads = blocks.filter_map(|block| RowHead::decode(&UUID, block).ok());
+        let mut log: Vec<RowHead> = heads
+            .filter(|head| head.opening == superblock.opening.get() && head.stream == 0)
+            .filter(|head| head.sequence > superblock.sequence.get())
+            .collect();
+        log.sort_by_key(|head| head.sequence);
+        log
+    }
+
+    pub(crate) fn perform(&mut self, io: DeviceIo) -> Option<BlockBuffer> {
+        match io.op {
+            DeviceOp::Read { block, mut buffer, blocks } => {
+                self.read(io.device, block, &mut buffer, blocks).unwrap();
+                Some(buffer)
+            }
+            DeviceOp::Write { block, buffer, blocks } => {
+                self.write(io.device, block, &buffer, blocks).unwrap();
+                Some(buffer)
+            }
+            DeviceOp::Sync => None,
+        }
+    }
+}
+
+impl PoolDevices for MemoryDevices {
+    fn read(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &mut BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), PoolDeviceError> {
+        let from = &self.0[usize::from(device)][block as usize..][..blocks as usize];
+        buffer.blocks_mut()[..blocks as usize].clone_from_slice(from);
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), PoolDeviceError> {
+        let to = &mut self.0[usize::from(device)][block as usize..][..blocks as usize];
+        to.clone_from_slice(&buffer.blocks()[..blocks as usize]);
+        Ok(())
+    }
+
+    fn sync(&mut self, _device: u8) -> Result<(), PoolDeviceError> {
+        Ok(())
+    }
+}
+
+/// The content of a volume or snapshot, as it must be.
+pub(crate) type Content = Vec<Option<Rc<Block>>>;
+
+/// A pool, and a model of its volumes and snapshots.
+pub(crate) struct MediaPool {
+    pub(crate) devices: MemoryDevices,
+    pub(crate) engine: PoolEngine,
+    pub(crate) model: BTreeMap<VolumeId, Content>,
+    pub(crate) random: Random,
+    pub(crate) tags: u64,
+    pub(crate) now_ns: u64,
+}
+
+impl MediaPool {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut devices = MemoryDevices::new();
+        let device = |index| DeviceLayout { uuid: [index as u8; 16], blocks: DEVICE_BLOCKS };
+        let layout = PoolLayout {
+            uuid: UUID,
+            segment_blocks: SEGMENT_BLOCKS,
+            devices: (0..DEVICES).map(device).collect(),
+        };
+        format_pool(&mut devices, &layout).unwrap();
+        let engine = open(&mut devices, seed);
+        Self::with(devices, engine, seed)
+    }
+
+    /// An open pool, of whose content nothing is known.
+    pub(crate) fn with(devices: MemoryDevices, engine: PoolEngine, seed: u64) -> Self {
+        let random = Random::new(seed);
+        Self { devices, engine, model: BTreeMap::new(), random, tags: 0, now_ns: 0 }
+    }
+
+    /// The engine is gone without a word, and another one opens the pool.
+    pub(crate) fn crash_and_open(&mut self) {
+        let salt = self.random.draw();
+        self.engine = open(&mut self.devices, salt);
+    }
+
+    /// One round of the engine with devices that answer at once; the ends of requests.
+    pub(crate) fn round(&mut self) -> Vec<(RequestTag, Result<VolumeId, PoolError>)> {
+        self.now_ns += 1_000_000;
+        self.engine.poll(self.now_ns);
+        while let Some(io) = self.engine.next_io() {
+            let token = io.token;
+            let buffer = self.devices.perform(io);
+            self.engine.complete_io(token, buffer, Ok(()));
+        }
+        let mut ends = Vec::new();
+        while let Some(completion) = self.engine.next_completion() {
+            if let PoolCompletion::Done { tag, result } = completion {
+                ends.push((tag, result));
+            }
+        }
+        ends
+    }
+
+    /// Offers a request until it is taken, and waits for its end.
+    pub(crate) fn ask(
+        &mut self,
+        mut offer: impl FnMut(&mut PoolEngine, RequestTag) -> Admission,
+    ) -> Result<VolumeId, PoolError> {
+        self.tags += 1;
+        let tag = RequestTag(self.tags);
+        let mut is_taken = false;
+        for _ in 0..100_000 {
+            is_taken = is_taken || offer(&mut self.engine, tag) == Admission::Taken;
+            if let Some((_, result)) = self.round().into_iter().find(|end| end.0 == tag) {
+                return result;
+            }
+        }
+        panic!("the request does not end: {:?}", self.engine.status());
+    }
+
+    pub(crate) fn change(&mut self, change: &PoolChange) -> Option<VolumeId> {
+        self.ask(|engine, tag| engine.change(tag, change.clone())).ok()
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.ask(PoolEngine::flush).unwrap();
+    }
+
+    /// Lets the work in the background end.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if !self.engine.is_busy() {
+                return;
+            }
+            self.round();
+        }
+        panic!("the pool has no rest: {:?}", self.engine.status());
+    }
+
+    pub(crate) fn new_block(&mut self) -> Rc<Block> {
+        let mut random = self.random.fork();
+        let mut block = Block::ZERO;
+        block.0.chunks_exact_mut(8).for_each(|word| {
+            word.copy_from_slice(&random.draw().to_le_bytes());
+        });
+        Rc::new(block)
+    }
+
+    /// A volume, and a range of its blocks.
+    pub(crate) fn range(&mut self, blocks_max: u64) -> Option<(VolumeId, u64, u64)> {
+        let volume = self.pick(PoolVolumeKind::Volume)?;
+        let size = self.model[&volume].len() as u64;
+        let block = self.random.below(size);
+        Some((volume, block, self.random.between(1, blocks_max.min(size - block))))
+    }
+
+    pub(crate) fn pick(&mut self, kind: PoolVolumeKind) -> Option<VolumeId> {
+        let list = self.engine.volumes();
+        let ids: Vec<_> = list.iter().filter(|volume| volume.kind == kind).collect();
+        (!ids.is_empty()).then(|| ids[self.random.below(ids.len() as u64) as usize].id)
+    }
+
+    pub(crate) fn write(&mut self, volume: VolumeId, block: u64, blocks: u64) {
+        let pages: Vec<_> = (0..blocks).map(|_| self.new_block()).collect();
+        let done = self.ask(|engine, tag| {
+            engine.write(tag, volume, block, blocks as u32, &mut |index, page| {
+                page.clone_from(&pages[index as usize]);
+            })
+        });
+        done.unwrap();
+        let content = self.model.get_mut(&volume).unwrap();
+        content.iter_mut().skip(block as usize).zip(pages).for_each(|(at, page)| *at = Some(page));
+    }
+
+    pub(crate) fn write_part(&mut self) {
+        let Some((volume, block, _)) = self.range(1) else { return };
+        let (from, bytes) = (self.random.below(4000) as usize, [0xb7; 96]);
+        self.ask(|engine, tag| engine.write_part(tag, volume, block, from, &bytes)).unwrap();
+        let at = &mut self.model.get_mut(&volume).unwrap()[block as usize];
+        let mut whole = at.as_ref().map_or(Block::ZERO, |block| Block::clone(block));
+        whole.0[from..from + bytes.len()].copy_from_slice(&bytes);
+        *at = Some(Rc::new(whole));
+    }
+
+    pub(crate) fn zero(&mut self) {
+        let Some((volume, block, blocks)) = self.range(200) else { return };
+        self.ask(|engine, tag| engine.zero(tag, volume, block, blocks as u32)).unwrap();
+        let content = self.model.get_mut(&volume).unwrap();
+        content[block as usize..][..blocks as usize].fill(None);
+    }
+
+    pub(crate) fn create(&mut self, blocks: u64) -> VolumeId {
+        let change = PoolChange::Create { name: format!("v{}", self.tags), blocks };
+        let id = self.change(&change).unwrap();
+        self.model.insert(id, vec![None; blocks as usize]);
+        id
+    }
+
+    pub(crate) fn snapshot_or_clone(&mut self) -> Option<()> {
+        let name = format!("s{}", self.tags);
+        let (change, of) = if self.random.one_in(3) {
+            let snapshot = self.pick(PoolVolumeKind::Snapshot)?;
+            (PoolChange::Clone { snapshot, name }, snapshot)
+        } else {
+            let volume = self.pick(PoolVolumeKind::Volume)?;
+            (PoolChange::Snapshot { volumes: vec![volume], name, at_s: 1_790_000_000 }, volume)
+        };
+        let id = self.change(&change)?;
+        self.model.insert(id, self.model[&of].clone());
+        Some(())
+    }
+
+    pub(crate) fn replace(&mut self) -> Option<()> {
+        let volume = self.pick(PoolVolumeKind::Volume)?;
+        match self.random.below(4) {
+            0 => {
+                let snapshot = self.pick(PoolVolumeKind::Snapshot)?;
+                self.change(&PoolChange::Rollback { volume, snapshot })?;
+                self.model.insert(volume, self.model[&snapshot].clone());
+            }
+            1 => {
+                self.change(&PoolChange::Clear { volume })?;
+                self.model.get_mut(&volume)?.fill(None);
+            }
+            2 => {
+                let name = format!("r{}", self.tags);
+                self.change(&PoolChange::Rename { volume, name })?;
+            }
+            _ => {
+                let blocks = self.random.between(1, VOLUME_BLOCKS_MAX);
+                self.change(&PoolChange::Resize { volume, blocks })?;
+                self.model.get_mut(&volume)?.resize(blocks as usize, None);
+            }
+        }
+        Some(())
+    }
+
+    pub(crate) fn remove(&mut self) {
+        let is_volume = self.random.one_in(2);
+        let kind = if is_volume { PoolVolumeKind::Volume } else { PoolVolumeKind::Snapshot };
+        let Some(volume) = self.pick(kind) else { return };
+        self.change(&PoolChange::Remove { volume }).unwrap();
+        self.model.remove(&volume);
+    }
+
+    pub(crate) fn step(&mut self) {
+        match self.random.below(40) {
+            0 | 1 if self.model.len() < VERSIONS_MAX => {
+                let _ = self.snapshot_or_clone();
+            }
+            0 if self.model.len() < VERSIONS_MAX => {
+                let blocks = self.random.between(1, VOLUME_BLOCKS_MAX);
+                self.create(blocks);
+            }
+            0 | 1 => self.remove(),
+            2 => drop(self.replace()),
+            3 => self.flush(),
+            4 => self.write_part(),
+            5 | 6 => self.zero(),
+            _ => {
+                if let Some((volume, block, blocks)) = self.range(30) {
+                    self.write(volume, block, blocks);
+                } else {
+                    self.create(VOLUME_BLOCKS_MAX);
+                }
+            }
+        }
+    }
+
+    /// The power goes while a row is written: only the first half of its blocks is there.
+    pub(crate) fn tear(&mut self, volume: VolumeId) {
+        let block = self.new_block();
+        let taken = self.engine.write(RequestTag(0), volume, 0, 1, &mut |_, page| {
+            page.clone_from(&block);
+        });
+        assert_eq!(taken, Admission::Taken);
+        self.engine.poll(self.now_ns);
+        while let Some(io) = self.engine.next_io() {
+            if let DeviceOp::Write { block, buffer, blocks } = io.op {
+                self.devices.write(io.device, block, &buffer, blocks / 2).unwrap();
+            }
+        }
+    }
+
+    /// The list that the reader must give.
+    pub(crate) fn list(&self) -> String {
+        let list = self.engine.volumes();
+        let mut lines: Vec<_> = list
+            .iter()
+            .filter(|volume| volume.kind != PoolVolumeKind::Removing)
+            .map(|volume| {
+                let is_volume = volume.kind == PoolVolumeKind::Volume;
+                let kind = if is_volume { "volume" } else { "snapshot" };
+                format!("{} {kind} {} {}\n", volume.id.0, volume.blocks, volume.name)
+            })
+            .collect();
+        lines.sort();
+        lines.concat()
+    }
+}
+
+pub(crate) fn open(devices: &mut MemoryDevices, salt: u64) -> PoolEngine {
+    let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1500 };
+    PoolEngine::open(devices, &[DEVICE_BLOCKS; DEVICES], options, salt, 0).unwrap()
+}

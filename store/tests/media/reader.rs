@@ -1,0 +1,152 @@
+//! A reader that was written after `docs/store-format.md` alone finds in a pool what the engine
+//! wrote to it, after a crash in the middle of everything, and with damaged blocks.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use store::VolumeId;
+use store::block::{BLOCK_BYTES, Block};
+use store::format::{BlockPlace, LogRecord, superblock_blocks};
+
+use crate::pool::{Content, MediaPool, MemoryDevices};
+
+/// The reader of this pool's devices, in a folder of their own.
+struct Reader {
+    folder: tempfile::TempDir,
+    devices: Vec<PathBuf>,
+}
+
+impl Reader {
+    fn new(devices: &MemoryDevices) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let devices = devices.save(folder.path());
+        Self { folder, devices }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reader/vrio_pool.py");
+        let mut python = Command::new("python3");
+        python.arg("-B").arg(script).args(arguments).args(&self.devices);
+        python.output().unwrap()
+    }
+
+    fn list(&self) -> String {
+        let output = self.run(&["list"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut lines: Vec<_> = text.split_inclusive('\n').collect();
+        lines.sort_unstable();
+        lines.concat()
+    }
+
+    fn extract(&self, volume: VolumeId) -> Result<Vec<u8>, String> {
+        let out = self.folder.path().join("out");
+        let output =
+            self.run(&["extract", &volume.0.to_string(), out.to_str().expect("a plain path")]);
+        match output.status.success() {
+            true => Ok(std::fs::read(&out).unwrap()),
+            false => Err(String::from_utf8(output.stderr).unwrap()),
+        }
+    }
+
+    fn check(&self, volume: VolumeId, content: &Content) {
+        let image = self.extract(volume).unwrap();
+        assert_eq!(image.len(), content.len() * BLOCK_BYTES, "size of {volume:?}");
+        for (at, (found, expected)) in image.chunks(BLOCK_BYTES).zip(content).enumerate() {
+            let expected = expected.as_ref().map_or(&Block::ZERO, |block| block);
+            assert!(found == expected.0, "block {at} of {volume:?} differs");
+        }
+    }
+}
+
+fn has_python(test: &str) -> bool {
+    let mut python = Command::new("python3");
+    let ended = python.args(["-c", ""]).stderr(Stdio::null()).status();
+    let has_python = ended.is_ok_and(|status| status.success());
+    if !has_python {
+        println!("SKIP {test}: no python3 here");
+    }
+    has_python
+}
+
+#[test]
+fn the_reader_finds_what_the_engine_wrote() {
+    if !has_python("the_reader_finds_what_the_engine_wrote") {
+        return;
+    }
+    let mut pool = MediaPool::new(21);
+    for _ in 0..2 {
+        (0..400).for_each(|_| pool.step());
+        pool.crash_and_open();
+    }
+    // The last opening has moved pages, checkpoints, and a log behind the last of them.
+    let mut steps = 0;
+    while pool.engine.status().counters.moved_pages < 100 || steps < 400 {
+        steps += 1;
+        assert!(steps < 20_000, "nothing is collected: {:?}", pool.engine.status());
+        pool.step();
+    }
+    assert!(pool.engine.status().counters.checkpoints > 3);
+    let torn = pool.create(1);
+    pool.write(torn, 0, 1);
+    let (list, model) = (pool.list(), pool.model.clone());
+    pool.tear(torn);
+    let reader = Reader::new(&pool.devices);
+    assert_eq!(reader.list(), list);
+    model.iter().for_each(|(&volume, content)| reader.check(volume, content));
+}
+
+#[test]
+fn the_reader_makes_up_for_damage_or_names_it() {
+    if !has_python("the_reader_makes_up_for_damage_or_names_it") {
+        return;
+    }
+    let mut pool = MediaPool::new(22);
+    (0..150).for_each(|_| pool.step());
+    pool.settle();
+    let volume = pool.create(10);
+    pool.write(volume, 0, 3);
+    pool.flush();
+    // This row's head says that the one before it is durable, and has its records.
+    pool.write(volume, 2, 3);
+    let content = &pool.model[&volume];
+
+    let damage = |damage: &dyn Fn(&mut MemoryDevices)| {
+        let mut devices = pool.devices.clone();
+        damage(&mut devices);
+        Reader::new(&devices)
+    };
+    let log = pool.devices.log();
+    let writes = |record: &LogRecord| match record {
+        LogRecord::Write { volume: of, .. } => *of == volume.0,
+        _ => false,
+    };
+    let rows: Vec<_> = log.iter().filter(|head| head.records.iter().any(writes)).collect();
+    let [durable, last] = rows.as_slice() else { panic!("the log is {log:?}") };
+    assert!(last.durable >= durable.sequence);
+    damage(&|devices| devices.at(durable.place).0[100] ^= 1).check(volume, content);
+
+    for copy in [0, 1] {
+        let place = pool.devices.superblock().state[copy].place().unwrap();
+        damage(&|devices| devices.at(place).0[0] ^= 1).check(volume, content);
+    }
+    let superblock = pool.devices.superblock().checkpoint.get();
+    let [first, second] = superblock_blocks(superblock).map(|block| block as usize);
+    damage(&|devices| devices.0[0][first].0[40] ^= 1).check(volume, content);
+    damage(&|devices| devices.0[1][second].0[40] ^= 1).check(volume, content);
+
+    let page = BlockPlace { block: durable.place.block + 1, ..durable.place };
+    let error = damage(&|devices| devices.at(page).0[0] ^= 1).extract(volume).err();
+    assert!(error.is_some_and(|error| error.contains("is damaged")));
+
+    // Without the last row, the write before it is above the mark: a log that ends with it, and
+    // one that does not even have it, are logs as well.
+    let whole = damage(&|_| {}).extract(volume).ok();
+    let before = damage(&|devices| devices.at(last.place).0[100] ^= 1).extract(volume).ok();
+    let empty = damage(&|devices| {
+        devices.at(last.place).0[100] ^= 1;
+        devices.at(page).0[0] ^= 1;
+    });
+    assert!(before.is_some() && before != whole);
+    assert!(empty.extract(volume).is_ok_and(|image| image == vec![0; 10 * BLOCK_BYTES]));
+}
