@@ -14,16 +14,20 @@ use block::{AttachOptions, Attached, Attachment, DiskCore, DiskQueues};
 use counting::allocations;
 use peers::Peers;
 use sidecore::{Progress, Services};
+use store::PoolChange;
 use virtio::driver::{
     Data, DriverGuest, DriverOp, DriverRequest, GuestPlan, RequestStatus, RingDriver, RingOptions,
     RingShape,
 };
 use virtio::{Queue, RingKind};
-use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume};
+use volume::backend::store::{
+    PoolPlan, Pools, StorePool, StoreRing, StoreSettings, StoreVolume,
+};
+use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume, Opening};
 use volume::chain::Chain;
 use volume::stage::{EncryptVolume, Limit, Metering, Sizes, StageConfig, VolumeKey};
 use volume::uring::Uring;
-use volume::{OpenArguments, Volume};
+use volume::{Durability, OpenArguments, Topology, Volume};
 
 const VOLUME_BYTES: u64 = 16 << 20;
 const QUEUES: u16 = 2;
@@ -298,6 +302,38 @@ fn check_file(test: &str, folder: &str) {
     let options = FileOptions { size_bytes: Some(VOLUME_BYTES), ..FileOptions::new(path) };
     let volume = FileVolume::open(&options).expect("a new file");
     check_for(&mut Rig::local(Arc::new(volume), &services), BATCHES_OF_FILES);
+}
+
+/// Writes go into rows, reads come from buffers of the engine, and the map is in memory. The pool is
+/// large enough for all that the test writes, so that no collection and no checkpoint begins.
+#[test]
+fn a_warm_disk_of_a_pool_allocates_nothing() {
+    let ring = match StoreRing::new() {
+        Ok(ring) => ring,
+        Err(error) => {
+            let test = "a_warm_disk_of_a_pool_allocates_nothing";
+            return println!("SKIP {test}: no io_uring here: {error}");
+        }
+    };
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("room");
+    let paths = vec![directory.path().join("p")];
+    let (size_bytes, segment_bytes) = (Some(1 << 30), 8 << 20);
+    let plan = PoolPlan { paths: paths.clone(), size_bytes, segment_bytes, force: false };
+    StorePool::create(&plan).expect("a new pool");
+    let pool = StorePool::open("p", &paths, StoreSettings::default(), ring).expect("it opens");
+    let change = PoolChange::Create { name: "v".to_owned(), blocks: VOLUME_BYTES / 4096 };
+    let id = pool.change(change).expect("a new volume");
+    let pools = Pools::default();
+    let opening = Opening {
+        name: "v",
+        pools: &pools,
+        durability: Durability::Flush,
+        read_only: false,
+        topology: Topology::default(),
+        is_new: true,
+    };
+    let volume = StoreVolume::open(&pool, id, &opening).expect("it is there");
+    check_for(&mut Rig::local(Arc::new(volume), &Services::new()), BATCHES_OF_FILES);
 }
 
 /// A volume that is kept encrypted, with memory for one of the longest writes, and a page for each

@@ -14,7 +14,7 @@ mod configured;
 mod failures;
 mod format;
 mod locks;
-mod open;
+pub(super) mod open;
 mod resize;
 mod shared;
 mod witness;
@@ -33,8 +33,6 @@ use crate::volume::{Channel, Incarnation, OpenArguments, OpenError, Volume, Volu
 pub use configured::FileBackend;
 pub use open::{FileError, FileOptions, LOCK_TIMEOUT};
 pub use shared::FileCounters;
-
-pub(super) use open::{LockedFile, lock};
 
 use channel::FileChannel;
 use shared::FileShared;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use sidecore::CounterText;
 use store::VolumeId;
 
-use super::store::{Pools, StorePool};
+use super::store::pool::StorePool;
+use super::store::pools::Pools;
 use crate::record::{FileRecords, RecordError};
 use crate::settings::{SettingKey, Settings};
 use crate::volume::{Durability, Incarnation, SECTOR_BYTES, Topology, Volume};

@@ -15,14 +15,16 @@
 mod absent;
 mod channel;
 mod configured;
+mod counts;
 mod create;
 mod cut;
 mod devices;
 mod drive;
 mod error;
+mod failure;
 mod guest;
-mod pool;
-mod pools;
+pub(super) mod pool;
+pub(super) mod pools;
 mod ring;
 mod signs;
 #[cfg(test)]
@@ -32,6 +34,7 @@ mod volume;
 
 pub use absent::AbsentVolume;
 pub use configured::{StoreBackend, snapshot_of};
+pub use counts::PoolCounts;
 pub use create::{PoolPlan, SEGMENT_BYTES};
 pub use error::StorePoolError;
 pub use pool::{StorePool, StoreSettings};

@@ -196,21 +196,18 @@ pub enum FileError {
 
 /// A file or device that is open and locked.
 #[derive(Debug)]
-pub(in crate::backend) struct LockedFile {
+pub(crate) struct LockedFile {
     /// The description that holds the lock.
-    pub(in crate::backend) file: OwnedFd,
-    /// What it is.
-    pub(in crate::backend) stat: Stat,
+    pub(crate) file: OwnedFd,
+    /// Its type, its number and so on.
+    pub(crate) stat: Stat,
     /// It is a block device, and no file.
-    pub(in crate::backend) is_block_device: bool,
+    pub(crate) is_block_device: bool,
 }
 
 /// Opens and locks a file or a device, or locks the description that another process has locked:
 /// locking that once more changes nothing.
-pub(in crate::backend) fn lock(
-    options: &FileOptions,
-    file: Option<OwnedFd>,
-) -> Result<LockedFile, FileError> {
+pub(crate) fn lock(options: &FileOptions, file: Option<OwnedFd>) -> Result<LockedFile, FileError> {
     let path = &options.path;
     let system = |what| move |source: Errno| system_error(path, what, source);
     let file = file.map_or_else(|| open_description(options), Ok)?;

@@ -26,9 +26,7 @@ use super::drive::{Drive, LaneTag};
 use super::guest::GuestCursor;
 use super::signs::Bell;
 use super::volume::StoreShared;
-use crate::volume::{
-    Channel, Durability, Io, IoId, IoTable, OpenError, Op, Status,
-};
+use crate::volume::{Channel, Durability, Io, IoId, IoTable, Op, OpenError, Status};
 
 /// How soon to offer a request again that a full pool has not taken. It gets space by collecting,
 /// or by an operator.
@@ -60,7 +58,7 @@ pub(super) struct StoreChannel {
     shared: Arc<StoreShared>,
     bell: Arc<Bell>,
     lane: u16,
-    requests: Requests,
+    requests: ChannelRequests,
     inbox: VecDeque<PoolCompletion>,
     /// Buffers that go back to the engine.
     spent: Vec<BlockBuffer>,
@@ -71,7 +69,7 @@ pub(super) struct StoreChannel {
 }
 
 /// The channel's requests.
-struct Requests {
+struct ChannelRequests {
     steps: Vec<Step>,
     /// Requests with parts that the engine has to take, oldest first.
     waiting: VecDeque<IoId>,
@@ -105,7 +103,7 @@ impl StoreChannel {
             return Err(OpenError::Io { what, source });
         };
         let room = usize::from(depth);
-        let requests = Requests {
+        let requests = ChannelRequests {
             steps: vec![Step::default(); room],
             waiting: VecDeque::with_capacity(room),
             fresh: false,
@@ -206,7 +204,7 @@ fn place(io: &Io, first: u32, blocks: u32, buffer: Option<&BlockBuffer>) {
     }
 }
 
-impl Requests {
+impl ChannelRequests {
     /// Offers what waits to the engine, in its order. After a refusal no other request of its kind
     /// is offered, so that none overtakes it for ever; reads and what frees space go on. Gives
     /// whether one was taken.
@@ -247,14 +245,7 @@ impl Requests {
     }
 
     /// Offers the parts of a request.
-    fn offer(
-        &mut self,
-        drive: &mut Drive,
-        lane: u16,
-        volume: VolumeId,
-        ios: &IoTable,
-        id: IoId,
-    ) {
+    fn offer(&mut self, drive: &mut Drive, lane: u16, volume: VolumeId, ios: &IoTable, id: IoId) {
         let step = &mut self.steps[id.index()];
         for which in part::ALL {
             if step.todo & which == 0 {
@@ -318,7 +309,8 @@ impl Requests {
     }
 }
 
-/// What a refusal is about, as a bit. The flush at the end of a durable write needs no space.
+/// The kind of request that a refusal is about, as a bit. The flush at the end of a durable write
+/// needs no space.
 fn kind_of(io: &Io, todo: u8) -> u8 {
     let op = if todo == part::FLUSH { Op::Flush } else { io.op };
     match op {
@@ -463,7 +455,7 @@ impl Channel for StoreChannel {
 
     /// Requests of which the engine has nothing: the pool is full or stopped.
     fn recall(&mut self, _ios: &mut IoTable, back: &mut Vec<IoId>) {
-        let Requests { steps, waiting, .. } = &mut self.requests;
+        let ChannelRequests { steps, waiting, .. } = &mut self.requests;
         waiting.retain(|id| {
             let keeps = steps[id.index()].begins;
             if !keeps {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use sidecore::CounterText;
 use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
 
-use super::{AbsentVolume, StorePool, StoreVolume};
+use super::absent::AbsentVolume;
+use super::pool::StorePool;
+use super::volume::StoreVolume;
 use crate::backend::kind::{
     BackendNeeds, BackendPool, BackendVolume, FileAt, HandedBlocks, Opening, VolumeBackend,
     volume_bytes,
@@ -39,7 +41,12 @@ impl VolumeBackend for StoreBackend {
              number in the pool.",
         ),
     ];
-    const NEEDS: BackendNeeds = StorePool::NEEDS;
+    // A pool has an io_uring of its own, and the sidecores need none for it.
+    const NEEDS: BackendNeeds = BackendNeeds {
+        uring: false,
+        // Opening a pool syncs its devices.
+        calls: &[libc::SYS_fdatasync],
+    };
     const COUNTERS: &'static [CounterText] = StoreVolume::COUNTERS;
 
     fn read(settings: &dyn Settings, _: FileAt<'_>) -> Option<Self> {
@@ -91,19 +98,19 @@ impl StoreBackend {
         let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
         let change = |change| pool.change(change).map_err(|error| error.to_string());
         let (id, now_bytes) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
-            (Some(found), ..) => (found.id, found.size_bytes()),
+            (Some(found), ..) => (found.id, bytes_of(found)),
             (None, ..) if opening.read_only => {
                 let pool = &self.pool;
                 return Err(format!(
-                    "pool {pool:?} has no volume {name:?}, and a volume without \"read-only\" makes \
-                     it"
+                    "pool {pool:?} has no volume {name:?}, and a volume without \"read-only\" \
+                     makes it"
                 ));
             }
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
-                (id, snapshot.size_bytes())
+                (id, bytes_of(snapshot))
             }
             (None, None, Some(size_bytes)) => {
                 let blocks = size_bytes / BLOCK_BYTES as u64;
@@ -124,6 +131,11 @@ impl StoreBackend {
         }
         Ok(id)
     }
+}
+
+/// A volume's size.
+fn bytes_of(volume: &PoolVolume) -> u64 {
+    volume.blocks * BLOCK_BYTES as u64
 }
 
 /// A size that a volume of a pool can have.

@@ -39,7 +39,7 @@ pub struct PoolPlan {
     pub size_bytes: Option<u64>,
     /// The length of a segment; [`SEGMENT_BYTES`] is right for most devices.
     pub segment_bytes: u64,
-    /// Overwrite whatever is there.
+    /// Overwrite all content.
     pub force: bool,
 }
 
@@ -152,7 +152,7 @@ fn device(
         refuse_used(path, &file, blocks_of(path, &descriptor)?)?;
     }
     if let Some(size_bytes) = plan.size_bytes.filter(|_| is_file) {
-        // What a forced file had before must not be read as rows of the new pool, and goes.
+        // Content that a forced file had must not be read as rows of the new pool, and goes.
         let emptied = ftruncate(&file, 0);
         emptied.map_err(|error| system(path, "empty the file", error))?;
         let allocated = fallocate(&file, FallocateFlags::empty(), 0, size_bytes);

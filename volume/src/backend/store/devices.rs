@@ -16,8 +16,7 @@ use store::{PoolDeviceError, PoolDevices};
 
 use super::error::StorePoolError;
 use super::ring::device_error;
-use crate::backend::file::{LockedFile, lock};
-use crate::backend::{FileError, FileOptions};
+use crate::backend::file::open::{FileError, FileOptions, LockedFile, lock};
 
 /// The devices of a pool that is open, in the order of the pool. Each description holds its lock.
 #[derive(Debug)]
@@ -164,7 +163,7 @@ pub(super) fn superblock_of(path: &Path, file: &File) -> Result<Superblock, Stor
         let path = path.to_owned();
         return Err(match source.kind() {
             io::ErrorKind::UnexpectedEof => StorePoolError::NoPool { path },
-            _ => StorePoolError::System { path, what: "read its superblocks", r#source: source },
+            _ => StorePoolError::System { path, what: "read its superblocks", source },
         });
     }
     let mut newest: Option<Superblock> = None;
@@ -274,8 +273,7 @@ pub(super) fn same_twice(paths: &[PathBuf]) -> Result<(), StorePoolError> {
     Ok(())
 }
 
-/// What makes a file or device itself: a device by its number, under whatever name.
+/// The identity of a file or device: that of a device is its number, under any name.
 fn number_of(stat: &Stat) -> (u64, u64) {
     if stat.st_rdev != 0 { (stat.st_rdev, 0) } else { (stat.st_dev, stat.st_ino) }
 }
-

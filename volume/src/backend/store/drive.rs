@@ -7,10 +7,10 @@
 //!           └── its lane's inbox, under the lock ─┘
 //! ```
 //!
-//! Whoever has the lock does a round for all: a polled sidecore that waits for answers of its own,
-//! or else the pool's thread. Only the channel itself gives the engine its requests and takes its
-//! answers, so guest memory is touched by the sidecore that owns the request and by no other
-//! thread.
+//! The thread that has the lock does a round for all: a polled sidecore that waits for answers of
+//! its own, or else the pool's thread. Only the channel itself gives the engine its requests and
+//! takes its answers, so guest memory is touched by the sidecore that owns the request and by no
+//! other thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::signs::{Bell, PoolSigns};
 /// The lane of requests that control threads wait for.
 const CONTROL: u16 = u16::MAX;
 
-/// Who asked, and what: the engine's tags.
+/// The asker and the request: the engine's tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LaneTag {
     pub(super) lane: u16,
@@ -52,17 +52,17 @@ impl LaneTag {
 
 /// A channel's place in the pool.
 #[derive(Debug)]
-struct Lane {
-    state: LaneState,
+struct PoolLane {
+    state: PoolLaneState,
     /// Requests that the engine has taken and not ended.
     outstanding: u32,
-    /// What the channel has not fetched yet. Bounded by what it has asked for.
+    /// Answers that the channel has not fetched yet. Bounded by its requests.
     inbox: VecDeque<PoolCompletion>,
     bell: Arc<Bell>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LaneState {
+enum PoolLaneState {
     Free,
     Used,
     /// The channel is gone, and the engine still works for it.
@@ -79,14 +79,14 @@ struct Running {
 pub(super) struct Drive {
     running: Option<Running>,
     ring: StoreRing,
-    lanes: Vec<Lane>,
+    lanes: Vec<PoolLane>,
     answered: Vec<Answered>,
     /// Ends of requests of control threads.
     changed: Vec<(u32, Result<VolumeId, PoolError>)>,
     signs: Arc<PoolSigns>,
     /// The ring signals its answers.
     signals: bool,
-    /// What the pool was like when it was stopped.
+    /// The pool's state when it was stopped.
     last: (PoolStatus, Vec<PoolVolume>),
 }
 
@@ -160,7 +160,7 @@ impl Drive {
             let lane = &mut self.lanes[usize::from(lane)];
             let ends = matches!(completion, PoolCompletion::Done { .. });
             lane.outstanding -= u32::from(ends);
-            if lane.state == LaneState::Used {
+            if lane.state == PoolLaneState::Used {
                 lane.inbox.push_back(completion);
                 lane.bell.ring();
                 continue;
@@ -169,7 +169,7 @@ impl Drive {
                 engine.recycle(buffer);
             }
             if lane.outstanding == 0 {
-                lane.state = LaneState::Free;
+                lane.state = PoolLaneState::Free;
             }
         }
         moved
@@ -186,8 +186,8 @@ impl Drive {
         // A request has up to three parts, and a read some pieces: more than that is rare, and
         // makes the queue longer once.
         let inbox = VecDeque::with_capacity(usize::from(depth) * 4);
-        let lane = Lane { state: LaneState::Used, outstanding: 0, inbox, bell };
-        let free = self.lanes.iter().position(|lane| lane.state == LaneState::Free);
+        let lane = PoolLane { state: PoolLaneState::Used, outstanding: 0, inbox, bell };
+        let free = self.lanes.iter().position(|lane| lane.state == PoolLaneState::Free);
         let place = free.unwrap_or(self.lanes.len());
         let number = u16::try_from(place).ok().filter(|number| *number < CONTROL)?;
         if place == self.lanes.len() {
@@ -208,7 +208,7 @@ impl Drive {
                 running.engine.recycle(buffer);
             }
         }
-        lane.state = if lane.outstanding > 0 { LaneState::Left } else { LaneState::Free };
+        lane.state = if lane.outstanding > 0 { PoolLaneState::Left } else { PoolLaneState::Free };
     }
 
     /// The engine has taken a request of this lane.
@@ -233,7 +233,7 @@ impl Drive {
         self.ring.ask_for_signals();
     }
 
-    /// Has the ring signal nothing: whoever calls this looks by itself.
+    /// Has the ring signal nothing: the caller looks by itself.
     pub(super) fn stop_signals(&mut self) {
         if std::mem::take(&mut self.signals) {
             self.ring.stop_signals();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use store::format::{DEVICES_MAX, SuperblockError};
 
-use crate::backend::FileError;
+use crate::backend::file::open::FileError;
 
 /// Why a pool is not made or opened. Each text has the way out.
 #[derive(Debug, thiserror::Error)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use store::{
     PoolVolume, VolumeId,
 };
 
+use super::counts::PoolCounts;
 use super::create::{self, PoolPlan};
 use super::devices::PoolFiles;
 use super::drive::{Drive, LaneTag};
 use super::error::StorePoolError;
+use super::failure::VolumeSigns;
 use super::ring::StoreRing;
 use super::signs::PoolSigns;
 use super::thread as driver;
-use super::volume::VolumeSigns;
-use crate::backend::file::LOCK_TIMEOUT;
-use crate::backend::kind::BackendNeeds;
+use crate::backend::file::open::LOCK_TIMEOUT;
 use crate::size::Size;
 
 /// How long a pool may take to complete its last requests and write its last checkpoint.
@@ -65,7 +65,7 @@ pub struct StorePool {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the pool's thread and the channels share.
+/// The state that the pool's thread and the channels share.
 pub(super) struct PoolInside {
     name: String,
     paths: Vec<PathBuf>,
@@ -76,6 +76,8 @@ pub(super) struct PoolInside {
     drive: Mutex<Drive>,
     /// The ring's eventfd, once more.
     ring_event: OwnedFd,
+    /// Rounds of the pool's thread.
+    thread_rounds: AtomicU64,
     /// Numbers of control threads' requests.
     numbers: AtomicU32,
     /// The sizes of volumes that were opened.
@@ -91,15 +93,8 @@ impl fmt::Debug for PoolInside {
 }
 
 impl StorePool {
-    /// A pool has an io_uring of its own ([`StoreRing`]), and the sidecores need none for it.
-    pub const NEEDS: BackendNeeds = BackendNeeds {
-        uring: false,
-        // Opening it syncs its devices.
-        calls: &[libc::SYS_fdatasync],
-    };
-
     /// Its counters.
-    pub const COUNTERS: &'static [CounterText] = &[];
+    pub const COUNTERS: &'static [CounterText] = PoolCounts::DECLARED;
 
     /// Makes a pool: files are made and get all of their space, block devices are taken as they
     /// are.
@@ -131,9 +126,8 @@ impl StorePool {
         ring: StoreRing,
         lock_timeout: Duration,
     ) -> Result<Arc<Self>, StorePoolError> {
-        let system = |what| {
-            move |source| StorePoolError::System { path: name.into(), what, r#source: source }
-        };
+        let system =
+            |what| move |source| StorePoolError::System { path: name.into(), what, source };
         let mut files = PoolFiles::open(paths, lock_timeout)?;
         let engine = open_engine(name, &mut files, settings)?;
         let signs = Arc::new(PoolSigns::new().map_err(system("make an eventfd"))?);
@@ -148,6 +142,7 @@ impl StorePool {
             drive: Mutex::new(Drive::new(engine, files, ring, Arc::clone(&signs))),
             signs,
             ring_event,
+            thread_rounds: AtomicU64::new(0),
             numbers: AtomicU32::new(0),
             sizes: Mutex::default(),
             volumes: Mutex::default(),
@@ -192,7 +187,11 @@ impl StorePool {
     }
 
     /// Gives its counters, by their names.
-    pub fn counted(&self, _put: &mut dyn FnMut(&str, u64)) {}
+    pub fn counted(&self, put: &mut dyn FnMut(&str, u64)) {
+        let (signs, thread_rounds) = (&self.inside.signs, &self.inside.thread_rounds);
+        let counts = PoolCounts::of(&self.status(), signs.rounds(), thread_rounds.load(Relaxed));
+        counts.counted().for_each(|(name, value)| put(name, value));
+    }
 
     /// Changes its volumes. The change is durable when this returns; waits for the devices, so this
     /// is for control threads only.
@@ -218,7 +217,7 @@ impl StorePool {
     /// Goes on after [`Self::stop`].
     ///
     /// # Errors
-    /// As [`Self::open`], also when a device has failed before: what was acknowledged may be lost,
+    /// As [`Self::open`], also when a device has failed before: acknowledged writes may be lost,
     /// so its volumes must be opened anew as well.
     pub fn go_on(&self) -> Result<(), StorePoolError> {
         self.inside.go_on()
@@ -304,6 +303,7 @@ impl PoolInside {
         let Some(mut drive) = self.try_drive() else { return true };
         drive.stop_signals();
         for _ in 0..ROUNDS_MAX {
+            self.thread_rounds.fetch_add(1, Relaxed);
             if drive.round(now_ns()) {
                 continue;
             }

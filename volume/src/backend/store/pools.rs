@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::StorePool;
+use super::pool::StorePool;
 
 /// A pool that is open, or the reason why it is not.
 pub type OpenedPool = Result<Arc<StorePool>, String>;

@@ -1,4 +1,4 @@
-//! The way of a pool to its devices: one io_uring, which whoever has the pool's lock uses.
+//! The way of a pool to its devices: one io_uring, which the holder of the pool's lock uses.
 //!
 //! A buffer goes into a slot of the ring with its request and leaves it with the kernel's answer,
 //! so no other code has it while the kernel does. A request that was done in part goes on with its
@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{opcode, squeue, types};
 use store::block::{BLOCK_BYTES, BlockBuffer};
-use store::{PoolDeviceError, DeviceIo, DeviceOp};
+use store::{DeviceIo, DeviceOp, PoolDeviceError};
 
 use super::devices::PoolFiles;
 use crate::uring::{ClientId, Completion, Mode, Uring};
@@ -31,7 +31,7 @@ pub(super) struct Answered {
     pub(super) result: Result<(), PoolDeviceError>,
 }
 
-/// What a slot's request does.
+/// The work of a slot's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotOp {
     Read,
@@ -230,9 +230,7 @@ impl RingSlot {
         match self.op {
             SlotOp::Read => opcode::Read::new(file, bytes(), len).offset(offset).build(),
             SlotOp::Write => opcode::Write::new(file, bytes(), len).offset(offset).build(),
-            SlotOp::Sync => {
-                opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()
-            }
+            SlotOp::Sync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
         }
     }
 

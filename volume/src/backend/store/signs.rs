@@ -47,7 +47,7 @@ impl Bell {
     }
 }
 
-/// What the threads of a pool know of each other.
+/// The knowledge that the threads of a pool have of each other.
 #[derive(Debug)]
 pub(super) struct PoolSigns {
     /// Wakes the pool's thread.
@@ -112,7 +112,7 @@ impl PoolSigns {
         self.bell.disarm();
     }
 
-    /// What the pool's thread sleeps on.
+    /// The descriptor that the pool's thread sleeps on.
     pub(super) fn thread_event(&self) -> BorrowedFd<'_> {
         self.bell.event()
     }

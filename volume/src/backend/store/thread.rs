@@ -35,7 +35,7 @@ pub(super) fn run(inside: &PoolInside) {
         inside.note_failure();
         turns = if again { turns + 1 } else { 0 };
         if again && turns < TURNS_MAX {
-            // Whoever waits for the lock has it first.
+            // Threads that wait for the lock have it first.
             std::thread::yield_now();
             continue;
         }
@@ -56,10 +56,8 @@ fn wait(inside: &PoolInside, on_devices: bool, timeout: Duration) {
     let call = inside.signs.thread_event();
     let mut both = [event(call), event(inside.ring_event())];
     let fds = if on_devices { &mut both[..] } else { &mut both[..1] };
-    let timeout = Timespec {
-        tv_sec: timeout.as_secs() as i64,
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
+    let timeout =
+        Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
     // An interrupted wait is a short one.
     let _ = poll(fds, Some(&timeout));
 }

@@ -2,19 +2,19 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use parking_lot::Mutex;
 use sidecore::CounterText;
 use store::block::BLOCK_BYTES;
 use store::{PoolChange, PoolError, PoolVolumeKind, VolumeId};
 
 use super::channel::StoreChannel;
+use super::failure::VolumeSigns;
 use super::pool::{PoolInside, StorePool};
 use crate::backend::kind::{BackendVolume, Opening, Remembered, Resizable, ResizeError};
-use crate::record::{FileRecords, IncarnationNote, RecordError};
+use crate::record::{FileRecords, RecordError};
 use crate::settings::show_size;
 use crate::size::Size;
 use crate::volume::{
@@ -32,31 +32,6 @@ sidecore::counters! {
         damaged: "Reads of blocks that are damaged on the medium. They are among the errors.",
         waited: "Requests that waited for the pool: it was full, or had too many at once.",
         unaligned: "Requests that begin or end inside of a block of 4 KiB, which is read first.",
-    }
-}
-
-/// What a pool tells its volumes.
-#[derive(Debug, Default)]
-pub(super) struct VolumeSigns {
-    failed: AtomicBool,
-    /// Where a failure is noted for the next process.
-    note: Mutex<Option<IncarnationNote>>,
-}
-
-impl VolumeSigns {
-    /// A device of the pool failed: acknowledged writes may be lost.
-    pub(super) fn fail(&self, pool: &str) {
-        if self.failed.swap(true, SeqCst) {
-            return;
-        }
-        let spoiled = self.note.lock().as_ref().map_or(Ok(()), IncarnationNote::spoil);
-        if let Err(error) = spoiled {
-            tracing::warn!(pool, %error, "the note of the pool's failure cannot be written");
-        }
-    }
-
-    fn has_failed(&self) -> bool {
-        self.failed.load(SeqCst)
     }
 }
 
@@ -238,7 +213,7 @@ impl BackendVolume for StoreVolume {
             records.incarnation(seen, now)?
         };
         shared.info.incarnation = incarnation;
-        *shared.signs.note.lock() = Some(note);
+        shared.signs.note_in(note);
         Ok(())
     }
 

@@ -1,0 +1,43 @@
+//! The counters of a pool.
+
+use store::PoolStatus;
+
+sidecore::counters! {
+    /// The counters of a pool since it was opened.
+    #[derive(Clone, Copy)]
+    pub struct PoolCounts of u64 {
+        guest_blocks: "Blocks of 4 KiB that guests have written.",
+        guest_row_blocks: "Blocks that were written to devices for guests, heads of rows included.",
+        moved_row_blocks: "Blocks that were written to devices for moved pages.",
+        map_row_blocks: "Blocks that were written to devices for pages of the map.",
+        moved_pages: "Pages that collection has moved, so that their segments are used again.",
+        collected_segments: "Segments that were collected.",
+        checkpoints: "Checkpoints.",
+        syncs: "Rounds of syncs of all devices.",
+        map_loads: "Reads of pages of the map, which were not in memory.",
+        damaged_blocks: "Blocks whose content did not match their check, on two reads.",
+        rounds: "Rounds of the engine, by sidecores and by the pool's thread.",
+        thread_rounds: "Rounds of the engine by the pool's thread: no sidecore was polling.",
+    }
+}
+
+impl PoolCounts {
+    /// The counts of an engine and of those that drive it.
+    pub(super) fn of(status: &PoolStatus, rounds: u64, thread_rounds: u64) -> Self {
+        let counted = &status.counters;
+        Self {
+            guest_blocks: counted.guest_blocks,
+            guest_row_blocks: counted.guest_row_blocks,
+            moved_row_blocks: counted.moved_row_blocks,
+            map_row_blocks: counted.map_row_blocks,
+            moved_pages: counted.moved_pages,
+            collected_segments: counted.collected_segments,
+            checkpoints: counted.checkpoints,
+            syncs: counted.syncs,
+            map_loads: counted.map_loads,
+            damaged_blocks: counted.damaged_blocks,
+            rounds,
+            thread_rounds,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! How a volume learns that a device of its pool has failed.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+
+use parking_lot::Mutex;
+
+use crate::record::IncarnationNote;
+
+/// The signs that a pool gives its volumes.
+#[derive(Debug, Default)]
+pub(super) struct VolumeSigns {
+    failed: AtomicBool,
+    /// Where a failure is noted for the next process.
+    note: Mutex<Option<IncarnationNote>>,
+}
+
+impl VolumeSigns {
+    /// A device of the pool failed: acknowledged writes may be lost.
+    pub(super) fn fail(&self, pool: &str) {
+        if self.failed.swap(true, SeqCst) {
+            return;
+        }
+        let spoiled = self.note.lock().as_ref().map_or(Ok(()), IncarnationNote::spoil);
+        if let Err(error) = spoiled {
+            tracing::warn!(pool, %error, "the note of the pool's failure cannot be written");
+        }
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(SeqCst)
+    }
+
+    pub(super) fn note_in(&self, note: IncarnationNote) {
+        *self.note.lock() = Some(note);
+    }
+}

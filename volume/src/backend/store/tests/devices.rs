@@ -1,0 +1,125 @@
+//! Devices that are not what a pool needs: each is an error with a name.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::*;
+
+fn copy_header(from: &Path, to: &Path) {
+    let mut header = vec![0; 16 * BLOCK_BYTES];
+    File::open(from).expect("there").read_exact_at(&mut header, 0).expect("long enough");
+    let to = OpenOptions::new().write(true).open(to).expect("there");
+    to.write_all_at(&header, 0).expect("room");
+}
+
+fn error_of(paths: &[PathBuf]) -> StorePoolError {
+    try_open(paths).expect_err("this is no whole pool")
+}
+
+#[test]
+fn a_pool_is_opened_once_and_its_devices_come_in_any_order() {
+    let Some(home) = Home::new("a_pool_is_opened_once") else { return };
+    let mut paths = home.create(&["a", "b", "c"], 16 << 20);
+    let pool = open(&paths);
+    let id = make_volume(&pool, "v", 1 << 20);
+    assert_eq!(ChannelBench::new(&volume(&pool, id), 4).write(0, &[5; 4096]), Status::Done);
+    let second = error_of(&paths).to_string();
+    assert!(second.contains("locked by") && second.contains("stop that server"), "{second}");
+    pool.close();
+    paths.rotate_left(1);
+    let pool = open(&paths);
+    let read = ChannelBench::new(&volume(&pool, id), 4).read(0, 4096);
+    assert_eq!(read, Ok(vec![5; 4096]));
+}
+
+#[test]
+fn paths_that_are_not_one_whole_pool_are_refused_by_name() {
+    let Some(home) = Home::new("paths_that_are_not_one_whole_pool") else { return };
+    let paths = home.create(&["a", "b"], 16 << 20);
+    let other = home.create(&["c", "d"], 16 << 20);
+    let (a, b) = (paths[0].clone(), paths[1].clone());
+    assert!(matches!(error_of(&[]), StorePoolError::Count { count: 0 }));
+    let gone = home.path("gone");
+    let error = error_of(&[a.clone(), gone.clone()]);
+    assert!(matches!(&error, StorePoolError::Missing { path } if *path == gone), "{error}");
+    let error = error_of(&[a.clone(), a.clone()]);
+    assert!(matches!(&error, StorePoolError::Twice { .. }), "{error}");
+    let linked = home.path("linked");
+    fs::hard_link(&a, &linked).expect("a link");
+    let error = error_of(&[a.clone(), linked]);
+    assert!(matches!(&error, StorePoolError::Twice { .. }), "{error}");
+    let error = error_of(&paths[1..]);
+    assert!(error.to_string().contains("not named: number 0"), "{error}");
+    let error = error_of(&[a.clone(), other[1].clone()]);
+    assert!(matches!(&error, StorePoolError::Foreign { path, .. } if *path == other[1]), "{error}");
+    let copied = home.path("copied");
+    fs::copy(&a, &copied).expect("room");
+    let error = error_of(&[a.clone(), copied]);
+    assert!(matches!(&error, StorePoolError::Copy { .. }), "{error}");
+    let empty = home.path("empty");
+    File::create(&empty).expect("a file").set_len(16 << 20).expect("room");
+    let error = error_of(&[empty, b]);
+    assert!(matches!(&error, StorePoolError::NoPool { .. }), "{error}");
+}
+
+#[test]
+fn a_device_that_is_old_short_or_damaged_is_refused_by_name() {
+    let Some(home) = Home::new("a_device_that_is_old_short_or_damaged") else { return };
+    let paths = home.create(&["a", "b"], 16 << 20);
+    let before = home.path("before");
+    fs::copy(&paths[1], &before).expect("room");
+    // An opening and a close write a checkpoint each.
+    for _ in 0..2 {
+        let pool = open(&paths);
+        make_volume(&pool, &format!("v{}", pool.volumes().len()), 1 << 20);
+        pool.close();
+    }
+    let error = error_of(&[paths[0].clone(), before]);
+    assert!(matches!(&error, StorePoolError::Old { .. }), "{error}");
+    let file = OpenOptions::new().write(true).open(&paths[1]).expect("there");
+    file.set_len(15 << 20).expect("shorter");
+    let error = error_of(&paths);
+    assert!(matches!(&error, StorePoolError::Short { path, .. } if *path == paths[1]), "{error}");
+    file.set_len(16 << 20).expect("longer");
+    drop(open(&paths));
+    for block in [0, 4, 8, 12] {
+        file.write_all_at(&[0x55; 64], block * BLOCK_BYTES as u64 + 100).expect("written");
+    }
+    let error = error_of(&paths);
+    assert!(matches!(&error, StorePoolError::Superblock { path, .. } if *path == paths[1]));
+    assert!(error.to_string().contains("damaged"), "{error}");
+    copy_header(&paths[0], &paths[1]);
+    let error = error_of(&paths);
+    assert!(matches!(&error, StorePoolError::Copy { .. }), "{error}");
+}
+
+#[test]
+fn a_pool_is_made_only_where_nothing_is_lost() {
+    let Some(home) = Home::new("a_pool_is_made_only_where_nothing_is_lost") else { return };
+    let refused = |plan: &PoolPlan| StorePool::create(plan).expect_err("it is refused");
+    let paths = home.create(&["a"], 16 << 20);
+    let again = refused(&plan(&paths, 16 << 20));
+    assert!(matches!(&again, StorePoolError::InUse { what: "a pool", .. }), "{again}");
+    let pool = open(&paths);
+    make_volume(&pool, "v", 1 << 20);
+    let force = PoolPlan { force: true, ..plan(&paths, 16 << 20) };
+    let in_use = refused(&force).to_string();
+    assert!(in_use.contains("locked by"), "{in_use}");
+    pool.close();
+    StorePool::create(&force).expect("forced");
+    assert_eq!(open(&paths).volumes(), []);
+    let used = home.path("used");
+    fs::write(&used, vec![1; 16 << 20]).expect("room");
+    let error = refused(&plan(&[used], 16 << 20));
+    assert!(matches!(&error, StorePoolError::InUse { what: "data", .. }), "{error}");
+    let fresh = home.path("fresh");
+    let small = refused(&plan(std::slice::from_ref(&fresh), 1 << 20));
+    assert!(matches!(&small, StorePoolError::Engine { .. }), "{small}");
+    assert!(!fresh.exists(), "what was made for it is removed");
+    let no_size = PoolPlan { size_bytes: None, ..plan(std::slice::from_ref(&fresh), 0) };
+    let error = refused(&no_size);
+    assert!(matches!(&error, StorePoolError::NoSize { .. }) && !fresh.exists(), "{error}");
+    let odd = PoolPlan { segment_bytes: 5000, ..plan(&[fresh], 16 << 20) };
+    assert!(matches!(refused(&odd), StorePoolError::Segment { .. }));
+}
