@@ -335,12 +335,12 @@ fn guests_of_a_full_pool_wait_until_there_is_space() {
              [[disk]]\nvolume = \"{name}\"\nsocket = \"{name}.sock\"\nqueues = 2\n"
         )
     };
-    let mut node = plan_with_pool(home.path(), "32MiB", &volume("a")).start().expect("a node");
+    let mut node = plan_with_pool(home.path(), "48MiB", &volume("a")).start().expect("a node");
     let mut guest = connect(&mut node, "a", mix(), &mut random);
     std::thread::scope(|scope| {
         let watched = scope.spawn(|| {
             // Each snapshot keeps what the guest had written, until there is no space.
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + 2 * PATIENCE;
             let mut taken = 0;
             while pool(&node)["state"] != "full" {
                 assert!(Instant::now() < until, "{}", pool(&node));
