@@ -33,6 +33,10 @@ impl PoolStock {
         for _ in 0..config.pools.len() + SPARE_RINGS {
             match StoreRing::new() {
                 Ok(ring) => rings.push(ring),
+                Err(error) if config.pools.is_empty() => {
+                    tracing::info!(%error, "no io_uring: pools cannot be added");
+                    break;
+                }
                 Err(error) => {
                     tracing::warn!(%error, "no io_uring: pools cannot be opened");
                     break;
