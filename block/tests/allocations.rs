@@ -20,9 +20,7 @@ use virtio::driver::{
     RingShape,
 };
 use virtio::{Queue, RingKind};
-use volume::backend::store::{
-    PoolPlan, Pools, StorePool, StoreRing, StoreSettings, StoreVolume,
-};
+use volume::backend::store::{PoolPlan, Pools, StorePool, StoreRing, StoreSettings, StoreVolume};
 use volume::backend::{FileOptions, FileVolume, MemoryVolume, NullVolume, Opening};
 use volume::chain::Chain;
 use volume::stage::{EncryptVolume, Limit, Metering, Sizes, StageConfig, VolumeKey};

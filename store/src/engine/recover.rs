@@ -2,7 +2,7 @@
 
 use super::checkpoint::{Checkpointer, SuperblockBase};
 use super::core::EngineCore;
-use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk};
+use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk, read_patiently};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;
@@ -92,6 +92,7 @@ pub(crate) fn open(
         map: PoolMap::new(superblock.uuid, options.cache_blocks),
         state_places: Vec::new(),
         reader: LogReader::new(devices),
+        wants_copy: false,
     };
     if superblock.state_bytes.get() > 0 {
         recovery.load_state(&superblock, options.cache_blocks)?;
@@ -124,8 +125,10 @@ fn read_superblocks(
         .iter()
         .max_by_key(|superblock| superblock.checkpoint.get())
         .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
-    // The two blocks are written one after the other, so a power cut damages one at most.
-    if damaged[(newest.checkpoint.get() + 1) as usize % 2] {
+    // The two blocks are written one after the other, so a power cut damages one at most. Only a
+    // new pool has a slot that was never written.
+    let other = damaged[(newest.checkpoint.get() + 1) as usize % 2];
+    if newest.checkpoint.get() > 0 && other {
         return Err(PoolOpenError::Damaged(format!(
             "both copies of a superblock are damaged, which may be newer than the one that is \
              left, of the checkpoint {}: take the pool from a backup",
@@ -153,7 +156,7 @@ fn read_superblocks(
     Ok(newest)
 }
 
-/// The newest superblock of a device; a slot of which both blocks are damaged is marked.
+/// The newest superblock of a device; a slot of which no block has a superblock is marked.
 fn read_superblock(
     devices: &mut dyn PoolDevices,
     device: u8,
@@ -163,16 +166,16 @@ fn read_superblock(
     let mut best: Option<Superblock> = None;
     let mut reason = PoolOpenError::Superblock { device, error: SuperblockError::NoPool };
     for (slot, is_damaged) in (0..).zip(damaged) {
-        let mut bad = 0;
+        let mut is_whole = false;
         for block in superblock_blocks(slot) {
-            let read = devices.read(device, block, &mut buffer, 1);
-            let read = read.map_err(|error| PoolOpenError::Device { device, error });
+            let read = read_patiently(devices, device, block, &mut buffer);
             let superblock = read.and_then(|()| {
                 let found = Superblock::decode(&buffer.blocks()[0]);
                 found.map_err(|error| PoolOpenError::Superblock { device, error })
             });
             match superblock {
                 Ok(superblock) => {
+                    is_whole = true;
                     let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
                     if best.as_ref().is_none_or(is_newer) {
                         best = Some(superblock);
@@ -180,13 +183,10 @@ fn read_superblock(
                 }
                 // A slot that was never written is no reason.
                 Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => {}
-                Err(error) => {
-                    bad += 1;
-                    reason = error;
-                }
+                Err(error) => reason = error,
             }
         }
-        *is_damaged |= bad == 2;
+        *is_damaged |= !is_whole;
     }
     best.ok_or(reason)
 }
@@ -240,6 +240,14 @@ struct Recovery<'a> {
     map: PoolMap,
     state_places: Vec<BlockPlace>,
     reader: LogReader<'a>,
+    /// The last change was damaged: its copy follows.
+    wants_copy: bool,
+}
+
+fn lost_change(sequence: u64) -> PoolOpenError {
+    PoolOpenError::Damaged(format!(
+        "both copies of the change in row {sequence} are damaged: take the pool from a backup"
+    ))
 }
 
 impl Recovery<'_> {
@@ -335,6 +343,9 @@ impl Recovery<'_> {
             let row = row.filter(|row| is_proved || (!row.is_copy && self.is_whole(row)));
             self.reader.check()?;
             let Some(row) = row else {
+                if !is_proved && self.wants_copy {
+                    return Err(lost_change(last));
+                }
                 if !is_proved {
                     return Ok(last);
                 }
@@ -376,24 +387,19 @@ impl Recovery<'_> {
         let end = u32::from(row.place.block) + 1 + u32::from(row.payload);
         self.segments.found_used(row.place.segment);
         self.segments.note_row(row.place.segment, end, row.sequence);
-        let mut change_is_applied = false;
         for (record, place) in with_places(row) {
             let mut change = None;
             if let LogRecord::Change { is_copy, .. } = record {
-                if is_copy && change_is_applied {
+                if is_copy && !self.wants_copy {
                     continue;
                 }
                 change = self.change(row, &record, place);
+                // The copy may be in the next row, if a segment ends between the two.
+                self.wants_copy = change.is_none();
                 match (&change, is_copy) {
-                    (Some(_), _) => change_is_applied = true,
+                    (Some(_), _) => {}
                     (None, false) => continue,
-                    (None, true) => {
-                        return Err(PoolOpenError::Damaged(format!(
-                            "both copies of the change in row {} are damaged: take the pool from \
-                             a backup",
-                            row.sequence
-                        )));
-                    }
+                    (None, true) => return Err(lost_change(row.sequence)),
                 }
             }
             // A damaged page of the map costs the request that needs it, as it did before.

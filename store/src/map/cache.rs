@@ -258,6 +258,11 @@ impl MapCache {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.queues.values().map(VecDeque::len).sum()
+    }
+
     /// The pages that are dirty now are given by [`Self::next_dirty`].
     pub(super) fn begin_pass(&mut self) {
         self.pass += 1;

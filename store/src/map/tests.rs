@@ -1,5 +1,6 @@
 //! Tests of the map without an engine: a medium in memory, and a model of plain trees.
 
+mod cache;
 mod catalog;
 mod damage;
 mod family;

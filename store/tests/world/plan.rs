@@ -100,16 +100,18 @@ impl Plan {
             cache_blocks: CACHE_BLOCKS_MIN + random.below(64) as usize,
             log_blocks_max: [40, 100, 300, 1_000][random.below(4) as usize],
         };
+        let stop = stop(&mut random);
+        let lives = if stop.is_some() { 2 } else { random.between(1, 6) };
         Self {
             seed,
             layout,
             options,
             faults: faults(&mut random),
-            lives: random.between(1, 6),
+            lives,
             rounds: random.between(100, 500),
             depth: [1, 4, 12, 32][random.below(4) as usize],
             volumes: random.between(2, 14) as usize,
-            stop: stop(&mut random),
+            stop,
             keeps_history: false,
         }
     }

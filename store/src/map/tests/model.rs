@@ -186,6 +186,17 @@ impl Model {
         self.versions.remove(&volume);
     }
 
+    /// Removes the snapshot that a volume comes from.
+    fn remove_last(&mut self) {
+        let Some(volume) = self.pick(false) else { return };
+        let line = &self.versions[&volume].line;
+        let last = line.iter().rev().find(|id| self.versions.contains_key(id));
+        if let Some(&volume) = last {
+            self.medium.change(PoolChange::Remove { volume });
+            self.versions.remove(&volume);
+        }
+    }
+
     fn clear(&mut self) {
         let Some(volume) = self.pick(false) else { return };
         self.medium.change(PoolChange::Clear { volume });
@@ -195,6 +206,10 @@ impl Model {
     fn resize(&mut self) {
         let Some(volume) = self.pick(false) else { return };
         let blocks = self.size();
+        self.resize_to(volume, blocks);
+    }
+
+    fn resize_to(&mut self, volume: VolumeId, blocks: u64) {
         self.medium.change(PoolChange::Resize { volume, blocks });
         let version = self.versions.get_mut(&volume).unwrap();
         version.blocks = blocks;
@@ -267,7 +282,9 @@ impl Model {
                 content.map(|content| if self.lost.contains(&content) { 0 } else { content });
             let found = self.medium.read(id, block);
             if self.is_damaging
-                && (content == Some(UNKNOWN) || found == Ok(Some(0)) || found.is_err())
+                && ([Some(UNKNOWN), Some(0)].contains(&content)
+                    || found == Ok(Some(0))
+                    || found.is_err())
             {
                 continue;
             }
@@ -328,32 +345,33 @@ fn run_seed(seed: u64, steps: u64, is_damaging: bool) {
     model.end();
 }
 
-/// A removal in small steps, and writes between them to the volume that comes from the snapshot.
+/// Removals in small steps, and writes between them to the volumes that come from the snapshots.
 fn run_removal(seed: u64) {
     let mut model = Model::new(seed, false);
-    model.blocks = (0..8).flat_map(|leaf| (0..9).map(move |at| leaf * 512 + at * 59)).collect();
-    model.few = 8;
-    model.create();
-    for _ in 0..4 {
-        (0..60).for_each(|_| model.write());
-        model.snapshot();
-    }
-    (0..30).for_each(|_| model.write());
-    for _ in 0..40 {
-        match model.random.below(12) {
-            0 => model.snapshot(),
-            1 => model.clone_of(),
-            2 => model.rollback(),
-            3 => model.clear(),
-            4 => model.resize(),
-            5 => model.medium.checkpoint(),
-            6 => model.medium.open_again(),
-            _ => model.remove(),
+    model.blocks = (0..4).flat_map(|leaf| (0..30).map(move |at| leaf * 512 + at * 17)).collect();
+    model.few = 6;
+    for _ in 0..80 {
+        if model.pick(false).is_none() {
+            model.create();
+            let volume = model.pick(false).unwrap();
+            model.resize_to(volume, 4096);
+            (0..200).for_each(|_| model.write());
         }
-        for _ in 0..model.random.below(20) {
+        match model.random.below(24) {
+            0 => model.clone_of(),
+            1 => model.rollback(),
+            2 => model.clear(),
+            3 => model.resize(),
+            4 => model.medium.checkpoint(),
+            5 => model.medium.open_again(),
+            6 => model.remove(),
+            7..15 => model.snapshot(),
+            _ => model.remove_last(),
+        }
+        for _ in 0..model.random.below(32) {
             model.medium.remove_a_bit(64 << model.random.below(4));
-            (0..model.random.below(12)).for_each(|_| model.write());
-            if model.random.one_in(4) {
+            (0..model.random.below(3)).for_each(|_| model.write());
+            if model.random.one_in(20) {
                 model.zero();
             }
         }

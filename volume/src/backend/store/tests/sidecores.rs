@@ -137,14 +137,19 @@ fn a_channel_that_is_dropped_leaves_a_pool_that_goes_on() {
     let pool = open(&home.create(&["a"], POOL_BYTES));
     let volume = volume(&pool, make_volume(&pool, "v", 1 << 20));
     for rounds in 0..20 {
-        let mut bench = ChannelBench::new(&volume, 8);
-        let buffers: Vec<_> =
-            (0..8).map(|at| contract::Buffer::filled(&vec![at; 65_536], 0)).collect();
-        for (at, buffer) in buffers.iter().enumerate() {
-            let op = if at % 2 == 0 { Op::Write } else { Op::Read };
-            bench.submit(op, at as u64 * 65_536, Some(buffer));
-        }
-        (0..rounds).for_each(|_| bench.round());
+        let leaves = || {
+            let mut bench = ChannelBench::new(&volume, 8);
+            let buffers: Vec<_> =
+                (0..8).map(|at| contract::Buffer::filled(&vec![at; 65_536], 0)).collect();
+            for (at, buffer) in buffers.iter().enumerate() {
+                let op = [Op::Write, Op::Read, Op::Flush][at % 3];
+                let data = (op != Op::Flush).then_some(buffer);
+                bench.submit(op, at as u64 * 65_536, data);
+            }
+            (0..rounds).for_each(|_| bench.round());
+        };
+        // The kernel cancels requests of a thread that ends.
+        thread::scope(|scope| scope.spawn(leaves).join().expect("it leaves"));
     }
     let mut bench = ChannelBench::new(&volume, 8);
     assert_eq!(bench.write(0, &[9; 4096]), Status::Done);

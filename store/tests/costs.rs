@@ -1,0 +1,303 @@
+//! What requests cost in requests to devices. Times are measured elsewhere: these are counts, and
+//! a change of one is a change of the design.
+
+use random::Random;
+use store::block::{Block, BlockBuffer};
+use store::{
+    Admission, CACHE_BLOCKS_MIN, DeviceIo, DeviceLayout, DeviceOp, PoolChange, PoolCompletion,
+    PoolDeviceError, PoolDevices, PoolEngine, PoolLayout, PoolOptions, RequestTag, VolumeId,
+    format_pool,
+};
+
+/// Rounds in which anything here must end.
+const ROUNDS_MAX: u64 = 100_000;
+
+/// Pages that collection moves in a round, at most.
+const MOVES_PER_ROUND_MAX: u64 = 49;
+
+/// Devices in memory that count.
+struct CountedDisks {
+    disks: Vec<Vec<Block>>,
+    reads: u64,
+    read_blocks: u64,
+    writes: u64,
+    written_blocks: u64,
+    syncs: u64,
+}
+
+impl PoolDevices for CountedDisks {
+    fn read(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &mut BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), PoolDeviceError> {
+        let (block, blocks) = (block as usize, blocks as usize);
+        let disk = &self.disks[usize::from(device)];
+        buffer.blocks_mut()[..blocks].clone_from_slice(&disk[block..block + blocks]);
+        self.reads += 1;
+        self.read_blocks += blocks as u64;
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), PoolDeviceError> {
+        let (block, blocks) = (block as usize, blocks as usize);
+        let disk = &mut self.disks[usize::from(device)];
+        disk[block..block + blocks].clone_from_slice(&buffer.blocks()[..blocks]);
+        self.writes += 1;
+        self.written_blocks += blocks as u64;
+        Ok(())
+    }
+
+    fn sync(&mut self, _: u8) -> Result<(), PoolDeviceError> {
+        self.syncs += 1;
+        Ok(())
+    }
+}
+
+/// A pool with one volume on such devices.
+struct CountedPool {
+    disks: CountedDisks,
+    engine: PoolEngine,
+    volume: VolumeId,
+    now_ns: u64,
+    tag: u64,
+}
+
+impl CountedPool {
+    fn new(devices: usize, segments: u64, segment_blocks: u32, volume_blocks: u64) -> Self {
+        let blocks = 16 + segments * u64::from(segment_blocks);
+        let device = |at: usize| DeviceLayout { uuid: [at as u8 + 2; 16], blocks };
+        let devices = (0..devices).map(device).collect::<Vec<_>>();
+        let disks = vec![vec![Block::ZERO; blocks as usize]; devices.len()];
+        let layout = PoolLayout { uuid: [1; 16], segment_blocks, devices };
+        let mut disks = CountedDisks {
+            disks,
+            reads: 0,
+            read_blocks: 0,
+            writes: 0,
+            written_blocks: 0,
+            syncs: 0,
+        };
+        format_pool(&mut disks, &layout).expect("a new pool");
+        let engine = Self::open(&mut disks);
+        let mut pool = Self { disks, engine, volume: VolumeId(0), now_ns: 1, tag: 0 };
+        let change = PoolChange::Create { name: "v".into(), blocks: volume_blocks };
+        let tag = pool.tag();
+        assert_eq!(pool.engine.change(tag, change), Admission::Taken);
+        pool.volume = pool.finish(1);
+        pool.rest();
+        pool
+    }
+
+    fn open(disks: &mut CountedDisks) -> PoolEngine {
+        let sizes: Vec<u64> = disks.disks.iter().map(|disk| disk.len() as u64).collect();
+        let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1_000_000_000 };
+        PoolEngine::open(disks, &sizes, options, 7, 1).expect("the pool opens")
+    }
+
+    fn tag(&mut self) -> RequestTag {
+        self.tag += 1;
+        RequestTag(self.tag)
+    }
+
+    /// A round; the ends of requests, and the last one's volume.
+    fn round(&mut self) -> (u64, VolumeId) {
+        self.now_ns += 1_000_000;
+        self.engine.poll(self.now_ns);
+        while let Some(DeviceIo { token, device, op }) = self.engine.next_io() {
+            let (buffer, result) = match op {
+                DeviceOp::Read { block, mut buffer, blocks } => {
+                    let result = self.disks.read(device, block, &mut buffer, blocks);
+                    (Some(buffer), result)
+                }
+                DeviceOp::Write { block, buffer, blocks } => {
+                    let result = self.disks.write(device, block, &buffer, blocks);
+                    (Some(buffer), result)
+                }
+                DeviceOp::Sync => (None, self.disks.sync(device)),
+            };
+            self.engine.complete_io(token, buffer, result);
+        }
+        let (mut done, mut volume) = (0, VolumeId(0));
+        while let Some(completion) = self.engine.next_completion() {
+            match completion {
+                PoolCompletion::Data { buffer: Some(buffer), .. } => self.engine.recycle(buffer),
+                PoolCompletion::Data { .. } => {}
+                PoolCompletion::Done { result, .. } => {
+                    volume = result.expect("the request ends well");
+                    done += 1;
+                }
+            }
+        }
+        (done, volume)
+    }
+
+    /// Rounds until so many requests have ended.
+    fn finish(&mut self, requests: u64) -> VolumeId {
+        let mut left = requests;
+        for _ in 0..ROUNDS_MAX {
+            let (done, volume) = self.round();
+            left -= done;
+            if left == 0 {
+                return volume;
+            }
+        }
+        panic!("{left} of {requests} requests have no end");
+    }
+
+    fn rest(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            self.round();
+            if !self.engine.is_busy() {
+                return;
+            }
+        }
+        panic!("the pool does not rest: {:?}", self.engine.status());
+    }
+
+    fn write(&mut self, block: u64) -> Admission {
+        let (tag, volume) = (self.tag(), self.volume);
+        self.engine.write(tag, volume, block, 1, &mut |_, page| page.0.fill(block as u8 | 1))
+    }
+
+    fn read(&mut self, block: u64) {
+        let (tag, volume) = (self.tag(), self.volume);
+        assert_eq!(self.engine.read(tag, volume, block, 1), Admission::Taken);
+        self.finish(1);
+    }
+
+    fn flush(&mut self) {
+        let tag = self.tag();
+        assert_eq!(self.engine.flush(tag), Admission::Taken);
+        self.finish(1);
+    }
+
+    fn reset(&mut self) {
+        let disks = &mut self.disks;
+        (disks.reads, disks.read_blocks, disks.syncs) = (0, 0, 0);
+        (disks.writes, disks.written_blocks) = (0, 0);
+    }
+}
+
+#[test]
+fn writes_are_one_row_for_all_that_arrive_together() {
+    let mut pool = CountedPool::new(1, 64, 512, 4_000);
+    let mut random = Random::new(1);
+    pool.reset();
+    for _ in 0..256 {
+        assert_eq!(pool.write(random.below(4_000)), Admission::Taken);
+        pool.finish(1);
+    }
+    assert_eq!(pool.disks.writes, 256, "one write of the device each");
+    assert_eq!(pool.disks.written_blocks, 2 * 256, "a head and a block");
+    assert_eq!((pool.disks.reads, pool.disks.syncs), (0, 0));
+    pool.reset();
+    for _ in 0..8 {
+        for _ in 0..32 {
+            assert_eq!(pool.write(random.below(4_000)), Admission::Taken);
+        }
+        pool.finish(32);
+    }
+    // One more where a segment ends.
+    assert!((8..=9).contains(&pool.disks.writes), "{} writes", pool.disks.writes);
+    assert_eq!(pool.disks.written_blocks, 256 + pool.disks.writes, "a head for 32 blocks");
+    assert_eq!((pool.disks.reads, pool.disks.syncs), (0, 0));
+}
+
+#[test]
+fn a_flushed_write_is_one_write_and_a_sync_of_each_device() {
+    let mut pool = CountedPool::new(2, 64, 512, 4_000);
+    pool.reset();
+    for block in 0..64 {
+        assert_eq!(pool.write(block), Admission::Taken);
+        pool.finish(1);
+        pool.flush();
+    }
+    assert_eq!((pool.disks.writes, pool.disks.written_blocks), (64, 2 * 64));
+    assert_eq!(pool.disks.syncs, 2 * 64);
+    pool.reset();
+    for block in 0..32 {
+        assert_eq!(pool.write(block), Admission::Taken);
+    }
+    pool.finish(32);
+    for _ in 0..32 {
+        let tag = pool.tag();
+        assert_eq!(pool.engine.flush(tag), Admission::Taken);
+    }
+    pool.finish(32);
+    assert_eq!((pool.disks.writes, pool.disks.syncs), (1, 2), "flushes share a round of syncs");
+    pool.rest();
+    // The mark of the last flush, which an idle pool writes.
+    assert!(pool.disks.writes <= 2, "{} writes", pool.disks.writes);
+}
+
+#[test]
+fn a_read_is_one_read_of_a_device_and_a_cold_one_has_the_path_before_it() {
+    let mut pool = CountedPool::new(1, 200, 512, 1 << 30);
+    // 60 leaves, far from each other, so that none of their paths' lower nodes are shared.
+    let blocks: Vec<u64> = (0..60).map(|at| at * ((1 << 30) / 60)).collect();
+    for &block in &blocks {
+        assert_eq!(pool.write(block), Admission::Taken);
+        pool.finish(1);
+    }
+    pool.engine.close();
+    while !pool.engine.is_closed() {
+        pool.round();
+    }
+    pool.engine = CountedPool::open(&mut pool.disks);
+    pool.rest();
+    pool.reset();
+    let mut most = 0;
+    for &block in &blocks {
+        let before = pool.disks.reads;
+        pool.read(block);
+        most = most.max(pool.disks.reads - before);
+    }
+    // Four nodes, a block of the nodes' table for each, its root, the same for data, the page.
+    assert!(most <= 12, "{most} reads for the first one");
+    let each = pool.disks.reads as f64 / blocks.len() as f64;
+    println!("{each:.2} reads for each cold one, {most} for the first");
+    assert!(each <= 4.5, "{each} reads for each cold one: two nodes, blocks of tables, the page");
+    pool.reset();
+    for &block in &blocks {
+        pool.read(block);
+    }
+    assert_eq!((pool.disks.reads, pool.disks.read_blocks), (60, 60), "warm ones");
+    assert_eq!(pool.disks.writes, 0, "a read writes nothing");
+}
+
+#[test]
+fn collection_moves_a_bounded_number_of_pages_in_a_round() {
+    let mut pool = CountedPool::new(1, 64, 128, 3_000);
+    let mut random = Random::new(3);
+    let (mut most, mut writes) = (0, 0);
+    for _ in 0..ROUNDS_MAX {
+        let before = pool.engine.status().counters.moved_pages;
+        for _ in 0..32 {
+            if pool.write(random.below(3_000)) == Admission::Taken {
+                writes += 1;
+            }
+        }
+        pool.round();
+        most = most.max(pool.engine.status().counters.moved_pages - before);
+        if writes > 40_000 {
+            break;
+        }
+    }
+    assert!(writes > 40_000, "only {writes} writes were taken: {:?}", pool.engine.status());
+    assert!(most <= MOVES_PER_ROUND_MAX, "{most} pages in a round");
+    let counters = pool.engine.status().counters;
+    assert!(counters.moved_pages > 0, "nothing was collected");
+    let all = counters.guest_row_blocks + counters.moved_row_blocks + counters.map_row_blocks;
+    let amplification = all as f64 / counters.guest_blocks as f64;
+    println!("{amplification:.2} blocks written for a block: {counters:?}");
+    assert!(amplification < 6.0, "{amplification}");
+}
