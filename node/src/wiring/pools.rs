@@ -97,6 +97,18 @@ impl PoolStock {
         Ok(())
     }
 
+    /// Checks that all open pools take changes, and so can be closed in order.
+    ///
+    /// # Errors
+    /// The first one that does not, and why.
+    pub(crate) fn check_sound(&self) -> Result<(), String> {
+        let failed = |pool: &Arc<StorePool>| {
+            let why = pool.status().failed?;
+            Some(format!("pool {:?} has failed: {why}", pool.name()))
+        };
+        self.pools.opened().iter().find_map(failed).map_or(Ok(()), Err)
+    }
+
     /// Closes all pools: nothing uses them any more.
     pub(crate) fn close_all(&self) {
         self.pools.opened().iter().for_each(|pool| pool.close());
