@@ -125,10 +125,10 @@ fn read_superblocks(
         .iter()
         .max_by_key(|superblock| superblock.checkpoint.get())
         .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
-    // The two blocks are written one after the other, so a power cut damages one at most. Only
-    // the first checkpoint finds a blank slot.
-    let is_new = newest.checkpoint.get() == 0;
-    if !is_new && damaged[(newest.checkpoint.get() + 1) as usize % 2] {
+    // The two blocks are written one after the other, so a power cut damages one at most. Only a
+    // new pool has a slot that was never written.
+    let other = damaged[(newest.checkpoint.get() + 1) as usize % 2];
+    if newest.checkpoint.get() > 0 && other {
         return Err(PoolOpenError::Damaged(format!(
             "both copies of a superblock are damaged, which may be newer than the one that is \
              left, of the checkpoint {}: take the pool from a backup",
@@ -156,7 +156,7 @@ fn read_superblocks(
     Ok(newest)
 }
 
-/// The newest superblock of a device; a slot of which both blocks are damaged is marked.
+/// The newest superblock of a device; a slot of which no block has a superblock is marked.
 fn read_superblock(
     devices: &mut dyn PoolDevices,
     device: u8,
@@ -166,7 +166,7 @@ fn read_superblock(
     let mut best: Option<Superblock> = None;
     let mut reason = PoolOpenError::Superblock { device, error: SuperblockError::NoPool };
     for (slot, is_damaged) in (0..).zip(damaged) {
-        let mut bad = 0;
+        let mut is_whole = false;
         for block in superblock_blocks(slot) {
             let read = read_patiently(devices, device, block, &mut buffer);
             let superblock = read.and_then(|()| {
@@ -175,20 +175,18 @@ fn read_superblock(
             });
             match superblock {
                 Ok(superblock) => {
+                    is_whole = true;
                     let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
                     if best.as_ref().is_none_or(is_newer) {
                         best = Some(superblock);
                     }
                 }
-                // The second slot of a new pool is blank, which is no reason.
-                Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => bad += 1,
-                Err(error) => {
-                    bad += 1;
-                    reason = error;
-                }
+                // A slot that was never written is no reason.
+                Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => {}
+                Err(error) => reason = error,
             }
         }
-        *is_damaged |= bad == 2;
+        *is_damaged |= !is_whole;
     }
     best.ok_or(reason)
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use store::VolumeId;
 use store::block::{BLOCK_BYTES, Block};
-use store::format::{BlockPlace, LogRecord, superblock_blocks};
+use store::format::{BlockPlace, LogRecord, RowHead, superblock_blocks};
 
 use crate::pool::{Content, MediaPool, MemoryDevices};
 
@@ -135,6 +135,20 @@ fn the_reader_makes_up_for_damage_or_names_it() {
     damage(&|devices| devices.0[0][first].0[40] ^= 1).check(volume, content);
     damage(&|devices| devices.0[1][second].0[40] ^= 1).check(volume, content);
 
+    let both = damage(&|devices| {
+        for device in &mut devices.0 {
+            [first, second].iter().for_each(|&at| device[at].0[40] ^= 1);
+        }
+    });
+    assert!(both.extract(volume).is_err_and(|error| error.contains("superblock")));
+
+    // The change that made the volume has a copy.
+    let changes = payloads(&log, |record| matches!(record, LogRecord::Change { .. }));
+    let [.., change, copy] = changes.as_slice() else { panic!("the log is {log:?}") };
+    damage(&|devices| devices.at(*change).0[3] ^= 1).check(volume, content);
+    let both = damage(&|devices| [*change, *copy].iter().for_each(|&at| devices.at(at).0[3] ^= 1));
+    assert!(both.extract(volume).is_err());
+
     let page = BlockPlace { block: durable.place.block + 1, ..durable.place };
     let error = damage(&|devices| devices.at(page).0[0] ^= 1).extract(volume).err();
     assert!(error.is_some_and(|error| error.contains("is damaged")));
@@ -149,4 +163,16 @@ fn the_reader_makes_up_for_damage_or_names_it() {
     });
     assert!(before.is_some() && before != whole);
     assert!(empty.extract(volume).is_ok_and(|image| image == vec![0; 10 * BLOCK_BYTES]));
+}
+
+/// The places of the payloads of such records.
+fn payloads(log: &[RowHead], is_such: impl Fn(&LogRecord) -> bool) -> Vec<BlockPlace> {
+    let mut places = Vec::new();
+    for head in log {
+        let with_payload = head.records.iter().filter(|record| record.has_payload());
+        let such = (1..).zip(with_payload).filter(|(_, record)| is_such(record));
+        places
+            .extend(such.map(|(at, _)| BlockPlace { block: head.place.block + at, ..head.place }));
+    }
+    places
 }

@@ -63,13 +63,15 @@ class Pool:
             self.next_id = state["catalog"]["next_id"]
             versions = state["catalog"]["versions"]
             self.versions = {fields["id"]: Version(fields) for fields in versions}
+        self.wants_copy = False  # the last change was damaged
         for row in Log(self.devices).rows():
-            change = None
             for record, place in row.payload():
                 if record.kind == CHANGE_KIND:
-                    change = self.apply_change(record, place, row.sequence, change)
+                    self.apply_change(record, place, row.sequence)
                 else:
                     self.apply(record, place, row.sequence)
+        if self.wants_copy:
+            raise PoolError("a change of the catalog is damaged, and has no copy")
 
     def state(self):
         """The JSON of the checkpoint's state: of each block, the copy that is whole."""
@@ -166,19 +168,20 @@ class Pool:
         elif record.kind == LOST_KIND and self.entry(0, record.number).place == record.place:
             self.changed[record.number] = Entry(LOST, 0, 0)
 
-    def apply_change(self, record, place, sequence, done):
-        """A change and its copy: the first that is whole counts."""
-        if done:
-            return done
+    def apply_change(self, record, place, sequence):
+        """A change; its copy, which has the flag, counts only if the change is damaged."""
+        if record.flag and not self.wants_copy:
+            return
         try:
             data = self.devices.page(Entry(place, record.crc, sequence), CHANGE, 0)
         except PoolError:
             if record.flag:
                 raise
-            return None
+            self.wants_copy = True
+            return
+        self.wants_copy = False
         ((name, fields),) = json.loads(data[:record.blocks]).items()
         getattr(self, "change_" + name)(**fields)
-        return name
 
     def take_id(self):
         self.next_id += 1
