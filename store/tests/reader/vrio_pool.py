@@ -151,8 +151,9 @@ class Pool:
         return word & NUMBER_MASK
 
     def read(self, version, block):
+        """The content of a block; nothing for zeroes."""
         number = self.number(version, block)
-        return self.devices.page(self.entry(0, number), DATA, number) if number else bytes(BLOCK)
+        return self.devices.page(self.entry(0, number), DATA, number) if number else None
 
     def apply(self, record, place, sequence):
         version = self.versions.get(record.volume)
@@ -245,7 +246,11 @@ def main(arguments):
         version = pool.find(arguments[1])
         with open(arguments[2], "wb") as out:
             for block in range(version.blocks):
-                out.write(pool.read(version, block))
+                content = pool.read(version, block)
+                if content:
+                    out.seek(block * BLOCK)
+                    out.write(content)
+            out.truncate(version.blocks * BLOCK)
     else:
         sys.exit(__doc__)
 
