@@ -449,6 +449,8 @@ fn counters(text: &mut String, status: &Status) {
     let cores =
         status.sidecores.iter().map(|core| (format!("sidecore {}", core.index), &core.counters));
     let domains = status.domains.iter().map(|it| (format!("domain {}", it.name), &it.counters));
+    let pools = status.pools.iter().map(|it| (format!("pool {}", it.name), &it.counters));
+    let volumes = volumes.chain(pools);
     let mut table = table(&["object", "counter", "value"], 2);
     let nets = nics.chain(networks).chain(domains);
     let all = disks.chain(volumes).chain(nets).chain(sessions).chain(cores);

@@ -29,6 +29,16 @@ impl VolumeConfig {
     pub const CHAIN: &str = "chain";
 }
 
+impl VolumeConfig {
+    /// The size that its file, or its volume of a pool, is configured to have.
+    pub fn size_bytes(&self) -> Option<u64> {
+        match self.backend.pool() {
+            Some(pool) => pool.size_bytes,
+            None => self.backend.file()?.size_bytes,
+        }
+    }
+}
+
 /// A volume of this node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumeConfig {
@@ -225,14 +235,6 @@ fn same_encryption(reader: &Reader<'_>, volumes: &[VolumeConfig]) {
     }
 }
 
-/// The size that a file, or a volume of a pool, is configured to have.
-fn size_of(volume: &VolumeConfig) -> Option<u64> {
-    match volume.backend.pool() {
-        Some(pool) => pool.size_bytes,
-        None => volume.backend.file()?.size_bytes,
-    }
-}
-
 /// A volume is cut from a pool of this node.
 fn its_pool(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surroundings<'_>) {
     for volume in volumes {
@@ -253,7 +255,7 @@ fn its_pool(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surroundings
 
 /// Whether the backends differ in that the file must become larger, and in nothing else.
 fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
-    let (Some(now_bytes), Some(wanted_bytes)) = (size_of(now), size_of(wanted)) else {
+    let (Some(now_bytes), Some(wanted_bytes)) = (now.size_bytes(), wanted.size_bytes()) else {
         return false;
     };
     let grown = now.backend.with_size(wanted_bytes);
@@ -326,7 +328,7 @@ impl Object for VolumeConfig {
         let object = format!("volume {:?}", self.name);
         let allow = (self.allow != wanted.allow)
             .then(|| InPlace { step: Self::ALLOW, text: format!("change {object}: \"allow\"") });
-        let size = size_of(wanted).filter(|_| grows(self, wanted)).map(|size_bytes| {
+        let size = wanted.size_bytes().filter(|_| grows(self, wanted)).map(|size_bytes| {
             let text = format!("resize {object} to {}", show_size(size_bytes));
             InPlace { step: Self::SIZE, text }
         });

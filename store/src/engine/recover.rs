@@ -2,7 +2,7 @@
 
 use super::checkpoint::{Checkpointer, SuperblockBase};
 use super::core::EngineCore;
-use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk};
+use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk, read_patiently};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;
@@ -125,8 +125,10 @@ fn read_superblocks(
         .iter()
         .max_by_key(|superblock| superblock.checkpoint.get())
         .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
-    // The two blocks are written one after the other, so a power cut damages one at most.
-    if damaged[(newest.checkpoint.get() + 1) as usize % 2] {
+    // The two blocks are written one after the other, so a power cut damages one at most. Only a
+    // new pool has a slot that was never written.
+    let other = damaged[(newest.checkpoint.get() + 1) as usize % 2];
+    if newest.checkpoint.get() > 0 && other {
         return Err(PoolOpenError::Damaged(format!(
             "both copies of a superblock are damaged, which may be newer than the one that is \
              left, of the checkpoint {}: take the pool from a backup",
@@ -154,7 +156,7 @@ fn read_superblocks(
     Ok(newest)
 }
 
-/// The newest superblock of a device; a slot of which both blocks are damaged is marked.
+/// The newest superblock of a device; a slot of which no block has a superblock is marked.
 fn read_superblock(
     devices: &mut dyn PoolDevices,
     device: u8,
@@ -164,16 +166,16 @@ fn read_superblock(
     let mut best: Option<Superblock> = None;
     let mut reason = PoolOpenError::Superblock { device, error: SuperblockError::NoPool };
     for (slot, is_damaged) in (0..).zip(damaged) {
-        let mut bad = 0;
+        let mut is_whole = false;
         for block in superblock_blocks(slot) {
-            let read = devices.read(device, block, &mut buffer, 1);
-            let read = read.map_err(|error| PoolOpenError::Device { device, error });
+            let read = read_patiently(devices, device, block, &mut buffer);
             let superblock = read.and_then(|()| {
                 let found = Superblock::decode(&buffer.blocks()[0]);
                 found.map_err(|error| PoolOpenError::Superblock { device, error })
             });
             match superblock {
                 Ok(superblock) => {
+                    is_whole = true;
                     let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
                     if best.as_ref().is_none_or(is_newer) {
                         best = Some(superblock);
@@ -181,13 +183,10 @@ fn read_superblock(
                 }
                 // A slot that was never written is no reason.
                 Err(PoolOpenError::Superblock { error: SuperblockError::NoPool, .. }) => {}
-                Err(error) => {
-                    bad += 1;
-                    reason = error;
-                }
+                Err(error) => reason = error,
             }
         }
-        *is_damaged |= bad == 2;
+        *is_damaged |= !is_whole;
     }
     best.ok_or(reason)
 }

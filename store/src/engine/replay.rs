@@ -181,13 +181,11 @@ impl<'a> LogReader<'a> {
         }
         let at = device_block(place, segments.segment_blocks());
         let device = place.segment.device();
-        let read = |_| self.devices.read(device, at, &mut self.buffer, 1).err();
-        let errors: Vec<_> = (0..TRIES_MAX).map_while(read).collect();
-        match errors.last() {
-            Some(&error) if errors.len() == TRIES_MAX => {
-                self.failed.get_or_insert(PoolOpenError::Device { device, error });
+        match read_patiently(self.devices, device, at, &mut self.buffer) {
+            Ok(()) => block.0.copy_from_slice(&self.buffer.blocks()[0].0),
+            Err(error) => {
+                self.failed.get_or_insert(error);
             }
-            _ => block.0.copy_from_slice(&self.buffer.blocks()[0].0),
         }
     }
 
@@ -197,5 +195,23 @@ impl<'a> LogReader<'a> {
     /// The first one that was not.
     pub(crate) fn check(&mut self) -> Result<(), PoolOpenError> {
         self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+/// Reads a block of a device, with some tries.
+///
+/// # Errors
+/// If none succeeds.
+pub(crate) fn read_patiently(
+    devices: &mut dyn PoolDevices,
+    device: u8,
+    block: u64,
+    buffer: &mut BlockBuffer,
+) -> Result<(), PoolOpenError> {
+    let read = |_| devices.read(device, block, buffer, 1).err();
+    let errors: Vec<_> = (0..TRIES_MAX).map_while(read).collect();
+    match errors.last() {
+        Some(&error) if errors.len() == TRIES_MAX => Err(PoolOpenError::Device { device, error }),
+        _ => Ok(()),
     }
 }

@@ -35,6 +35,9 @@ pub(super) struct MapPages {
     loading: HashMap<MapPage, Option<PageEntry>>,
     damaged: HashSet<MapPage>,
     damaged_order: VecDeque<MapPage>,
+    /// Memory for lists of numbers: a request in a warm map allocates nothing.
+    pub(super) lent_freed: Vec<u64>,
+    lent_free: Vec<u64>,
     /// Numbers that were freed or used twice: a sign of a damaged map.
     pub(super) contradictions: u64,
 }
@@ -53,6 +56,8 @@ impl MapPages {
             loading: HashMap::new(),
             damaged: HashSet::new(),
             damaged_order: VecDeque::new(),
+            lent_freed: Vec::new(),
+            lent_free: Vec::new(),
             contradictions: 0,
         }
     }
@@ -276,23 +281,18 @@ impl MapPages {
             while self.table(kind).ready().len() < count {
                 self.find_free(kind)?;
             }
-            let ready = self.table(kind).ready();
-            let next: Vec<u64> = ready[ready.len() - count..].to_vec();
-            let (mut answer, mut is_damaged) = (Ok(()), false);
-            for number in next {
+            let (mut answer, mut damaged) = (Ok(()), None);
+            for at in 1..=count {
+                let ready = self.table(kind).ready();
+                let number = ready[ready.len() - at];
                 match self.need_number(kind, number) {
-                    Err(MapError::Damaged) => {
-                        self.table_mut(kind).lose_ready(number);
-                        is_damaged = true;
-                    }
+                    Err(MapError::Damaged) => damaged = Some(number),
                     result => answer = answer.and(result),
                 }
             }
-            answer?;
             // In place of a damaged number another one comes up, which must be ensured as well.
-            if !is_damaged {
-                return Ok(());
-            }
+            let Some(damaged) = damaged else { return answer };
+            self.table_mut(kind).lose_ready(damaged);
         }
     }
 
@@ -331,6 +331,7 @@ impl MapPages {
                 }
                 Ok(()) => {}
             }
+            let mut free = std::mem::take(&mut self.lent_free);
             let table = self.table(kind);
             let block = self.cache.get(table.block_of(numbers.start));
             let is_free = |&number: &u64| {
@@ -339,11 +340,13 @@ impl MapPages {
                     && block.is_none_or(|block| table_entry(block, slot).is_free())
                     && !table.is_handed(number)
             };
-            let numbers: Vec<u64> = numbers.filter(is_free).collect();
+            free.extend(numbers.filter(is_free));
             let table = self.table_mut(kind);
             table.exhausted(index);
-            if !numbers.is_empty() {
-                table.put_ready(numbers.into_iter());
+            let has_some = !free.is_empty();
+            table.put_ready(free.drain(..));
+            self.lent_free = free;
+            if has_some {
                 return Ok(());
             }
         }

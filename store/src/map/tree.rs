@@ -130,29 +130,44 @@ impl TreePlan {
             words: [TreeWord::HOLE; LEVELS],
             is_owned: [false; LEVELS],
             steps: [NodeStep::Keep; LEVELS],
-            freed: Vec::new(),
+            freed: std::mem::take(&mut pages.lent_freed),
         };
+        plan.freed.clear();
+        match plan.fill(pages, root, owner) {
+            Ok(()) => Ok(plan),
+            Err(error) => {
+                pages.lent_freed = plan.freed;
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(
+        &mut self,
+        pages: &mut MapPages,
+        root: TreeWord,
+        owner: TreeOwner,
+    ) -> Result<(), MapError> {
         let mut word = root;
         for level in (0..LEVELS).rev() {
             if word.is_hole() {
                 break;
             }
-            let below = match pages.word(word, digit(plan.edit.block, level)) {
-                Err(MapError::Damaged) if plan.edit.leaves_damaged => break,
+            let below = match pages.word(word, digit(self.edit.block, level)) {
+                Err(MapError::Damaged) if self.edit.leaves_damaged => break,
                 below => below?,
             };
             // A tree that comes back to a node of its own is no tree that a map has written.
-            if plan.words.iter().any(|above| above.number() == word.number()) {
+            if self.words.iter().any(|above| above.number() == word.number()) {
                 return Err(MapError::Damaged);
             }
-            plan.words[level] = word;
-            plan.is_owned[level] = owner.owns(word.birth(), node_end(plan.edit.block, level));
+            self.words[level] = word;
+            self.is_owned[level] = owner.owns(word.birth(), node_end(self.edit.block, level));
             word = below;
         }
-        plan.set_steps(pages);
-        plan.set_freed(pages, owner);
-        plan.need(pages)?;
-        Ok(plan)
+        self.set_steps(pages);
+        self.set_freed(pages, owner);
+        self.need(pages)
     }
 
     fn set_steps(&mut self, pages: &MapPages) {
@@ -267,9 +282,10 @@ impl TreePlan {
                 }
             };
         }
-        for number in self.freed {
+        for &number in &self.freed {
             pages.set_entry(TableKind::Data, number, PageEntry::FREE, live);
         }
+        pages.lent_freed = self.freed;
         below
     }
 }

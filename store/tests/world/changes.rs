@@ -21,20 +21,6 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
     }
 }
 
-/// Whether no guest may use the subjects while the change is under way.
-pub(crate) fn needs_quiet(change: &PoolChange) -> bool {
-    match change {
-        PoolChange::Create { .. }
-        | PoolChange::Snapshot { .. }
-        | PoolChange::Clone { .. }
-        | PoolChange::Rename { .. } => false,
-        PoolChange::Resize { .. }
-        | PoolChange::Rollback { .. }
-        | PoolChange::Remove { .. }
-        | PoolChange::Clear { .. } => true,
-    }
-}
-
 /// The name that a change gives.
 pub(crate) fn new_name(change: &PoolChange) -> Option<&String> {
     match change {
@@ -47,11 +33,24 @@ pub(crate) fn new_name(change: &PoolChange) -> Option<&String> {
 }
 
 impl Model {
+    /// Whether guests begin nothing on the subjects while the change is under way, because it may
+    /// be refused. Requests that are under way may go on: their order is that of admission.
+    fn needs_quiet(&self, change: &PoolChange) -> bool {
+        match change {
+            PoolChange::Resize { .. } | PoolChange::Remove { .. } => true,
+            PoolChange::Rollback { volume, snapshot } => {
+                self.volumes[volume].blocks != self.volumes[snapshot].blocks
+            }
+            _ => false,
+        }
+    }
+
     /// A change was admitted.
     pub(crate) fn begin_change(&mut self, stamp: u64, change: &PoolChange) {
+        let is_quiet = self.needs_quiet(change);
         for id in subjects(change) {
             let volume = self.known(id);
-            (volume.is_changing, volume.is_quiet) = (true, needs_quiet(change));
+            (volume.is_changing, volume.is_quiet) = (true, is_quiet);
         }
         match change {
             PoolChange::Snapshot { .. } => self.watch(stamp),

@@ -97,6 +97,12 @@ impl SimDisk {
         self.visible.len() as u64
     }
 
+    /// A block as a power cut leaves it at least.
+    pub(crate) fn durable_block(&self, block: u64) -> Block {
+        let content = self.durable[block as usize].as_deref();
+        content.map_or(Block::ZERO, |content| Block(*content))
+    }
+
     /// Requests that it has not answered.
     pub(crate) fn pending(&self) -> usize {
         self.pending.len()

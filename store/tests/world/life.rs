@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use random::Random;
+use store::format::{Superblock, superblock_blocks};
 use store::{
     PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag, VolumeId,
     format_pool,
@@ -110,6 +111,10 @@ pub(crate) struct World {
     pub(crate) busy_rounds: u64,
     /// Those of them in which the pool was idle and not full.
     pub(crate) busy_without_reason: u64,
+    /// The last checkpoint that was found on all devices.
+    checkpoint: u64,
+    /// Free segments at the end of the last round.
+    free_segments: u64,
     /// A crash after so many answers.
     pub(crate) crash_in: Option<(u64, CrashKind)>,
     /// A crash at this request of the next opening.
@@ -138,6 +143,8 @@ impl World {
             mood: Mood::Mixed,
             busy_rounds: 0,
             busy_without_reason: 0,
+            checkpoint: 0,
+            free_segments: 0,
             crash_in: None,
             stop_opening_at: None,
             damaged: Vec::new(),
@@ -286,6 +293,7 @@ impl World {
             self.take_ios()?;
         }
         self.take_completions()?;
+        self.check_checkpoint()?;
         self.check_time()?;
         Ok(Turn::Alive)
     }
@@ -341,6 +349,10 @@ impl World {
             _ => return Err(Failure::new("data twice, or beyond the end", text())),
         }
         let (volume, block) = (*volume, *block + u64::from(at));
+        if !self.model.volumes.contains_key(&volume) {
+            // It was removed while the read was under way.
+            return Ok(());
+        }
         match *judge {
             Judge::Live => self.model.judge(*stamp, volume, block, content),
             Judge::Opening => self.model.verify(volume, block, content),
@@ -363,11 +375,6 @@ impl World {
             }
             ask => format!("  done #{stamp} {ask:?}: {result:?}"),
         });
-        if let Ask::Write { volume, .. } | Ask::Read { volume, .. } = &ask
-            && let Some(volume) = self.model.volumes.get_mut(volume)
-        {
-            volume.requests = volume.requests.saturating_sub(1);
-        }
         if let Ask::Wrong = ask {
             return match result {
                 Err(_) => Ok(()),
@@ -413,6 +420,7 @@ impl World {
         let may = match error {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),
             PoolError::DeviceFailed(PoolDeviceError::Failed(_)) => device,
+            PoolError::NoVolume(volume) => self.model.is_removed(*volume),
             PoolError::DeviceFailed(PoolDeviceError::NoSpace) => self.plan.faults.no_space_ppm > 0,
             _ => false,
         };
@@ -435,6 +443,34 @@ impl World {
             // The change may have happened all the same: only an opening can tell.
             Ask::Change(change) => self.model.in_doubt(stamp, change.clone()),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Segments become free only by a checkpoint, which is durable on all devices then.
+    fn check_checkpoint(&mut self) -> Result<(), Failure> {
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        let (number, free) = (status.checkpoint, status.segments.free);
+        let before = std::mem::replace(&mut self.free_segments, free);
+        if number == self.checkpoint && free > before {
+            let text = format!("{before} were free, and {free} are, without a checkpoint");
+            return Err(Failure::new("segments are free too early", text));
+        }
+        if number == self.checkpoint || !self.plan.has_good_media() {
+            self.checkpoint = number;
+            return Ok(());
+        }
+        self.checkpoint = number;
+        self.tally.add("checkpoints", 1);
+        for (device, disk) in self.disks.iter().enumerate() {
+            for block in superblock_blocks(number) {
+                let found = Superblock::decode(&disk.durable_block(block));
+                if found.is_ok_and(|superblock| superblock.checkpoint == number) {
+                    continue;
+                }
+                let text = format!("{number} is not on device {device}, block {block}");
+                return Err(Failure::new("a checkpoint is not durable", text));
+            }
         }
         Ok(())
     }

@@ -27,8 +27,6 @@ pub(crate) struct ModelVolume {
     pub(crate) parent: Option<VolumeId>,
     /// The volume that a snapshot was taken of.
     pub(crate) of: Option<VolumeId>,
-    /// Guests' requests under way.
-    pub(crate) requests: usize,
     /// A change is under way that is about it.
     pub(crate) is_changing: bool,
     /// No guest may use it: the change under way is about its blocks.
@@ -50,7 +48,6 @@ impl ModelVolume {
             blocks,
             parent: None,
             of: None,
-            requests: 0,
             is_changing: false,
             is_quiet: false,
             whole: None,
@@ -304,6 +301,11 @@ impl Model {
         }
     }
 
+    /// Whether it was removed, or the removal is under way.
+    pub(crate) fn is_removed(&self, volume: VolumeId) -> bool {
+        self.volumes.get(&volume).is_none_or(|volume| volume.is_hidden || volume.is_quiet)
+    }
+
     /// The blocks that the pool must hold when it is at rest; `None` if that is not known.
     pub(crate) fn used_blocks(&self) -> Option<u64> {
         if self.is_vague {
@@ -339,7 +341,6 @@ impl Model {
         self.crashed = self.crashed.max(Some(kind));
         self.verified.clear();
         for volume in self.volumes.values_mut() {
-            volume.requests = 0;
             (volume.is_changing, volume.is_quiet) = (false, false);
         }
     }

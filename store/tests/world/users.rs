@@ -3,7 +3,7 @@
 use random::Random;
 use store::{Admission, PoolChange, RequestTag, VolumeId};
 
-use super::changes::{needs_quiet, subjects};
+use super::changes::subjects;
 use super::content::{Content, LAYERS_MAX, fill_part};
 use super::life::{Ask, Judge, Request, World};
 use super::{Failure, changes};
@@ -142,10 +142,6 @@ impl World {
         let is_taken = admission == Admission::Taken;
         if is_taken {
             self.note(|| format!("#{stamp} {ask:?}"));
-            if let Ask::Write { volume, .. } | Ask::Read { volume, .. } = &ask {
-                let volume = self.model.volumes.get_mut(volume).expect("it was picked");
-                volume.requests += 1;
-            }
             self.requests.insert(tag.0, Request { ask, stamp, since: self.round });
             self.tally.add("requests", 1);
         } else {
@@ -262,10 +258,7 @@ impl World {
     /// Asks for a change, if nothing under way forbids it.
     pub(crate) fn change(&mut self, change: PoolChange) -> bool {
         let model = &self.model;
-        let is_free = subjects(&change).iter().all(|id| {
-            let volume = &model.volumes[id];
-            !(volume.is_changing || needs_quiet(&change) && volume.requests > 0)
-        });
+        let is_free = subjects(&change).iter().all(|id| !model.volumes[id].is_changing);
         if !is_free || self.changes_under_way() >= CHANGES_MAX {
             return false;
         }

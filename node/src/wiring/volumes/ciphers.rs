@@ -203,14 +203,21 @@ impl FirstWriteStep for KeyNote {
     }
 }
 
-/// The file or block device of an opened volume, which keeps the content when the node ends.
+/// An opened volume that keeps its content when the node ends: it has a file or block device, or is
+/// in a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeFile(Arc<dyn BackendVolume>);
 
 impl VolumeFile {
-    /// The file of a volume; none for a volume whose content goes with the node.
+    /// Such a volume; none for a volume whose content goes with the node.
     pub(crate) fn of(backend: &Arc<dyn BackendVolume>) -> Option<Self> {
-        backend.path().and(backend.descriptor()).map(|_| Self(Arc::clone(backend)))
+        let has_file = backend.path().is_some() && backend.descriptor().is_some();
+        (has_file || backend.in_pool().is_some()).then(|| Self(Arc::clone(backend)))
+    }
+
+    /// Whether it is in a pool, and so has no file of its own.
+    fn is_in_pool(&self) -> bool {
+        self.0.in_pool().is_some()
     }
 
     fn path(&self) -> &Path {
@@ -222,8 +229,11 @@ impl VolumeFile {
     }
 }
 
-/// Whether it was never written.
+/// Whether it is known that it was never written.
 fn is_blank(file: &VolumeFile) -> Result<bool, String> {
+    if file.is_in_pool() {
+        return Ok(false);
+    }
     let found = fstat(file.file()).map_err(|error| format!("{:?}: {error}", file.path()))?;
     Ok(FileType::from_raw_mode(found.st_mode).is_file() && found.st_blocks == 0)
 }
@@ -264,6 +274,10 @@ impl CheckValuePlace {
                 file.path()
             )
         };
+        let record = Self::in_state(state, &volume.name);
+        if file.is_in_pool() {
+            return Ok(vec![record]);
+        }
         let found = fstat(file.file()).map_err(refused)?;
         // A block device answers that it has none, and takes none.
         let is_regular = FileType::from_raw_mode(found.st_mode).is_file();
@@ -275,7 +289,6 @@ impl CheckValuePlace {
             Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => None,
             Err(error) => return Err(refused(error)),
         };
-        let record = Self::in_state(state, &volume.name);
         Ok(attribute.into_iter().chain([record]).collect())
     }
 

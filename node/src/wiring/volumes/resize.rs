@@ -50,8 +50,8 @@ impl Inside {
 
     /// Makes a volume as large as its configuration says now.
     pub(crate) fn change_size(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
-        let size_bytes = volume.backend.file().and_then(|file| file.size_bytes);
-        let size_bytes = size_bytes.expect("only a file with a size is changed in place");
+        let size_bytes = volume.size_bytes();
+        let size_bytes = size_bytes.expect("only a volume with a size is changed in place");
         let wanted = Resize { size_bytes, shrink: false };
         let notes = self.resize(volume, &volume.backend, wanted)?;
         let mut objects = self.objects();
@@ -75,13 +75,14 @@ impl Inside {
         let name = &volume.name;
         let served = Arc::clone(self.objects().volume(name).expect("the caller has looked"));
         let Some(resizable) = served.backend.as_resizable() else {
-            let error = format!("volume {name:?} is not in a file and keeps its first size");
+            let error =
+                format!("volume {name:?} is not in a file or a pool and keeps its first size");
             let way_out = "remove it and add it with the new size";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         };
         let size_bytes = wanted.size_bytes;
-        let configured_bytes = configured.file().and_then(|file| file.size_bytes);
-        let resize = |shrink| resizable.resize(size_bytes, configured_bytes, shrink);
+        let file_bytes = configured.file().and_then(|file| file.size_bytes);
+        let resize = |shrink| resizable.resize(size_bytes, file_bytes, shrink);
         let now_bytes = self.size_of(name);
         let resized = if wanted.shrink && size_bytes < now_bytes {
             served.export.while_unused(|| resize(true)).map_err(|holders| {
@@ -93,7 +94,11 @@ impl Inside {
         };
         let remembered = resized.map_err(|error| refused(name, &error))?;
         self.volumes.tell_changed(&served, &self.cores);
-        Ok(notes(configured_bytes, size_bytes, remembered))
+        let pool_bytes = configured.pool().map(|pool| pool.size_bytes);
+        Ok(match pool_bytes {
+            Some(least) => notes_of_pool(least, size_bytes),
+            None => notes(file_bytes, size_bytes, remembered),
+        })
     }
 }
 
@@ -120,6 +125,20 @@ fn refused(name: &str, error: &ResizeError) -> Refused {
 fn exact(bytes: u64) -> String {
     let shown = show_size(bytes);
     if shown.contains('.') { bytes.to_string() } else { shown }
+}
+
+/// Remarks about a new size of a volume of a pool, which the pool remembers.
+fn notes_of_pool(least_bytes: Option<u64>, size_bytes: u64) -> Vec<String> {
+    let least_bytes = least_bytes.filter(|least| *least > size_bytes);
+    let note = least_bytes.map(|least_bytes| {
+        format!(
+            "the configuration says size = \"{}\", so the next start makes it that large again; \
+             write size = \"{}\" there",
+            exact(least_bytes),
+            exact(size_bytes)
+        )
+    });
+    note.into_iter().collect()
 }
 
 /// Remarks about a new size.

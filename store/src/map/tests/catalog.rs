@@ -127,6 +127,8 @@ fn senseless_records_have_no_effect() {
     // The number cannot be, so the block is lost; it is no number that takes memory.
     assert_eq!(medium.apply(write(a.0, 0, NUMBER_MAX), None), Err(MapError::Damaged));
     assert_eq!(medium.read(a, 0), Ok(Some(0)));
+    medium.write(a, 0, 2);
+    assert_eq!(medium.map.contradictions(), 0, "a lost block has no page to be freed");
     // A zero that begins within the volume ends with it.
     assert_eq!(medium.try_zero(a, 64, 64), Ok(Applied::Done));
     // A removal's place is one that a removal can have.

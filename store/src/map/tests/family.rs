@@ -2,7 +2,7 @@
 
 use super::medium::Medium;
 use crate::api::{PoolChange, VolumeId};
-use crate::format::LogRecord;
+use crate::format::{LogRecord, TableKind};
 use crate::map::{Applied, Located};
 
 impl Medium {
@@ -235,4 +235,30 @@ fn a_zeroed_volume_has_no_node_left() {
     assert_eq!((medium.used(), medium.map.used_nodes()), (0, 0));
     let located = medium.run(|map, _| map.locate(volume, 5));
     assert_eq!(located, Ok(Located::Hole));
+}
+
+#[test]
+fn numbers_of_freed_pages_are_used_again() {
+    let mut medium = Medium::new(3, 512, 6);
+    let volume = medium.create("a");
+    let size = |medium: &Medium| medium.map.pages.table(TableKind::Data).numbers();
+    for round in 0..300 {
+        (0..20).for_each(|block| medium.write(volume, block * 600, round));
+    }
+    assert!(size(&medium) < 60, "{} numbers for 20 pages", size(&medium));
+    for block in 0..600 {
+        medium.write(volume, block, 1);
+    }
+    let full = size(&medium);
+    for _ in 0..3 {
+        medium.change(PoolChange::Clear { volume });
+        medium.remove_all();
+        medium.checkpoint();
+        medium.open_again();
+        for block in 0..600 {
+            medium.write(volume, block, 2);
+        }
+    }
+    assert!(size(&medium) <= full + full / 4, "{full} numbers became {}", size(&medium));
+    medium.check_tables();
 }

@@ -348,13 +348,14 @@ fn run_seed(seed: u64, steps: u64, is_damaging: bool) {
 /// Removals in small steps, and writes between them to the volumes that come from the snapshots.
 fn run_removal(seed: u64) {
     let mut model = Model::new(seed, false);
-    model.blocks = (0..4).flat_map(|leaf| (0..9).map(move |at| leaf * 512 + at * 59)).collect();
+    model.blocks = (0..4).flat_map(|leaf| (0..30).map(move |at| leaf * 512 + at * 17)).collect();
     model.few = 6;
     for _ in 0..80 {
         if model.pick(false).is_none() {
             model.create();
             let volume = model.pick(false).unwrap();
             model.resize_to(volume, 4096);
+            (0..200).for_each(|_| model.write());
         }
         match model.random.below(24) {
             0 => model.clone_of(),
@@ -369,8 +370,8 @@ fn run_removal(seed: u64) {
         }
         for _ in 0..model.random.below(32) {
             model.medium.remove_a_bit(64 << model.random.below(4));
-            (0..model.random.below(4)).for_each(|_| model.write());
-            if model.random.one_in(8) {
+            (0..model.random.below(3)).for_each(|_| model.write());
+            if model.random.one_in(20) {
                 model.zero();
             }
         }

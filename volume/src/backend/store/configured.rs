@@ -98,7 +98,7 @@ impl StoreBackend {
         let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
         let change = |change| pool.change(change).map_err(|error| error.to_string());
         let (id, now_bytes) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
-            (Some(found), ..) => (found.id, bytes_of(found)),
+            (Some(found), ..) => (found.id, found.size_bytes()),
             (None, ..) if opening.read_only => {
                 let pool = &self.pool;
                 return Err(format!(
@@ -131,11 +131,6 @@ impl StoreBackend {
         }
         Ok(id)
     }
-}
-
-/// A volume's size.
-fn bytes_of(volume: &PoolVolume) -> u64 {
-    volume.blocks * BLOCK_BYTES as u64
 }
 
 /// A size that a volume of a pool can have.

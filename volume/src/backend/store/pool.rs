@@ -313,6 +313,36 @@ impl PoolInside {
         true
     }
 
+    /// Logs that the pool has become full, or has space again, and finds a failure of which no
+    /// request tells. Gives whether the pool is full.
+    pub(super) fn tell_news(&self, was_full: bool) -> bool {
+        let Some(drive) = self.try_drive() else { return was_full };
+        let status = drive.status();
+        drop(drive);
+        if let Some(error) = &status.failed
+            && !self.signs.has_failed()
+        {
+            tracing::error!(
+                pool = self.name,
+                error,
+                "a device of the pool failed; the pool takes \
+                no changes until it is opened again: check the device, and restart the node"
+            );
+            self.signs.set_failed();
+        }
+        let pool = &self.name;
+        match (was_full, status.is_full) {
+            (false, true) => tracing::warn!(
+                pool,
+                "the pool is full, and writes wait: remove \
+                snapshots or volumes, or discard blocks (fstrim)"
+            ),
+            (true, false) => tracing::info!(pool, "the pool has space again"),
+            _ => {}
+        }
+        status.is_full
+    }
+
     /// Tells the volumes of a device that has failed.
     pub(super) fn note_failure(&self) {
         if self.signs.has_failed() {

@@ -1,5 +1,6 @@
 //! Pools over files.
 
+mod configured;
 mod devices;
 mod faults;
 mod sidecores;

@@ -1,7 +1,7 @@
 //! The pool's thread. It works when no sidecore does: for sidecores that sleep, for control threads
 //! and for the pool's own work. While sidecores poll it only looks now and then whether they do.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -22,9 +22,13 @@ const SLEEP: Duration = Duration::from_secs(1);
 /// each frees some thousand pages, for instance.
 const TURNS_MAX: u32 = 1000;
 
+/// How often the thread looks for news that an operator must hear.
+const NEWS: Duration = Duration::from_secs(1);
+
 /// The thread's loop, until the pool is closed.
 pub(super) fn run(inside: &PoolInside) {
     let signs = &inside.signs;
+    let (mut looked, mut was_full) = (Instant::now(), false);
     let (mut seen, mut idle, mut turns) = (signs.rounds(), 0, 0);
     while !signs.is_closed() {
         let had_sleepers = signs.has_sleepers();
@@ -32,6 +36,10 @@ pub(super) fn run(inside: &PoolInside) {
         let works = had_sleepers || signs.is_busy() && !others_work || idle > WATCHES_IDLE;
         let again = works && inside.work();
         seen = signs.rounds();
+        if looked.elapsed() >= NEWS {
+            looked = Instant::now();
+            was_full = inside.tell_news(was_full);
+        }
         inside.note_failure();
         turns = if again { turns + 1 } else { 0 };
         if again && turns < TURNS_MAX {

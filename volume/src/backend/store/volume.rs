@@ -181,8 +181,12 @@ impl BackendVolume for StoreVolume {
     fn describe(&self) -> String {
         let pool = &self.shared.pool;
         let how = if pool.is_direct() { "direct" } else { "buffered" };
-        let failed = if self.has_failed() { ", FAILED: a device did not do its work" } else { "" };
-        format!("pool {} ({how}{failed})", pool.name())
+        let state = match (self.has_failed(), pool.status().is_full) {
+            (true, _) => ", FAILED: a device did not do its work",
+            (false, true) => ", FULL: writes wait for space",
+            (false, false) => "",
+        };
+        format!("pool {} ({how}{state})", pool.name())
     }
 
     /// A successor opens the pool itself, by its configuration.

@@ -121,7 +121,8 @@ fn a_full_pool_holds_writes_back_and_goes_on_when_there_is_space() {
         assert!(offset < 16 << 20, "more than it has");
     };
     let status = pool.status();
-    assert!(status.counters.full_refusals > 0 && offset > 4 << 20, "{offset}: {status:?}");
+    assert!(status.is_full && offset > 4 << 20, "{offset}: {status:?}");
+    assert!(volume.describe().contains("FULL"), "{}", volume.describe());
     assert_eq!(bench.read(0, 4096), Ok(vec![7; 4096]), "reads go on");
     assert_eq!(bench.flush(), Status::Done);
     assert_eq!(bench.zero(Op::Discard, false, 0, 4 << 20), Status::Done);

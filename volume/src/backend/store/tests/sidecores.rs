@@ -131,20 +131,48 @@ fn a_sidecore_that_sleeps_is_woken() {
     }
 }
 
+/// A sidecore that is busy elsewhere, or was taken off its processor, does not hold up the pool.
+#[test]
+fn the_thread_does_the_work_of_a_sidecore_that_does_not_come_again() {
+    let Some(home) = Home::new("the_thread_does_the_work") else { return };
+    let pool = open(&home.create(&["a"], POOL_BYTES));
+    let volume = volume(&pool, make_volume(&pool, "v", 1 << 20));
+    for turn in 0..4_u64 {
+        // From its deepest sleep, and from a short one.
+        thread::sleep(Duration::from_millis(if turn % 2 == 0 { 150 } else { 1 }));
+        let mut bench = ChannelBench::new(&volume, 8);
+        let buffer = contract::Buffer::filled(&[turn as u8 + 1; 4096], 0);
+        let id = bench.submit(Op::Write, 0, Some(&buffer));
+        bench.round();
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while bench.done.is_empty() && !pool.inside().lock_drive().has_any_mail() {
+            assert!(std::time::Instant::now() < until, "turn {turn}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(bench.wait(id), Status::Done);
+        bench.abandon();
+    }
+}
+
 #[test]
 fn a_channel_that_is_dropped_leaves_a_pool_that_goes_on() {
     let Some(home) = Home::new("a_channel_that_is_dropped_leaves") else { return };
     let pool = open(&home.create(&["a"], POOL_BYTES));
     let volume = volume(&pool, make_volume(&pool, "v", 1 << 20));
     for rounds in 0..20 {
-        let mut bench = ChannelBench::new(&volume, 8);
-        let buffers: Vec<_> =
-            (0..8).map(|at| contract::Buffer::filled(&vec![at; 65_536], 0)).collect();
-        for (at, buffer) in buffers.iter().enumerate() {
-            let op = if at % 2 == 0 { Op::Write } else { Op::Read };
-            bench.submit(op, at as u64 * 65_536, Some(buffer));
-        }
-        (0..rounds).for_each(|_| bench.round());
+        let leaves = || {
+            let mut bench = ChannelBench::new(&volume, 8);
+            let buffers: Vec<_> =
+                (0..8).map(|at| contract::Buffer::filled(&vec![at; 65_536], 0)).collect();
+            for (at, buffer) in buffers.iter().enumerate() {
+                let op = [Op::Write, Op::Read, Op::Flush][at % 3];
+                let data = (op != Op::Flush).then_some(buffer);
+                bench.submit(op, at as u64 * 65_536, data);
+            }
+            (0..rounds).for_each(|_| bench.round());
+        };
+        // The kernel cancels requests of a thread that ends.
+        thread::scope(|scope| scope.spawn(leaves).join().expect("it leaves"));
     }
     let mut bench = ChannelBench::new(&volume, 8);
     assert_eq!(bench.write(0, &[9; 4096]), Status::Done);
