@@ -148,6 +148,8 @@ class Pool:
             number = word & NUMBER_MASK
             node = self.cached(self.entry(1, number), NODE, number)
             (word,) = struct.unpack_from("<Q", node, 8 * (block // WORDS ** level % WORDS))
+        if word and not word & NUMBER_MASK:
+            raise PoolError(f"block {block} was lost")
         return word & NUMBER_MASK
 
     def read(self, version, block):
