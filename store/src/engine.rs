@@ -117,6 +117,8 @@ pub struct PoolEngine {
     checkpointer: Checkpointer,
     collector: Collector,
     numbers: VecDeque<u64>,
+    /// The page table is so damaged that no more numbers are found.
+    has_no_numbers: bool,
     /// The largest write that there was no room for, until one of its size is taken.
     refused_blocks: usize,
     removal_under_way: bool,
@@ -158,6 +160,7 @@ impl PoolEngine {
             checkpointer,
             collector: Collector::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
+            has_no_numbers: false,
             refused_blocks: 0,
             removal_under_way: false,
             is_closing: false,
@@ -200,6 +203,19 @@ impl PoolEngine {
         (!is_inside).then_some(PoolError::BeyondEnd)
     }
 
+    /// The same for a write, which needs a number for each block.
+    fn write_refusal(
+        &self,
+        volume: VolumeId,
+        block: u64,
+        blocks: u32,
+        max: u32,
+    ) -> Option<PoolError> {
+        let lacks_numbers = self.has_no_numbers && self.numbers.len() < blocks as usize;
+        let refusal = self.change_refusal(volume, block, blocks, max);
+        refusal.or(lacks_numbers.then_some(PoolError::MapDamaged))
+    }
+
     fn change_refusal(
         &self,
         volume: VolumeId,
@@ -229,7 +245,7 @@ impl PoolEngine {
         blocks: u32,
         fill: &mut dyn FnMut(u32, &mut Block),
     ) -> Admission {
-        if let Some(error) = self.change_refusal(volume, block, blocks, IO_BLOCKS_MAX) {
+        if let Some(error) = self.write_refusal(volume, block, blocks, IO_BLOCKS_MAX) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
@@ -296,7 +312,7 @@ impl PoolEngine {
         bytes: &[u8],
     ) -> Admission {
         assert!(from + bytes.len() <= BLOCK_BYTES);
-        if let Some(error) = self.change_refusal(volume, block, 1, 1) {
+        if let Some(error) = self.write_refusal(volume, block, 1, 1) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
@@ -504,6 +520,10 @@ impl PoolEngine {
 
     fn write_merged(&mut self) {
         while let Some(merged) = self.parts.next_merged() {
+            if self.has_no_numbers && self.numbers.is_empty() {
+                self.parts.end(&mut self.core, merged.part, Err(PoolError::MapDamaged));
+                continue;
+            }
             // There was room at its admission: it must not wait for more now.
             let can_write = self.admits_freeing(1) && !self.numbers.is_empty();
             if self.core.failed.is_some() || !can_write {
@@ -627,9 +647,15 @@ impl PoolEngine {
     }
 
     fn reserve_numbers(&mut self) {
+        self.has_no_numbers = false;
         while self.numbers.len() < NUMBERS_AHEAD {
-            let Ok(number) = self.core.map.take_number() else { return };
-            self.numbers.push_back(number);
+            match self.core.map.take_number() {
+                Ok(number) => self.numbers.push_back(number),
+                Err(error) => {
+                    self.has_no_numbers = error == MapError::Damaged;
+                    return;
+                }
+            }
         }
     }
 
@@ -716,7 +742,7 @@ impl PoolEngine {
                     || self.core.syncs.is_busy()
                     || self.may_mark()
                     // A write that was refused for want of numbers is taken soon.
-                    || self.numbers.len() < IO_BLOCKS_MAX as usize
+                    || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
             || is_removing
             || self.reads.len() > 0
