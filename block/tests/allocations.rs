@@ -302,8 +302,8 @@ fn check_file(test: &str, folder: &str) {
     check_for(&mut Rig::local(Arc::new(volume), &services), BATCHES_OF_FILES);
 }
 
-/// Writes go into rows, reads come from buffers of the engine, and the map is in memory. The pool is
-/// large enough for all that the test writes, so that no collection and no checkpoint begins.
+/// Writes go into rows, reads come from buffers of the engine, and the map is in memory. The pool
+/// is large enough for all that the test writes, so that no collection and no checkpoint begins.
 #[test]
 fn a_warm_disk_of_a_pool_allocates_nothing() {
     let ring = match StoreRing::new() {
@@ -331,7 +331,17 @@ fn a_warm_disk_of_a_pool_allocates_nothing() {
         is_new: true,
     };
     let volume = StoreVolume::open(&pool, id, &opening).expect("it is there");
-    check_for(&mut Rig::local(Arc::new(volume), &Services::new()), BATCHES_OF_FILES);
+    let mut rig = Rig::local(Arc::new(volume), &Services::new());
+    rig.work(200, 16);
+    // The device decides how many pieces of reads are under way together. When there are more than
+    // ever before, buffers are made for them, and kept. A request that allocates would do so in
+    // each of these turns.
+    let allocates = |_: &u32| {
+        let before = allocations();
+        rig.work(BATCHES_OF_FILES, 8);
+        allocations() > before
+    };
+    assert_ne!((0..20).take_while(allocates).count(), 20, "a request allocates");
 }
 
 /// A volume that is kept encrypted, with memory for one of the longest writes, and a page for each

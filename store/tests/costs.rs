@@ -1,5 +1,5 @@
-//! What requests cost in requests to devices. Times are measured elsewhere: these are counts, and
-//! a change of one is a change of the design.
+//! The cost of requests, in requests to devices. Times are measured elsewhere: these are counts,
+//! and a change of one is a change of the design.
 
 use random::Random;
 use store::block::{Block, BlockBuffer};

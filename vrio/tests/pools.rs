@@ -24,7 +24,7 @@ const BLOCKS: u64 = 2048;
 const VOLUME: &str = "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
                       [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n";
 
-/// The number of the user `nobody`.
+/// The number of a user without rights, which every system has.
 const NOBODY: u32 = 65534;
 
 /// Longer than anything here takes on a busy machine.

@@ -1,7 +1,7 @@
 //! Networks, their uplinks and nics, and the fabric's domains. A count of dropped frames has its
 //! direction and its reason in labels; a count of a filter's rule has the rule's number.
 
-use super::{MetricValue, Page, labels};
+use super::page::{MetricValue, Page, labels};
 use crate::status::{Counters, Status};
 
 /// How the status begins the names of an uplink's counters, which are the network's there.

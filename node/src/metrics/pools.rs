@@ -1,6 +1,6 @@
 //! Pools: their space and their counters.
 
-use super::{MetricValue, Page, labels};
+use super::page::{MetricValue, Page, labels};
 use crate::status::{PoolState, StoragePoolStatus};
 
 const STATES: [PoolState; 3] = [PoolState::Ok, PoolState::Full, PoolState::Failed];

@@ -1,6 +1,6 @@
 //! The peers' parts of resources that all peers share.
 
-use super::{MetricValue, Page, labels};
+use super::page::{MetricValue, Page, labels};
 use crate::status::{Counters, QuotaStatus};
 
 /// One series for each peer, sidecore and resource.

@@ -90,6 +90,10 @@ impl Inside {
         let turn = self.turn()?;
         let objects = self.objects().clone();
         check(&objects, wanted)?;
+        self.volumes.stock().check_sound().map_err(|error| {
+            let way_out = "correct its cause and restart the node instead: guests wait meanwhile";
+            Refused::new(RefusedKind::Conflict, error, way_out)
+        })?;
         let mut channel = meet(&objects.config.control, wanted.pid)
             .map_err(|error| refused(RefusedKind::Bad)(error.to_string()))?;
         tracing::info!(successor = wanted.pid, release = wanted.release, "handing over");
@@ -224,6 +228,8 @@ struct StoppedNode<'i> {
     disks: Vec<StillDisk>,
     nics: Vec<(String, ParkedServer)>,
     suspended: bool,
+    /// Pools have let their devices go, or were about to.
+    pools_stopped: bool,
 }
 
 impl<'i> StoppedNode<'i> {
@@ -231,7 +237,8 @@ impl<'i> StoppedNode<'i> {
     fn new(inside: &'i Inside, objects: &'i Objects) -> Result<Self, Refused> {
         let failed = refused(RefusedKind::Failed);
         let (disks, nics) = (Vec::new(), Vec::new());
-        let mut still = Self { inside, objects, disks, nics, suspended: false };
+        let (suspended, pools_stopped) = (false, false);
+        let mut still = Self { inside, objects, disks, nics, suspended, pools_stopped };
         // New callers wait first, while guests still work, since a caller may be slow. They wait
         // for this process or for its successor.
         inside.door.iter().for_each(|door| door.answer(false));
@@ -271,6 +278,7 @@ impl<'i> StoppedNode<'i> {
         }
         inside.domains.stand_still();
         // Last, since nothing writes any more.
+        still.pools_stopped = true;
         inside.volumes.stock().stop_all().map_err(&failed)?;
         Ok(still)
     }
@@ -337,7 +345,9 @@ impl<'i> StoppedNode<'i> {
 
 impl Drop for StoppedNode<'_> {
     fn drop(&mut self) {
-        self.inside.volumes.stock().go_on();
+        if self.pools_stopped {
+            self.inside.volumes.stock().go_on();
+        }
         if self.suspended {
             sidecores::resume(&self.inside.cores);
         }

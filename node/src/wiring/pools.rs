@@ -33,6 +33,10 @@ impl PoolStock {
         for _ in 0..config.pools.len() + SPARE_RINGS {
             match StoreRing::new() {
                 Ok(ring) => rings.push(ring),
+                Err(error) if config.pools.is_empty() => {
+                    tracing::info!(%error, "no io_uring: pools cannot be added");
+                    break;
+                }
                 Err(error) => {
                     tracing::warn!(%error, "no io_uring: pools cannot be opened");
                     break;
@@ -91,6 +95,18 @@ impl PoolStock {
             }
         }
         Ok(())
+    }
+
+    /// Checks that all open pools take changes, and so can be closed in order.
+    ///
+    /// # Errors
+    /// The first one that does not, and why.
+    pub(crate) fn check_sound(&self) -> Result<(), String> {
+        let failed = |pool: &Arc<StorePool>| {
+            let why = pool.status().failed?;
+            Some(format!("pool {:?} has failed: {why}", pool.name()))
+        };
+        self.pools.opened().iter().find_map(failed).map_or(Ok(()), Err)
     }
 
     /// Closes all pools: nothing uses them any more.

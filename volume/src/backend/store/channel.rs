@@ -22,7 +22,7 @@ use store::block::{BLOCK_BYTES, Block, BlockBuffer};
 use store::{Admission, PoolCompletion, PoolEngine, PoolError, VolumeId};
 
 use super::cut::{cut, part, parts_of};
-use super::drive::{Drive, LaneTag};
+use super::drive::{ANSWERS_USUAL, Drive, LaneTag};
 use super::guest::GuestCursor;
 use super::signs::Bell;
 use super::volume::StoreShared;
@@ -116,8 +116,8 @@ impl StoreChannel {
             bell,
             lane,
             requests,
-            inbox: VecDeque::with_capacity(room * 4),
-            spent: Vec::with_capacity(room * 4),
+            inbox: VecDeque::with_capacity(room * ANSWERS_USUAL),
+            spent: Vec::with_capacity(room * ANSWERS_USUAL),
             armed: false,
             counted: false,
             abandoned: false,

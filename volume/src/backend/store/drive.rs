@@ -24,6 +24,11 @@ use super::signs::{Bell, PoolSigns};
 /// The lane of requests that control threads wait for.
 const CONTROL: u16 = u16::MAX;
 
+/// Answers for a request that there is room for at first: an end for each of its parts, and the
+/// pieces of a read, which are as many as its places on the devices. A volume whose blocks are in
+/// more places makes the room larger once.
+pub(super) const ANSWERS_USUAL: usize = 16;
+
 /// The asker and the request: the engine's tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LaneTag {
@@ -183,9 +188,7 @@ impl Drive {
 
     /// A lane for a new channel of so many requests; `None` when there are too many.
     pub(super) fn enter(&mut self, depth: u16, bell: Arc<Bell>) -> Option<u16> {
-        // A request has up to three parts, and a read some pieces: more than that is rare, and
-        // makes the queue longer once.
-        let inbox = VecDeque::with_capacity(usize::from(depth) * 4);
+        let inbox = VecDeque::with_capacity(usize::from(depth) * ANSWERS_USUAL);
         let lane = PoolLane { state: PoolLaneState::Used, outstanding: 0, inbox, bell };
         let free = self.lanes.iter().position(|lane| lane.state == PoolLaneState::Free);
         let place = free.unwrap_or(self.lanes.len());

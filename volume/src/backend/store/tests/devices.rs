@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 use super::*;
 
@@ -122,4 +123,55 @@ fn a_pool_is_made_only_where_nothing_is_lost() {
     assert!(matches!(&error, StorePoolError::NoSize { .. }) && !fresh.exists(), "{error}");
     let odd = PoolPlan { segment_bytes: 5000, ..plan(&[fresh], 16 << 20) };
     assert!(matches!(refused(&odd), StorePoolError::Segment { .. }));
+}
+
+/// A file as a block device, which needs root.
+struct DiskOfFile(String);
+
+impl DiskOfFile {
+    fn new(image: &Path) -> Result<Self, String> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
+        let output = output.map_err(|error| error.to_string())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match output.status.success() {
+            true => Ok(Self(text(&output.stdout))),
+            false => Err(text(&output.stderr)),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.clone().into()
+    }
+}
+
+impl Drop for DiskOfFile {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").args(["--detach", &self.0]).status();
+        assert!(detached.is_ok_and(|status| status.success()), "{} stays behind", self.0);
+    }
+}
+
+#[test]
+fn a_pool_on_a_block_device_and_a_file_holds_both() {
+    let test = "a_pool_on_a_block_device_and_a_file_holds_both";
+    let Some(home) = Home::new(test) else { return };
+    let image = home.path("image");
+    File::create(&image).expect("a file").set_len(16 << 20).expect("room");
+    let device = match DiskOfFile::new(&image) {
+        Ok(device) => device,
+        Err(why) => return println!("SKIP {test}: no loop device here: {why}"),
+    };
+    let paths = vec![device.path(), home.path("file")];
+    // The size is the file's: a device has its own.
+    StorePool::create(&plan(&paths, 24 << 20)).unwrap_or_else(|error| panic!("{error}"));
+    let pool = open(&paths);
+    let volume = volume(&pool, make_volume(&pool, "v", 8 << 20));
+    contract::check_all(&volume);
+    let error = error_of(&paths).to_string();
+    assert!(error.contains(&device.0) && error.contains("in use by"), "{error}");
+    drop(volume);
+    pool.close();
+    drop(pool);
+    let in_use = StorePool::create(&plan(&paths[..1], 0)).expect_err("there is a pool");
+    assert!(matches!(in_use, StorePoolError::InUse { .. }), "{in_use}");
 }

@@ -131,6 +131,29 @@ fn a_sidecore_that_sleeps_is_woken() {
     }
 }
 
+/// A sidecore that is busy elsewhere, or was taken off its processor, does not hold up the pool.
+#[test]
+fn the_thread_does_the_work_of_a_sidecore_that_does_not_come_again() {
+    let Some(home) = Home::new("the_thread_does_the_work") else { return };
+    let pool = open(&home.create(&["a"], POOL_BYTES));
+    let volume = volume(&pool, make_volume(&pool, "v", 1 << 20));
+    for turn in 0..4_u64 {
+        // From its deepest sleep, and from a short one.
+        thread::sleep(Duration::from_millis(if turn % 2 == 0 { 150 } else { 1 }));
+        let mut bench = ChannelBench::new(&volume, 8);
+        let buffer = contract::Buffer::filled(&[turn as u8 + 1; 4096], 0);
+        let id = bench.submit(Op::Write, 0, Some(&buffer));
+        bench.round();
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while bench.done.is_empty() && !pool.inside().lock_drive().has_any_mail() {
+            assert!(std::time::Instant::now() < until, "turn {turn}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(bench.wait(id), Status::Done);
+        bench.abandon();
+    }
+}
+
 #[test]
 fn a_channel_that_is_dropped_leaves_a_pool_that_goes_on() {
     let Some(home) = Home::new("a_channel_that_is_dropped_leaves") else { return };
