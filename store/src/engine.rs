@@ -9,6 +9,7 @@
 //! In the background: collection makes free segments, checkpoints write the map, removals free
 //! the pages of a removed snapshot. Each does a bounded amount of work in a round.
 
+mod changed;
 mod checkpoint;
 mod collect;
 mod core;
@@ -41,7 +42,8 @@ use crate::api::{
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
 use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
 use crate::layout::{PoolOpenError, PoolOptions};
-use crate::map::{Applied, MapError, PoolVolume};
+use crate::map::{Applied, ChangedBlocks, MapError, PoolVolume};
+use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::Collector;
 use parts::PartialWrites;
@@ -116,6 +118,7 @@ pub struct PoolEngine {
     parts: PartialWrites,
     checkpointer: Checkpointer,
     collector: Collector,
+    differences: Differences,
     numbers: VecDeque<u64>,
     /// The page table is so damaged that no more numbers are found.
     has_no_numbers: bool,
@@ -159,6 +162,7 @@ impl PoolEngine {
             parts: PartialWrites::new(),
             checkpointer,
             collector: Collector::default(),
+            differences: Differences::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
             has_no_numbers: false,
             refused_blocks: 0,
@@ -346,6 +350,32 @@ impl PoolEngine {
         Admission::Taken
     }
 
+    /// Looks for the blocks from `start` on that differ between two snapshots; without `from`, for
+    /// those that the snapshot has. When the request is done, [`Self::take_changed`] has a part of
+    /// them; its `next_block` says where the next request begins.
+    pub fn changed(
+        &mut self,
+        tag: RequestTag,
+        from: Option<VolumeId>,
+        to: VolumeId,
+        start: u64,
+    ) -> Admission {
+        if let Some(error) = changed::refusal(&self.core, from, to) {
+            self.core.done(tag, Err(error));
+            return Admission::Taken;
+        }
+        if self.is_closing || !self.differences.has_room() {
+            return Admission::Busy;
+        }
+        self.differences.begin(tag, from, to, start);
+        Admission::Taken
+    }
+
+    /// The answer to a request of [`Self::changed`] that is done.
+    pub fn take_changed(&mut self, tag: RequestTag) -> Option<ChangedBlocks> {
+        self.differences.take(tag)
+    }
+
     /// Makes blocks of a volume read as zeroes, and gives their space back. Ends like a write.
     pub fn zero(
         &mut self,
@@ -438,6 +468,7 @@ impl PoolEngine {
         self.apply_rows();
         self.reads.poll(&mut self.core);
         self.parts.poll(&mut self.core, &mut self.reads);
+        self.differences.poll(&mut self.core);
         self.write_merged();
         self.checkpoint_if_due();
         self.checkpointer.poll(&mut self.core);
@@ -724,6 +755,7 @@ impl PoolEngine {
         self.requests.len() > 0
             || self.reads.len() > 0
             || self.parts.len() > 0
+            || self.differences.len() > 0
             || !self.core.log.ordered.is_empty()
             || self.core.log.has_open(RowStream::Guests)
             || self.core.log.has_open(RowStream::Moved)
@@ -746,6 +778,7 @@ impl PoolEngine {
                     || collects))
             || is_removing
             || self.reads.len() > 0
+            || self.differences.len() > 0
     }
 
     /// Takes no more requests, and writes a last checkpoint, so that the next opening has no log
