@@ -14,14 +14,11 @@ mod quotas;
 use config::Kind;
 use serde_json::Value;
 
-use crate::status::{Counters, DiskState, DiskStatus, Status, VolumeStatus};
+use crate::status::{Counters, DiskStatus, Status, VolumeStatus};
 use page::{MetricValue, Page};
 
 /// The content type of an HTTP answer with this text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-const STATES: [DiskState; 5] =
-    [DiskState::Waiting, DiskState::Ready, DiskState::Running, DiskState::Lost, DiskState::Failed];
 
 /// The whole text.
 pub fn text(status: &Status) -> String {
@@ -55,7 +52,7 @@ pub fn text(status: &Status) -> String {
             page.gauge("vrio_disk_size_bytes", &labels, MetricValue::Count(size_bytes));
         }
         add_places(&mut page, disk);
-        add_state(&mut page, "disk", &disk.name, disk.state);
+        page.state("disk", &disk.name, disk.state);
     }
     nets::add(&mut page, status);
     pools::add(&mut page, &status.pools);
@@ -116,15 +113,6 @@ fn add_places(page: &mut Page, disk: &DiskStatus) {
         let number = share.sidecore.to_string();
         let labels = page::labels(&[("disk", &disk.name), ("sidecore", &number)]);
         page.counters("disk_sidecore", &labels, &share.counters);
-    }
-}
-
-/// One series for each state, of which one is 1.
-fn add_state(page: &mut Page, kind: &str, name: &str, now: DiskState) {
-    for state in STATES {
-        let labels = page::labels(&[(kind, name), ("state", &state.to_string())]);
-        let is = MetricValue::Count(u64::from(now == state));
-        page.gauge(&format!("vrio_{kind}_state"), &labels, is);
     }
 }
 

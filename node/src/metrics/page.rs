@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::help;
-use crate::status::{Counters, LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
+use crate::status::{Counters, DiskState, LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
 
+const STATES: [DiskState; 5] =
+    [DiskState::Waiting, DiskState::Ready, DiskState::Running, DiskState::Lost, DiskState::Failed];
 /// A value, and how it is written.
 #[derive(Clone, Copy)]
 pub(super) enum MetricValue {
@@ -57,6 +59,15 @@ pub(super) struct Page {
 }
 
 impl Page {
+    /// One series for each state, of which one is 1.
+    pub(super) fn state(&mut self, kind: &str, name: &str, now: DiskState) {
+        for state in STATES {
+            let labels = labels(&[(kind, name), ("state", &state.to_string())]);
+            let is = MetricValue::Count(u64::from(now == state));
+            self.gauge(&format!("vrio_{kind}_state"), &labels, is);
+        }
+    }
+
     pub(super) fn gauge(&mut self, name: &str, labels: &str, number: MetricValue) {
         *self.place("gauge", name, labels) = number;
     }

@@ -2,7 +2,9 @@
 
 use expect_test::expect;
 
+use super::page::labels;
 use super::*;
+use crate::status::{DiskState, Latencies, LatencyStatus};
 use crate::status::{
     DiskStatus, NetworkStatus, NicStatus, NodeStatus, SessionStatus, SidecoreStatus,
 };
