@@ -203,6 +203,10 @@ impl World {
                 self.crash_engine();
                 continue;
             }
+            if self.plan.stop.is_none() && self.random.one_in(2) {
+                // The count of answers begins behind the verification.
+                self.choose_crash(life as usize, is_last);
+            }
             if self.live()? == Turn::Crashed || !is_last && self.random.one_in(2) {
                 self.crash_engine();
                 continue;
@@ -235,7 +239,11 @@ impl World {
             Some(_) => None,
             None if is_last || self.random.one_in(4) => None,
             None => {
-                let most = [20, 200, 2_000][self.random.below(3) as usize];
+                let most = match self.plan.is_crashy {
+                    true => [10, 40, 100],
+                    false => [20, 200, 2_000],
+                };
+                let most = most[self.random.below(3) as usize];
                 Some((self.random.between(1, most), self.crash_kind()))
             }
         };

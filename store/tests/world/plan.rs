@@ -69,6 +69,8 @@ pub(crate) struct Plan {
     pub(crate) faults: DiskFaults,
     /// How often the engine is opened, the last time to the end.
     pub(crate) lives: u64,
+    /// Lives are short, so that many openings find what the crash before the last one left.
+    pub(crate) is_crashy: bool,
     /// Rounds of a life that no crash ends.
     pub(crate) rounds: u64,
     /// The most requests under way.
@@ -108,8 +110,10 @@ impl Plan {
             log_blocks_max: [40, 100, 300, 1_000][random.below(4) as usize],
         };
         let stop = stop(&mut random);
+        let is_crashy = !is_wide && stop.is_none() && random.one_in(8);
         let lives = match stop.is_some() || is_wide {
             true => 2,
+            false if is_crashy => random.between(8, 14),
             false => random.between(1, 6),
         };
         Self {
@@ -119,8 +123,12 @@ impl Plan {
             options,
             faults: faults(&mut random),
             lives,
+            is_crashy,
             rounds: if is_wide { 800 } else { random.between(100, 500) },
-            depth: if is_wide { 32 } else { [1, 4, 12, 32][random.below(4) as usize] },
+            depth: match is_wide || is_crashy {
+                true => 32,
+                false => [1, 4, 12, 32][random.below(4) as usize],
+            },
             volumes: random.between(2, 14) as usize,
             stop,
             keeps_history: false,
