@@ -9,6 +9,7 @@
 //! In the background: collection makes free segments, checkpoints write the map, removals free
 //! the pages of a removed snapshot. Each does a bounded amount of work in a round.
 
+mod changed;
 mod checkpoint;
 mod collect;
 mod core;
@@ -41,7 +42,8 @@ use crate::api::{
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
 use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
 use crate::layout::{PoolOpenError, PoolOptions};
-use crate::map::{Applied, MapError, PoolVolume};
+use crate::map::{Applied, ChangedBlocks, MapError, PoolVolume};
+use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::Collector;
 use parts::PartialWrites;
@@ -116,7 +118,10 @@ pub struct PoolEngine {
     parts: PartialWrites,
     checkpointer: Checkpointer,
     collector: Collector,
+    differences: Differences,
     numbers: VecDeque<u64>,
+    /// The page table is so damaged that no more numbers are found.
+    has_no_numbers: bool,
     /// The largest write that there was no room for, until one of its size is taken.
     refused_blocks: usize,
     removal_under_way: bool,
@@ -157,7 +162,9 @@ impl PoolEngine {
             parts: PartialWrites::new(),
             checkpointer,
             collector: Collector::default(),
+            differences: Differences::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
+            has_no_numbers: false,
             refused_blocks: 0,
             removal_under_way: false,
             is_closing: false,
@@ -200,6 +207,19 @@ impl PoolEngine {
         (!is_inside).then_some(PoolError::BeyondEnd)
     }
 
+    /// The same for a write, which needs a number for each block.
+    fn write_refusal(
+        &self,
+        volume: VolumeId,
+        block: u64,
+        blocks: u32,
+        max: u32,
+    ) -> Option<PoolError> {
+        let lacks_numbers = self.has_no_numbers && self.numbers.len() < blocks as usize;
+        let refusal = self.change_refusal(volume, block, blocks, max);
+        refusal.or(lacks_numbers.then_some(PoolError::MapDamaged))
+    }
+
     fn change_refusal(
         &self,
         volume: VolumeId,
@@ -229,7 +249,7 @@ impl PoolEngine {
         blocks: u32,
         fill: &mut dyn FnMut(u32, &mut Block),
     ) -> Admission {
-        if let Some(error) = self.change_refusal(volume, block, blocks, IO_BLOCKS_MAX) {
+        if let Some(error) = self.write_refusal(volume, block, blocks, IO_BLOCKS_MAX) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
@@ -296,7 +316,7 @@ impl PoolEngine {
         bytes: &[u8],
     ) -> Admission {
         assert!(from + bytes.len() <= BLOCK_BYTES);
-        if let Some(error) = self.change_refusal(volume, block, 1, 1) {
+        if let Some(error) = self.write_refusal(volume, block, 1, 1) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
@@ -328,6 +348,32 @@ impl PoolEngine {
         }
         self.reads.begin(&mut self.core, ReadFor::Request(tag), volume, block, blocks);
         Admission::Taken
+    }
+
+    /// Looks for the blocks from `start` on that differ between two snapshots; without `from`, for
+    /// those that the snapshot has. When the request is done, [`Self::take_changed`] has a part of
+    /// them; its `next_block` says where the next request begins.
+    pub fn changed(
+        &mut self,
+        tag: RequestTag,
+        from: Option<VolumeId>,
+        to: VolumeId,
+        start: u64,
+    ) -> Admission {
+        if let Some(error) = changed::refusal(&self.core, from, to) {
+            self.core.done(tag, Err(error));
+            return Admission::Taken;
+        }
+        if self.is_closing || !self.differences.has_room() {
+            return Admission::Busy;
+        }
+        self.differences.begin(tag, from, to, start);
+        Admission::Taken
+    }
+
+    /// The answer to a request of [`Self::changed`] that is done.
+    pub fn take_changed(&mut self, tag: RequestTag) -> Option<ChangedBlocks> {
+        self.differences.take(tag)
     }
 
     /// Makes blocks of a volume read as zeroes, and gives their space back. Ends like a write.
@@ -422,6 +468,7 @@ impl PoolEngine {
         self.apply_rows();
         self.reads.poll(&mut self.core);
         self.parts.poll(&mut self.core, &mut self.reads);
+        self.differences.poll(&mut self.core);
         self.write_merged();
         self.checkpoint_if_due();
         self.checkpointer.poll(&mut self.core);
@@ -504,6 +551,10 @@ impl PoolEngine {
 
     fn write_merged(&mut self) {
         while let Some(merged) = self.parts.next_merged() {
+            if self.has_no_numbers && self.numbers.is_empty() {
+                self.parts.end(&mut self.core, merged.part, Err(PoolError::MapDamaged));
+                continue;
+            }
             // There was room at its admission: it must not wait for more now.
             let can_write = self.admits_freeing(1) && !self.numbers.is_empty();
             if self.core.failed.is_some() || !can_write {
@@ -631,9 +682,15 @@ impl PoolEngine {
     }
 
     fn reserve_numbers(&mut self) {
+        self.has_no_numbers = false;
         while self.numbers.len() < NUMBERS_AHEAD {
-            let Ok(number) = self.core.map.take_number() else { return };
-            self.numbers.push_back(number);
+            match self.core.map.take_number() {
+                Ok(number) => self.numbers.push_back(number),
+                Err(error) => {
+                    self.has_no_numbers = error == MapError::Damaged;
+                    return;
+                }
+            }
         }
     }
 
@@ -702,6 +759,7 @@ impl PoolEngine {
         self.requests.len() > 0
             || self.reads.len() > 0
             || self.parts.len() > 0
+            || self.differences.len() > 0
             || !self.core.log.ordered.is_empty()
             || self.core.log.has_open(RowStream::Guests)
             || self.core.log.has_open(RowStream::Moved)
@@ -720,10 +778,11 @@ impl PoolEngine {
                     || self.core.syncs.is_busy()
                     || self.may_mark()
                     // A write that was refused for want of numbers is taken soon.
-                    || self.numbers.len() < IO_BLOCKS_MAX as usize
+                    || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
             || is_removing
             || self.reads.len() > 0
+            || self.differences.len() > 0
     }
 
     /// Takes no more requests, and writes a last checkpoint, so that the next opening has no log

@@ -19,4 +19,4 @@ pub use engine::{
     SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
-pub use map::{PoolVolume, PoolVolumeKind};
+pub use map::{ChangedBlocks, ChangedRun, PoolVolume, PoolVolumeKind};

@@ -5,6 +5,7 @@
 
 mod cache;
 mod catalog;
+mod diff;
 mod page;
 mod pages;
 mod removal;
@@ -29,6 +30,7 @@ use tree::{TreeEdit, TreePlan};
 
 pub(crate) use catalog::{CatalogState, VOLUME_BLOCKS_MAX};
 pub use catalog::{PoolVolume, PoolVolumeKind};
+pub use diff::{ChangedBlocks, ChangedRun};
 pub(crate) use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
 pub(crate) use table::TableState;
 
@@ -128,6 +130,30 @@ impl PoolMap {
         }
         let root = TreeWord(version.root);
         tree::locate(&mut self.pages, root, block)
+    }
+
+    /// The blocks from `start` on that differ between two versions; without `from`, those that the
+    /// version has. A part of them, whose work is bounded.
+    ///
+    /// # Errors
+    /// If a page is missing or damaged.
+    pub(crate) fn changed(
+        &mut self,
+        from: Option<VolumeId>,
+        to: VolumeId,
+        start: u64,
+    ) -> Result<ChangedBlocks, MapError> {
+        let root = |version: VolumeId| self.catalog.visible(version.0);
+        let from = from.and_then(root).map_or(TreeWord::HOLE, |version| TreeWord(version.root));
+        let Some(to) = root(to) else { return Ok(ChangedBlocks::default()) };
+        let roots = (from, TreeWord(to.root));
+        diff::changed(&mut self.pages, roots, start, to.blocks)
+    }
+
+    /// Whether this is a snapshot.
+    pub(crate) fn is_snapshot(&self, version: VolumeId) -> bool {
+        let found = self.catalog.visible(version.0);
+        found.is_some_and(|version| version.kind == PoolVolumeKind::Snapshot)
     }
 
     /// The entry of a page of data.
