@@ -28,6 +28,9 @@ const BUSY_ROUNDS_MAX: u64 = 200;
 /// Requests to devices that a round may hand out.
 const ROUND_IOS_MAX: usize = 4_096;
 
+/// Blocks of a write to a pool at rest.
+const REST_WRITE_BLOCKS: u64 = 60;
+
 /// Segments whose blocks a pool at rest may miss of what it says that it has.
 const SLACK_SEGMENTS: u64 = 2;
 
@@ -545,15 +548,25 @@ impl World {
         Err(Failure::new("no rest", text))
     }
 
-    /// A pool at rest that has room takes a write.
+    /// A pool at rest takes writes, or says that it is full; and it is not full while it has room.
     fn check_room(&mut self) -> Result<(), Failure> {
         let status = self.engine.as_ref().expect("a turn has an engine").status();
-        let slack = SLACK_SEGMENTS * u64::from(status.segment_blocks);
-        let has_room = status.used_blocks + slack < status.size_blocks && status.failed.is_none();
         let volume = self.model.volumes.iter().find(|(_, volume)| !volume.is_snapshot);
-        let Some((&volume, _)) = volume.filter(|_| has_room) else { return Ok(()) };
-        if self.write(volume, 0, 1) {
-            self.tally.add("writes at rest", 1);
+        let Some((&id, volume)) = volume.filter(|_| status.failed.is_none()) else {
+            return Ok(());
+        };
+        self.tally.add("writes at rest", 1);
+        let blocks = volume.blocks.min(REST_WRITE_BLOCKS);
+        if self.write(id, 0, blocks) {
+            return Ok(());
+        }
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        if !status.is_full {
+            return Err(Failure::new("busy without a reason", format!("{status:?}")));
+        }
+        let slack = SLACK_SEGMENTS * u64::from(status.segment_blocks);
+        let has_room = status.used_blocks + slack < status.size_blocks;
+        if self.write(id, 0, 1) || !has_room {
             return Ok(());
         }
         Err(Failure::new("full without a reason", format!("{status:?}")))
