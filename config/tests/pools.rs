@@ -37,6 +37,10 @@ fn volumes_are_cut_from_pools() {
     let grown = Config::parse(Path::new("a.toml"), &grown).expect("this is fine");
     let texts: Vec<_> = changes(&config, &grown).iter().map(ToString::to_string).collect();
     assert_eq!(texts, ["resize volume \"a\" to 30GiB"]);
+    // The key says how it is made, and the size the least that it has.
+    let made = POOLS.replace(", from = \"a@v1\"", "").replace("20GiB", "10GiB");
+    let made = Config::parse(Path::new("a.toml"), &made).expect("this is fine");
+    assert!(changes(&config, &made).is_empty(), "{:?}", changes(&config, &made));
     let moved = POOLS.replace("/dev/sdb", "/dev/sdc");
     let moved = Config::parse(Path::new("a.toml"), &moved).expect("this is fine");
     let texts: Vec<_> = changes(&config, &moved).iter().map(ToString::to_string).collect();

@@ -662,6 +662,10 @@ impl PoolEngine {
         } else {
             self.futile_checkpoints = 0;
             self.rests_at = Some(rows);
+            // Dirty pages hold segments back for their checkpoint: a pool rests without them.
+            if is_urgent && self.core.map.dirty_blocks() > 0 {
+                self.checkpointer.want_once();
+            }
         }
     }
 

@@ -253,8 +253,20 @@ fn its_pool(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surroundings
     }
 }
 
-/// Whether the backends differ in that the file must become larger, and in nothing else.
+/// Whether the two take their blocks from another place.
+fn is_moved(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
+    match (now.backend.pool(), wanted.backend.pool()) {
+        // The other keys say how a volume is made, and that it is large enough.
+        (Some(now), Some(wanted)) => now.name != wanted.name,
+        _ => now.backend != wanted.backend && !grows(now, wanted),
+    }
+}
+
+/// Whether the backends differ in that the volume must become larger, and in nothing else.
 fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
+    if now.backend.pool().is_some() && wanted.backend.pool().is_some() {
+        return !is_moved(now, wanted) && wanted.size_bytes() > now.size_bytes();
+    }
     let (Some(now_bytes), Some(wanted_bytes)) = (now.size_bytes(), wanted.size_bytes()) else {
         return false;
     };
@@ -309,7 +321,7 @@ impl Object for VolumeConfig {
     fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {
         let (told, tell) = (&self.topology, &wanted.topology);
         let different = [
-            ("backend", self.backend != wanted.backend && !grows(self, wanted)),
+            ("backend", is_moved(self, wanted)),
             ("durability", self.write_through != wanted.write_through),
             ("read-only", self.read_only != wanted.read_only),
             ("shared", self.shared != wanted.shared),
@@ -318,7 +330,7 @@ impl Object for VolumeConfig {
         ];
         let (allow, chain) = (wanted.allow.clone(), wanted.chain.clone());
         let mut changed = Self { lines: wanted.lines.clone(), allow, chain, ..self.clone() };
-        if grows(self, wanted) {
+        if !is_moved(self, wanted) {
             changed.backend.clone_from(&wanted.backend);
         }
         keys(&different, changed != *wanted)

@@ -3,7 +3,8 @@
 use super::page::{MetricValue, Page, labels};
 use crate::status::{PoolState, StoragePoolStatus};
 
-const STATES: [PoolState; 3] = [PoolState::Ok, PoolState::Full, PoolState::Failed];
+const STATES: [PoolState; 4] =
+    [PoolState::Ok, PoolState::Collecting, PoolState::Full, PoolState::Failed];
 
 pub(super) fn add(page: &mut Page, pools: &[StoragePoolStatus]) {
     for pool in pools {

@@ -35,6 +35,8 @@ pub enum PoolState {
     /// It does.
     #[default]
     Ok,
+    /// Writes wait for a moment, until collection has made room for them.
+    Collecting,
     /// It has no space for new data: writes wait until some is removed.
     Full,
     /// It cannot be used, or takes no changes.
@@ -45,6 +47,7 @@ impl std::fmt::Display for PoolState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Ok => "ok",
+            Self::Collecting => "collecting",
             Self::Full => "full",
             Self::Failed => "failed",
         })

@@ -311,7 +311,8 @@ impl Recovery<'_> {
         let (map, records) = state::decode(&bytes).map_err(|text| damaged(&text))?;
         self.map =
             PoolMap::from_state(self.uuid, cache_blocks, map).map_err(|text| damaged(&text))?;
-        self.segments.restore(&records).map_err(|text| damaged(&text))?;
+        let sequence = superblock.sequence.get();
+        self.segments.restore(&records, sequence).map_err(|text| damaged(&text))?;
         let end = self.segments.segment_blocks();
         for &place in &self.state_places {
             if self.segments.has(place) {

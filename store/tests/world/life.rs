@@ -119,6 +119,8 @@ pub(crate) struct World {
     pub(crate) crash_in: Option<(u64, CrashKind)>,
     /// A crash at this request of the next opening.
     pub(crate) stop_opening_at: Option<u64>,
+    /// A crash after so many answers for superblocks.
+    pub(crate) crash_superblocks: Option<u64>,
     /// The single blocks of a verification's reads that failed.
     pub(crate) damaged: Vec<(VolumeId, u64)>,
     pub(crate) tally: Tally,
@@ -147,6 +149,7 @@ impl World {
             free_segments: 0,
             crash_in: None,
             stop_opening_at: None,
+            crash_superblocks: None,
             damaged: Vec::new(),
             tally: Tally::default(),
             history: VecDeque::new(),
@@ -185,6 +188,7 @@ impl World {
             }
             self.tally.add("lives", 1);
             self.choose_crash(life as usize, is_last);
+            self.choose_crash_at_superblock(is_last);
             if is_last {
                 self.calm();
             }
@@ -234,6 +238,11 @@ impl World {
         };
     }
 
+    fn choose_crash_at_superblock(&mut self, is_last: bool) {
+        let is_wanted = !is_last && self.plan.stop.is_none() && self.random.one_in(5);
+        self.crash_superblocks = is_wanted.then(|| self.random.between(1, 16));
+    }
+
     pub(crate) fn crash_kind(&mut self) -> CrashKind {
         if let Some(stop) = self.plan.stop {
             return stop.kind;
@@ -280,6 +289,15 @@ impl World {
             while let Some(answer) = self.disks[at].answer(self.round, &mut self.random) {
                 let engine = self.engine.as_mut().expect("a turn has an engine");
                 engine.complete_io(answer.token, answer.buffer, answer.result);
+                if answer.is_superblock
+                    && let Some(left) = &mut self.crash_superblocks
+                {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.tally.add("crashes at a superblock", 1);
+                        return Ok(Turn::Crashed);
+                    }
+                }
                 if let Some((left, _)) = &mut self.crash_in {
                     *left -= 1;
                     if *left == 0 {
@@ -505,7 +523,9 @@ impl World {
 
     /// No requests, until the engine has nothing left to do.
     pub(crate) fn rest(&mut self) -> Result<Turn, Failure> {
-        for _ in 0..REST_ROUNDS_MAX {
+        // A removal in a wide world has many steps, each with a row of its own.
+        let rounds = REST_ROUNDS_MAX * if self.plan.is_wide { 10 } else { 1 };
+        for _ in 0..rounds {
             if self.turn()? == Turn::Crashed {
                 return Ok(Turn::Crashed);
             }

@@ -82,7 +82,7 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
 
 /// The problems of pools: those that take no data.
 pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
-    let found = all.iter().filter(|pool| pool.state != PoolState::Ok);
+    let found = all.iter().filter(|pool| matches!(pool.state, PoolState::Full | PoolState::Failed));
     found.map(|pool| format!("pool {} is {}: {}", pool.name, pool.state, pool.detail)).collect()
 }
 

@@ -69,20 +69,30 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
     }
 }
 
+/// A pool that has less left than this is full: its last requests are on their way, and the next
+/// one may have 257 blocks.
+const FULL_BLOCKS: u64 = 512;
+
 fn verdict(status: &PoolStatus) -> (PoolState, String) {
     if let Some(why) = &status.failed {
         let detail = format!("{why}; correct the cause, then restart the node");
         return (PoolState::Failed, detail);
     }
-    let what = match (status.no_space, status.is_full) {
-        (true, _) => "the file system or the device beneath it has no space; make room there",
-        (_, true) => {
-            "it is full and writes wait; remove snapshots or volumes, or have guests discard \
-             (fstrim)"
+    let is_used_up = status.used_blocks + FULL_BLOCKS >= status.size_blocks;
+    let (state, what) = match (status.no_space, status.is_full) {
+        (true, _) => {
+            let what = "the file system or the device beneath it has no space; make room there";
+            (PoolState::Full, what)
         }
-        (false, false) => return (PoolState::Ok, String::new()),
+        (false, true) if is_used_up => {
+            let what = "it is full and writes wait; remove snapshots or volumes, or have guests \
+                        discard (fstrim)";
+            (PoolState::Full, what)
+        }
+        (false, true) => (PoolState::Collecting, "writes wait until it has collected room"),
+        (false, false) => (PoolState::Ok, ""),
     };
-    (PoolState::Full, what.to_owned())
+    (state, what.to_owned())
 }
 
 fn kind(kind: PoolVolumeKind) -> &'static str {

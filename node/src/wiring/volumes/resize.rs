@@ -52,8 +52,13 @@ impl Inside {
     pub(crate) fn change_size(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
         let size_bytes = volume.size_bytes();
         let size_bytes = size_bytes.expect("only a volume with a size is changed in place");
+        // A pool may have it larger than the configuration asks for.
+        let is_large = volume.backend.pool().is_some() && self.size_of(&volume.name) >= size_bytes;
         let wanted = Resize { size_bytes, shrink: false };
-        let notes = self.resize(volume, &volume.backend, wanted)?;
+        let notes = match is_large {
+            true => Vec::new(),
+            false => self.resize(volume, &volume.backend, wanted)?,
+        };
         let mut objects = self.objects();
         let config = objects.volume_config(&volume.name).expect("the caller has the turn");
         config.backend.clone_from(&volume.backend);
