@@ -19,6 +19,7 @@ mod recover;
 mod replay;
 mod request;
 mod rows;
+mod scrub;
 mod segments;
 mod slab;
 mod state;
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::core::PoolCounters;
 pub use recover::{SEGMENTS_MIN, format_pool};
+pub use scrub::{DamagedBlock, ScrubStatus};
 pub use segments::SegmentCounts;
 
 use self::core::{EngineCore, IoPurpose};
@@ -50,6 +52,7 @@ use parts::PartialWrites;
 use reads::{ReadFor, Reads};
 use request::{RequestKind, Requests};
 use rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
+use scrub::Scrubber;
 
 /// The most blocks of a read or write: 1 MiB that begins in the middle of a block.
 pub const IO_BLOCKS_MAX: u32 = 257;
@@ -104,6 +107,8 @@ pub struct PoolStatus {
     pub is_removing: bool,
     /// Whether a segment is being collected.
     pub is_collecting: bool,
+    /// The last pass over all pages.
+    pub scrub: ScrubStatus,
     /// Counts since the pool was opened.
     pub counters: PoolCounters,
 }
@@ -119,6 +124,7 @@ pub struct PoolEngine {
     checkpointer: Checkpointer,
     collector: Collector,
     differences: Differences,
+    scrubber: Scrubber,
     numbers: VecDeque<u64>,
     /// The page table is so damaged that no more numbers are found.
     has_no_numbers: bool,
@@ -163,6 +169,7 @@ impl PoolEngine {
             checkpointer,
             collector: Collector::default(),
             differences: Differences::default(),
+            scrubber: Scrubber::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
             has_no_numbers: false,
             refused_blocks: 0,
@@ -364,7 +371,11 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if self.is_closing || !self.differences.has_room() {
+        if self.is_closing {
+            self.core.done(tag, Err(PoolError::Closed));
+            return Admission::Taken;
+        }
+        if !self.differences.has_room() {
             return Admission::Busy;
         }
         self.differences.begin(tag, from, to, start);
@@ -374,6 +385,19 @@ impl PoolEngine {
     /// The answer to a request of [`Self::changed`] that is done.
     pub fn take_changed(&mut self, tag: RequestTag) -> Option<ChangedBlocks> {
         self.differences.take(tag)
+    }
+
+    /// Begins to read and prove all pages, so many in a second; or changes that rate. The status
+    /// says how far it is, and what it has found. A closed pool has forgotten it.
+    pub fn scrub(&mut self, blocks_per_s: u64) {
+        if !self.is_closing && self.core.failed.is_none() {
+            self.scrubber.start(&self.core, blocks_per_s);
+        }
+    }
+
+    /// Ends a pass of [`Self::scrub`] early.
+    pub fn stop_scrub(&mut self) {
+        self.scrubber.stop();
     }
 
     /// Makes blocks of a volume read as zeroes, and gives their space back. Ends like a write.
@@ -469,6 +493,7 @@ impl PoolEngine {
         self.reads.poll(&mut self.core);
         self.parts.poll(&mut self.core, &mut self.reads);
         self.differences.poll(&mut self.core);
+        self.scrubber.poll(&mut self.core);
         self.write_merged();
         self.checkpoint_if_due();
         self.checkpointer.poll(&mut self.core);
@@ -740,6 +765,9 @@ impl PoolEngine {
                 }
                 self.checkpointer.superblock_answered(&mut self.core, result);
             }
+            Some(IoPurpose::Scrub(page)) => {
+                self.scrubber.answered(&mut self.core, page, buffer, result);
+            }
             Some(IoPurpose::Window) => self.collector.answered(&mut self.core, buffer, result),
         }
     }
@@ -783,12 +811,14 @@ impl PoolEngine {
             || is_removing
             || self.reads.len() > 0
             || self.differences.len() > 0
+            || self.scrubber.is_running()
     }
 
     /// Takes no more requests, and writes a last checkpoint, so that the next opening has no log
     /// to read.
     pub fn close(&mut self) {
         self.is_closing = true;
+        self.scrubber.stop();
     }
 
     /// Whether the last checkpoint is durable, or a device failed; no request is under way.
@@ -818,6 +848,7 @@ impl PoolEngine {
             dirty_blocks: core.map.dirty_blocks() as u64,
             is_removing: core.map.has_removal(),
             is_collecting: self.collector.is_busy(),
+            scrub: self.scrubber.status().clone(),
             counters: core.counters,
         }
     }

@@ -5,3 +5,4 @@ mod changed;
 mod damage;
 mod full;
 mod pool;
+mod scrub;

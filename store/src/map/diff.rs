@@ -58,7 +58,8 @@ pub(super) fn changed(
         if at >= end || part.runs.len() >= RUNS_MAX {
             break;
         }
-        match go_on(pages, (from, to), at, end, &mut part) {
+        let mut push = |block, blocks, word: TreeWord| part.push(block, blocks, word.is_hole());
+        match go_on(pages, (from, to), at, end, false, &mut push) {
             Ok(next) => at = next,
             // The blocks before are known already.
             Err(MapError::Missing) if at > start => break,
@@ -69,13 +70,32 @@ pub(super) fn changed(
     Ok(part)
 }
 
+/// Finds the blocks of a tree that have one of these pages, by their numbers: from `start` on, in
+/// one leaf. Returns where to go on. A damaged node is leapt over.
+pub(super) fn blocks_of(
+    pages: &mut MapPages,
+    root: TreeWord,
+    numbers: &[u64],
+    start: u64,
+    found: &mut dyn FnMut(u64),
+) -> Result<u64, MapError> {
+    let mut push = |block, _, word: TreeWord| {
+        if numbers.contains(&word.number()) {
+            found(block);
+        }
+    };
+    let roots = (TreeWord::HOLE, root);
+    go_on(pages, roots, start, VOLUME_BLOCKS_MAX, true, &mut push)
+}
+
 /// One leap over blocks that are the same or are all zeroes in the later version, or one leaf.
 fn go_on(
     pages: &mut MapPages,
     (mut from, mut to): (TreeWord, TreeWord),
     at: u64,
     end: u64,
-    part: &mut ChangedBlocks,
+    skips_damaged: bool,
+    push: &mut dyn FnMut(u64, u64, TreeWord),
 ) -> Result<u64, MapError> {
     let mut next = VOLUME_BLOCKS_MAX;
     for level in (0..LEVELS).rev() {
@@ -83,7 +103,7 @@ fn go_on(
             return Ok(next);
         }
         if to.is_hole() {
-            part.push(at, end.min(next) - at, true);
+            push(at, end.min(next) - at, TreeWord::HOLE);
             return Ok(next);
         }
         let slot = digit(at, level);
@@ -93,6 +113,9 @@ fn go_on(
         };
         // Both are asked for before one is missing.
         let words = (word(pages, from), word(pages, to));
+        if skips_damaged && words.1 == Err(MapError::Damaged) {
+            return Ok(node_end(at, level));
+        }
         let words = (words.0?, words.1?);
         if level == 0 {
             break;
@@ -104,7 +127,7 @@ fn go_on(
         (from, to) = words;
         next = node_end(at, level - 1);
     }
-    leaf(pages, (from, to), at, end.min(next), part);
+    leaf(pages, (from, to), at, end.min(next), push);
     Ok(next)
 }
 
@@ -113,7 +136,7 @@ fn leaf(
     (from, to): (TreeWord, TreeWord),
     at: u64,
     end: u64,
-    part: &mut ChangedBlocks,
+    push: &mut dyn FnMut(u64, u64, TreeWord),
 ) {
     let old = (!from.is_hole()).then(|| pages.node(from.number()));
     let new = pages.node(to.number());
@@ -121,7 +144,7 @@ fn leaf(
         let old = old.map_or(TreeWord::HOLE, |old| node_word(old, slot));
         let new = node_word(new, slot);
         if old != new {
-            part.push(block, 1, new.is_hole());
+            push(block, 1, new);
         }
     }
 }
