@@ -633,7 +633,7 @@ impl PoolEngine {
 
     /// Segments are short: another one is collected, or a checkpoint frees those that are empty.
     fn begin_collection(&mut self, free: usize, rows: u64) {
-        let emptied = self.core.segments.emptied(self.core.applied).len();
+        let emptied = self.core.segments.emptied(self.core.applied).count();
         let coming = emptied + self.core.segments.waiting();
         if !self.is_closing && free + coming < self.free_target() {
             self.collector.begin(&mut self.core);

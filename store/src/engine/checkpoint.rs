@@ -198,7 +198,7 @@ impl Checkpointer {
     }
 
     fn begin_state(&mut self, core: &EngineCore) -> Step {
-        self.emptied = core.segments.emptied(self.sequence);
+        self.emptied = core.segments.emptied(self.sequence).collect();
         self.bytes = encode(&core.map.state(), &core.segments.records(self.sequence, &self.places));
         let blocks = self.bytes.len().div_ceil(BLOCK_BYTES);
         let copy = || StateCopy {

@@ -1,5 +1,7 @@
 //! Segments: which are free, how much of each is alive, and which is worth collecting.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -37,6 +39,17 @@ struct Segment {
 
 impl Segment {
     const FREE: Self = Self { state: SegmentState::Free, live: 0, filled: 0, readers: 0, last: 0 };
+
+    /// Written, and nothing in it is alive.
+    fn is_empty(&self) -> bool {
+        let is_written = !matches!(self.state, SegmentState::Free | SegmentState::Open);
+        is_written && self.live == 0
+    }
+
+    /// Whether a collection may give enough back, if so few blocks are alive at most.
+    fn is_gainful(&self, live_max: u32) -> bool {
+        self.state == SegmentState::Closed && (1..=live_max).contains(&self.live)
+    }
 }
 
 /// A segment as a checkpoint has it.
@@ -76,6 +89,15 @@ pub(crate) struct SegmentTable {
     free_count: usize,
     next_device: usize,
     live: u64,
+    /// Written segments in which nothing is alive. These lists and counts save a look at each
+    /// segment in every round: a large pool has 100,000 of them.
+    empty: BTreeSet<SegmentId>,
+    /// Closed segments that may be worth a collection.
+    gainful: usize,
+    /// Segments that are collected.
+    collected: usize,
+    /// Segments that are kept although they were collected.
+    kept: usize,
 }
 
 impl SegmentTable {
@@ -93,7 +115,47 @@ impl SegmentTable {
             free_count: devices.iter().map(|&count| count as usize).sum(),
             next_device: 0,
             live: 0,
+            empty: BTreeSet::new(),
+            gainful: 0,
+            collected: 0,
+            kept: 0,
         }
+    }
+
+    /// Changes a segment, and the lists and counts with it.
+    fn change<T>(&mut self, id: SegmentId, change: impl FnOnce(&mut Segment) -> T) -> T {
+        let live_max = self.live_max();
+        let segment = self.at_mut(id);
+        let before = *segment;
+        let result = change(segment);
+        let after = *segment;
+        if before.state == after.state && before.live == after.live {
+            return result;
+        }
+        let count = |count: &mut usize, of: &dyn Fn(&Segment) -> bool| {
+            *count = *count + usize::from(of(&after)) - usize::from(of(&before));
+        };
+        count(&mut self.gainful, &|segment| segment.is_gainful(live_max));
+        count(&mut self.collected, &|segment| segment.state == SegmentState::Collected);
+        count(&mut self.kept, &|segment| segment.state == SegmentState::Kept && segment.live > 0);
+        match (before.is_empty(), after.is_empty()) {
+            (false, true) => drop(self.empty.insert(id)),
+            (true, false) => drop(self.empty.remove(&id)),
+            _ => {}
+        }
+        result
+    }
+
+    /// The most live blocks of a segment that is worth a collection.
+    fn live_max(&self) -> u32 {
+        let room = self.segment_blocks - self.gain_min();
+        // Each row of live blocks has a head.
+        room - room.div_ceil(ROW_BLOCKS_MAX as u32)
+    }
+
+    /// The least that a collection must give back.
+    fn gain_min(&self) -> u32 {
+        (self.segment_blocks / GAIN_PART_MIN).max(2)
     }
 
     /// Whether there is such a segment and block.
@@ -154,11 +216,12 @@ impl SegmentTable {
             self.next_device = (device + 1) % self.devices.len();
             if let Some(id) = self.free[device].pop_front() {
                 self.free_count -= 1;
-                let segment = self.at_mut(id);
-                debug_assert!(segment.state == SegmentState::Free && segment.live == 0);
-                // A late or senseless entry of a page table has a free segment read.
-                let readers = segment.readers;
-                *segment = Segment { state: SegmentState::Open, readers, ..Segment::FREE };
+                self.change(id, |segment| {
+                    debug_assert!(segment.state == SegmentState::Free && segment.live == 0);
+                    // A late or senseless entry of a page table has a free segment read.
+                    let readers = segment.readers;
+                    *segment = Segment { state: SegmentState::Open, readers, ..Segment::FREE };
+                });
                 return Some(id);
             }
         }
@@ -174,7 +237,7 @@ impl SegmentTable {
 
     /// A stream has left it.
     pub(crate) fn close(&mut self, id: SegmentId) {
-        self.at_mut(id).state = SegmentState::Closed;
+        self.change(id, |segment| segment.state = SegmentState::Closed);
     }
 
     /// Recovery found rows or blocks of the state in it: a free one is closed.
@@ -182,7 +245,7 @@ impl SegmentTable {
         if self.at(id).state == SegmentState::Free {
             self.free[usize::from(id.device())].retain(|free| *free != id);
             self.free_count -= 1;
-            self.at_mut(id).state = SegmentState::Closed;
+            self.close(id);
         }
     }
 
@@ -206,29 +269,18 @@ impl SegmentTable {
         self.at(id).live
     }
 
-    fn is_emptied(segment: &Segment, applied: u64) -> bool {
-        let written = matches!(
-            segment.state,
-            SegmentState::Closed | SegmentState::Collected | SegmentState::Kept
-        );
-        written && segment.live == 0 && segment.last <= applied
-    }
-
-    /// Segments that a checkpoint after the row `applied` frees.
-    pub(crate) fn emptied(&self, applied: u64) -> Vec<SegmentId> {
-        self.ids().filter(|&id| Self::is_emptied(self.at(id), applied)).collect()
+    /// Segments that a checkpoint after the row `applied` frees, in their order.
+    pub(crate) fn emptied(&self, applied: u64) -> impl Iterator<Item = SegmentId> {
+        self.empty.iter().copied().filter(move |&id| self.at(id).last <= applied)
     }
 
     /// How many segments there are of each sort.
     pub(crate) fn counts(&self, applied: u64) -> SegmentCounts {
-        let of = |wanted: &dyn Fn(&Segment) -> bool| {
-            self.ids().filter(|&id| wanted(self.at(id))).count() as u64
-        };
         SegmentCounts {
             total: self.total() as u64,
             free: self.free_count as u64,
-            emptied: of(&|segment| Self::is_emptied(segment, applied)),
-            kept: of(&|segment| segment.state == SegmentState::Kept && segment.live > 0),
+            emptied: self.emptied(applied).count() as u64,
+            kept: self.kept as u64,
         }
     }
 
@@ -241,7 +293,8 @@ impl SegmentTable {
         }
         let record = |id| {
             let segment = self.at(id);
-            let free = segment.state == SegmentState::Free || Self::is_emptied(segment, applied);
+            let is_emptied = segment.is_empty() && segment.last <= applied;
+            let free = segment.state == SegmentState::Free || is_emptied;
             // A reserved segment without a row is free for a recovery.
             let unused = segment.state == SegmentState::Open && segment.filled == 0;
             match free || unused {
@@ -283,8 +336,10 @@ impl SegmentTable {
             if filled > 0 {
                 self.live += u64::from(live);
                 let last = record.last.get().min(applied);
-                *self.at_mut(id) =
-                    Segment { state: SegmentState::Closed, live, filled, last, readers: 0 };
+                let state = SegmentState::Closed;
+                self.change(id, |segment| {
+                    *segment = Segment { state, live, filled, last, readers: 0 };
+                });
             }
         }
         let Self { free, devices, .. } = self;
@@ -299,10 +354,9 @@ impl SegmentTable {
     /// later checkpoint.
     pub(crate) fn release(&mut self, ids: &[SegmentId]) {
         for &id in ids {
-            let segment = self.at_mut(id);
-            debug_assert_eq!(segment.live, 0);
-            if segment.readers == 0 {
-                *segment = Segment::FREE;
+            debug_assert_eq!(self.at(id).live, 0);
+            if self.at(id).readers == 0 {
+                self.change(id, |segment| *segment = Segment::FREE);
                 self.free[usize::from(id.device())].push_back(id);
                 self.free_count += 1;
             }
@@ -319,7 +373,11 @@ impl SegmentTable {
     /// first, because what is alive in them stays alive (the cost-benefit rule of log-structured
     /// file systems). `None` if none gives enough.
     pub(crate) fn victim(&self, applied: u64) -> Option<SegmentId> {
-        let least = (self.segment_blocks / GAIN_PART_MIN).max(2);
+        if self.gainful == 0 { None } else { self.best(applied) }
+    }
+
+    fn best(&self, applied: u64) -> Option<SegmentId> {
+        let least = self.gain_min();
         let score = |id: SegmentId| {
             let segment = self.at(id);
             let gain = self.gain(segment);
@@ -337,24 +395,41 @@ impl SegmentTable {
         self.ids().filter_map(|id| Some((score(id)?, id))).max().map(|(_, id)| id)
     }
 
+    /// Checks the lists and counts against a look at each segment.
+    #[cfg(test)]
+    pub(crate) fn check(&self, applied: u64) {
+        let count =
+            |of: &dyn Fn(&Segment) -> bool| self.ids().filter(|&id| of(self.at(id))).count();
+        let live_max = self.live_max();
+        let empty: BTreeSet<_> = self.ids().filter(|&id| self.at(id).is_empty()).collect();
+        assert_eq!(self.empty, empty);
+        assert_eq!(self.gainful, count(&|segment| segment.is_gainful(live_max)));
+        assert_eq!(self.collected, count(&|segment| segment.state == SegmentState::Collected));
+        let is_kept = |segment: &Segment| segment.state == SegmentState::Kept && segment.live > 0;
+        assert_eq!(self.kept, count(&is_kept));
+        assert_eq!(self.victim(applied), self.best(applied));
+        assert_eq!(self.free_count, count(&|segment| segment.state == SegmentState::Free));
+    }
+
     /// It was collected: all that is alive in it is on its way to another place.
     pub(crate) fn collected(&mut self, id: SegmentId, complete: bool) {
-        self.at_mut(id).state = if complete { SegmentState::Collected } else { SegmentState::Kept };
+        let state = if complete { SegmentState::Collected } else { SegmentState::Kept };
+        self.change(id, |segment| segment.state = state);
     }
 
     /// Collected segments in which something is alive may be collected again.
     pub(crate) fn reopen_collected(&mut self) {
-        for segment in self.devices.iter_mut().flatten() {
-            if segment.state == SegmentState::Collected && segment.live > 0 {
-                segment.state = SegmentState::Closed;
-            }
+        let again =
+            |segment: &Segment| segment.state == SegmentState::Collected && segment.live > 0;
+        let ids: Vec<_> = self.ids().filter(|&id| again(self.at(id))).collect();
+        for id in ids {
+            self.close(id);
         }
     }
 
     /// Whether it was collected and waits for a checkpoint.
     pub(crate) fn waiting(&self) -> usize {
-        let collected = |segment: &&Segment| segment.state == SegmentState::Collected;
-        self.devices.iter().flatten().filter(collected).count()
+        self.collected
     }
 }
 
@@ -364,7 +439,7 @@ impl LiveBlocks for SegmentTable {
         if !self.has(place) {
             return;
         }
-        self.at_mut(place.segment).live += 1;
+        self.change(place.segment, |segment| segment.live += 1);
         self.live += 1;
     }
 
@@ -372,10 +447,9 @@ impl LiveBlocks for SegmentTable {
         if !self.has(place) {
             return;
         }
-        let segment = self.at_mut(place.segment);
         // A damaged table may name a place that was not counted: the count stays a count.
-        if segment.live > 0 {
-            segment.live -= 1;
+        if self.at(place.segment).live > 0 {
+            self.change(place.segment, |segment| segment.live -= 1);
             self.live -= 1;
         }
     }

@@ -6,3 +6,4 @@ mod damage;
 mod full;
 mod pool;
 mod scrub;
+mod segments;
