@@ -218,7 +218,9 @@ impl SegmentTable {
                 self.free_count -= 1;
                 self.change(id, |segment| {
                     debug_assert!(segment.state == SegmentState::Free && segment.live == 0);
-                    *segment = Segment { state: SegmentState::Open, ..Segment::FREE };
+                    // A late or senseless entry of a page table has a free segment read.
+                    let readers = segment.readers;
+                    *segment = Segment { state: SegmentState::Open, readers, ..Segment::FREE };
                 });
                 return Some(id);
             }
@@ -450,5 +452,27 @@ impl LiveBlocks for SegmentTable {
             self.change(place.segment, |segment| segment.live -= 1);
             self.live -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The entry of a page that is gone names a segment that is free by now.
+    #[test]
+    fn a_read_of_a_free_segment_ends_after_the_segment_was_taken() {
+        let mut segments = SegmentTable::new(8, &[2]);
+        let id = SegmentId::new(0, 0);
+        segments.pin(id);
+        assert_eq!(segments.take(), Some(id));
+        segments.note_row(id, 8, 5);
+        segments.close(id);
+        assert_eq!(segments.emptied(5), [id]);
+        segments.release(&[id]);
+        assert_eq!(segments.free_count(), 1, "the read holds it back");
+        segments.unpin(id);
+        segments.release(&[id]);
+        assert_eq!(segments.free_count(), 2);
     }
 }
