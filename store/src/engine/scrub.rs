@@ -145,8 +145,18 @@ impl Scrubber {
                 self.next_ns += self.page_ns;
                 continue;
             };
+            // The page may have moved since its block of the table was looked at.
+            let now = core.map.entry_of(kind, number);
+            if now == Err(MapError::Missing) {
+                self.pages.push((number, entry));
+                break;
+            }
             self.next_ns += self.page_ns;
-            self.submit(core, ScrubPage { kind, number, entry, is_second: false });
+            if let Ok(entry) = now
+                && entry.place().is_some()
+            {
+                self.submit(core, ScrubPage { kind, number, entry, is_second: false });
+            }
         }
         self.step = ScrubStep::Reads(kind, index);
     }
