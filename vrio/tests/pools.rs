@@ -282,6 +282,10 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
         work_a_while(&mut guest, 1000);
         if kill % 3 == 1 {
             told(&node, &format!("volume snapshot a --name s{kill}"));
+            // More of them would fill the pool.
+            if kill > 4 {
+                told(&node, &format!("volume remove a@s{}", kill - 3));
+            }
         }
         let enough = guest.checker.checked + 100;
         guest
