@@ -9,6 +9,7 @@
 //! In the background: collection makes free segments, checkpoints write the map, removals free
 //! the pages of a removed snapshot. Each does a bounded amount of work in a round.
 
+mod changed;
 mod checkpoint;
 mod collect;
 mod core;
@@ -18,6 +19,7 @@ mod recover;
 mod replay;
 mod request;
 mod rows;
+mod scrub;
 mod segments;
 mod slab;
 mod state;
@@ -31,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::core::PoolCounters;
 pub use recover::{SEGMENTS_MIN, format_pool};
+pub use scrub::{DamagedBlock, ScrubStatus};
 pub use segments::SegmentCounts;
 
 use self::core::{EngineCore, IoPurpose};
@@ -41,13 +44,15 @@ use crate::api::{
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
 use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
 use crate::layout::{PoolOpenError, PoolOptions};
-use crate::map::{Applied, MapError, PoolVolume};
+use crate::map::{Applied, ChangedBlocks, MapError, PoolVolume};
+use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::Collector;
 use parts::PartialWrites;
 use reads::{ReadFor, Reads};
 use request::{RequestKind, Requests};
 use rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
+use scrub::Scrubber;
 
 /// The most blocks of a read or write: 1 MiB that begins in the middle of a block.
 pub const IO_BLOCKS_MAX: u32 = 257;
@@ -102,6 +107,8 @@ pub struct PoolStatus {
     pub is_removing: bool,
     /// Whether a segment is being collected.
     pub is_collecting: bool,
+    /// The last pass over all pages.
+    pub scrub: ScrubStatus,
     /// Counts since the pool was opened.
     pub counters: PoolCounters,
 }
@@ -116,7 +123,11 @@ pub struct PoolEngine {
     parts: PartialWrites,
     checkpointer: Checkpointer,
     collector: Collector,
+    differences: Differences,
+    scrubber: Scrubber,
     numbers: VecDeque<u64>,
+    /// The page table is so damaged that no more numbers are found.
+    has_no_numbers: bool,
     /// The largest write that there was no room for, until one of its size is taken.
     refused_blocks: usize,
     removal_under_way: bool,
@@ -157,7 +168,10 @@ impl PoolEngine {
             parts: PartialWrites::new(),
             checkpointer,
             collector: Collector::default(),
+            differences: Differences::default(),
+            scrubber: Scrubber::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
+            has_no_numbers: false,
             refused_blocks: 0,
             removal_under_way: false,
             is_closing: false,
@@ -200,6 +214,19 @@ impl PoolEngine {
         (!is_inside).then_some(PoolError::BeyondEnd)
     }
 
+    /// The same for a write, which needs a number for each block.
+    fn write_refusal(
+        &self,
+        volume: VolumeId,
+        block: u64,
+        blocks: u32,
+        max: u32,
+    ) -> Option<PoolError> {
+        let lacks_numbers = self.has_no_numbers && self.numbers.len() < blocks as usize;
+        let refusal = self.change_refusal(volume, block, blocks, max);
+        refusal.or(lacks_numbers.then_some(PoolError::MapDamaged))
+    }
+
     fn change_refusal(
         &self,
         volume: VolumeId,
@@ -229,7 +256,7 @@ impl PoolEngine {
         blocks: u32,
         fill: &mut dyn FnMut(u32, &mut Block),
     ) -> Admission {
-        if let Some(error) = self.change_refusal(volume, block, blocks, IO_BLOCKS_MAX) {
+        if let Some(error) = self.write_refusal(volume, block, blocks, IO_BLOCKS_MAX) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
@@ -296,7 +323,7 @@ impl PoolEngine {
         bytes: &[u8],
     ) -> Admission {
         assert!(from + bytes.len() <= BLOCK_BYTES);
-        if let Some(error) = self.change_refusal(volume, block, 1, 1) {
+        if let Some(error) = self.write_refusal(volume, block, 1, 1) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
@@ -328,6 +355,49 @@ impl PoolEngine {
         }
         self.reads.begin(&mut self.core, ReadFor::Request(tag), volume, block, blocks);
         Admission::Taken
+    }
+
+    /// Looks for the blocks from `start` on that differ between two snapshots; without `from`, for
+    /// those that the snapshot has. When the request is done, [`Self::take_changed`] has a part of
+    /// them; its `next_block` says where the next request begins.
+    pub fn changed(
+        &mut self,
+        tag: RequestTag,
+        from: Option<VolumeId>,
+        to: VolumeId,
+        start: u64,
+    ) -> Admission {
+        if let Some(error) = changed::refusal(&self.core, from, to) {
+            self.core.done(tag, Err(error));
+            return Admission::Taken;
+        }
+        if self.is_closing {
+            self.core.done(tag, Err(PoolError::Closed));
+            return Admission::Taken;
+        }
+        if !self.differences.has_room() {
+            return Admission::Busy;
+        }
+        self.differences.begin(tag, from, to, start);
+        Admission::Taken
+    }
+
+    /// The answer to a request of [`Self::changed`] that is done.
+    pub fn take_changed(&mut self, tag: RequestTag) -> Option<ChangedBlocks> {
+        self.differences.take(tag)
+    }
+
+    /// Begins to read and prove all pages, so many in a second; or changes that rate. The status
+    /// says how far it is, and what it has found. A closed pool has forgotten it.
+    pub fn scrub(&mut self, blocks_per_s: u64) {
+        if !self.is_closing && self.core.failed.is_none() {
+            self.scrubber.start(&self.core, blocks_per_s);
+        }
+    }
+
+    /// Ends a pass of [`Self::scrub`] early.
+    pub fn stop_scrub(&mut self) {
+        self.scrubber.stop();
     }
 
     /// Makes blocks of a volume read as zeroes, and gives their space back. Ends like a write.
@@ -422,6 +492,8 @@ impl PoolEngine {
         self.apply_rows();
         self.reads.poll(&mut self.core);
         self.parts.poll(&mut self.core, &mut self.reads);
+        self.differences.poll(&mut self.core);
+        self.scrubber.poll(&mut self.core);
         self.write_merged();
         self.checkpoint_if_due();
         self.checkpointer.poll(&mut self.core);
@@ -504,6 +576,10 @@ impl PoolEngine {
 
     fn write_merged(&mut self) {
         while let Some(merged) = self.parts.next_merged() {
+            if self.has_no_numbers && self.numbers.is_empty() {
+                self.parts.end(&mut self.core, merged.part, Err(PoolError::MapDamaged));
+                continue;
+            }
             // There was room at its admission: it must not wait for more now.
             let can_write = self.admits_freeing(1) && !self.numbers.is_empty();
             if self.core.failed.is_some() || !can_write {
@@ -586,6 +662,10 @@ impl PoolEngine {
         } else {
             self.futile_checkpoints = 0;
             self.rests_at = Some(rows);
+            // Dirty pages hold segments back for their checkpoint: a pool rests without them.
+            if is_urgent && self.core.map.dirty_blocks() > 0 {
+                self.checkpointer.want_once();
+            }
         }
     }
 
@@ -627,9 +707,15 @@ impl PoolEngine {
     }
 
     fn reserve_numbers(&mut self) {
+        self.has_no_numbers = false;
         while self.numbers.len() < NUMBERS_AHEAD {
-            let Ok(number) = self.core.map.take_number() else { return };
-            self.numbers.push_back(number);
+            match self.core.map.take_number() {
+                Ok(number) => self.numbers.push_back(number),
+                Err(error) => {
+                    self.has_no_numbers = error == MapError::Damaged;
+                    return;
+                }
+            }
         }
     }
 
@@ -679,6 +765,9 @@ impl PoolEngine {
                 }
                 self.checkpointer.superblock_answered(&mut self.core, result);
             }
+            Some(IoPurpose::Scrub(page)) => {
+                self.scrubber.answered(&mut self.core, page, buffer, result);
+            }
             Some(IoPurpose::Window) => self.collector.answered(&mut self.core, buffer, result),
         }
     }
@@ -698,6 +787,7 @@ impl PoolEngine {
         self.requests.len() > 0
             || self.reads.len() > 0
             || self.parts.len() > 0
+            || self.differences.len() > 0
             || !self.core.log.ordered.is_empty()
             || self.core.log.has_open(RowStream::Guests)
             || self.core.log.has_open(RowStream::Moved)
@@ -716,16 +806,19 @@ impl PoolEngine {
                     || self.core.syncs.is_busy()
                     || self.may_mark()
                     // A write that was refused for want of numbers is taken soon.
-                    || self.numbers.len() < IO_BLOCKS_MAX as usize
+                    || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
             || is_removing
             || self.reads.len() > 0
+            || self.differences.len() > 0
+            || self.scrubber.is_running()
     }
 
     /// Takes no more requests, and writes a last checkpoint, so that the next opening has no log
     /// to read.
     pub fn close(&mut self) {
         self.is_closing = true;
+        self.scrubber.stop();
     }
 
     /// Whether the last checkpoint is durable, or a device failed; no request is under way.
@@ -755,6 +848,7 @@ impl PoolEngine {
             dirty_blocks: core.map.dirty_blocks() as u64,
             is_removing: core.map.has_removal(),
             is_collecting: self.collector.is_busy(),
+            scrub: self.scrubber.status().clone(),
             counters: core.counters,
         }
     }

@@ -5,6 +5,7 @@
 
 mod cache;
 mod catalog;
+mod diff;
 mod page;
 mod pages;
 mod removal;
@@ -29,6 +30,7 @@ use tree::{TreeEdit, TreePlan};
 
 pub(crate) use catalog::{CatalogState, VOLUME_BLOCKS_MAX};
 pub use catalog::{PoolVolume, PoolVolumeKind};
+pub use diff::{ChangedBlocks, ChangedRun};
 pub(crate) use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
 pub(crate) use table::TableState;
 
@@ -128,6 +130,83 @@ impl PoolMap {
         }
         let root = TreeWord(version.root);
         tree::locate(&mut self.pages, root, block)
+    }
+
+    /// The blocks from `start` on that differ between two versions; without `from`, those that the
+    /// version has. A part of them, whose work is bounded.
+    ///
+    /// # Errors
+    /// If a page is missing or damaged.
+    pub(crate) fn changed(
+        &mut self,
+        from: Option<VolumeId>,
+        to: VolumeId,
+        start: u64,
+    ) -> Result<ChangedBlocks, MapError> {
+        let root = |version: VolumeId| self.catalog.visible(version.0);
+        let from = from.and_then(root).map_or(TreeWord::HOLE, |version| TreeWord(version.root));
+        let Some(to) = root(to) else { return Ok(ChangedBlocks::default()) };
+        let roots = (from, TreeWord(to.root));
+        diff::changed(&mut self.pages, roots, start, to.blocks)
+    }
+
+    /// Blocks of a volume or snapshot that have one of these pages, from `start` on, in one leaf.
+    /// Returns where to go on; `None` at the end.
+    ///
+    /// # Errors
+    /// If a page is missing.
+    pub(crate) fn blocks_of(
+        &mut self,
+        version: VolumeId,
+        numbers: &[u64],
+        start: u64,
+        found: &mut dyn FnMut(u64),
+    ) -> Result<Option<u64>, MapError> {
+        let Some(version) = self.catalog.visible(version.0) else { return Ok(None) };
+        let (root, end) = (TreeWord(version.root), version.blocks);
+        let next = diff::blocks_of(&mut self.pages, root, numbers, start, found)?;
+        Ok((next < end).then_some(next))
+    }
+
+    /// Blocks of level 0 of a page table.
+    pub(crate) fn table_blocks(&self, kind: TableKind) -> u64 {
+        self.pages.table(kind).blocks()
+    }
+
+    /// The pages that are on devices and have their entries in a block of level 0.
+    ///
+    /// # Errors
+    /// If the block is missing or damaged.
+    pub(crate) fn pages_of(
+        &mut self,
+        kind: TableKind,
+        index: u64,
+    ) -> Result<Vec<(u64, PageEntry)>, MapError> {
+        let mut pages = Vec::new();
+        for number in self.pages.table(kind).numbers_of(index) {
+            if !self.pages.table(kind).reaches(number) {
+                break;
+            }
+            let entry = self.pages.entry(kind, number)?;
+            if entry.place().is_some() {
+                pages.push((number, entry));
+            }
+        }
+        Ok(pages)
+    }
+
+    /// The entry of a page of this table.
+    ///
+    /// # Errors
+    /// If a block of the table is missing or damaged.
+    pub(crate) fn entry_of(&mut self, kind: TableKind, number: u64) -> Result<PageEntry, MapError> {
+        self.pages.entry(kind, number)
+    }
+
+    /// Whether this is a snapshot.
+    pub(crate) fn is_snapshot(&self, version: VolumeId) -> bool {
+        let found = self.catalog.visible(version.0);
+        found.is_some_and(|version| version.kind == PoolVolumeKind::Snapshot)
     }
 
     /// The entry of a page of data.

@@ -41,7 +41,7 @@ struct Victim {
     next_payload: usize,
     /// The last read of the window failed.
     has_failed: bool,
-    /// Nothing was hidden by a damaged head.
+    /// Nothing was hidden by a damaged head, or cannot be moved because it is damaged itself.
     is_complete: bool,
 }
 
@@ -157,14 +157,18 @@ impl Collector {
 }
 
 /// Whether a payload's page is alive, and then sees to it; `None` if it has to wait.
-fn keep(core: &mut EngineCore, victim: &Victim, payload: Payload) -> Option<bool> {
+fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<bool> {
     let Payload { record, place } = payload;
     match record {
         LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
             let entry = match unless_missing(core.map.entry(number))? {
                 Ok(entry) if entry.place() == Some(place) => entry,
-                // A damaged block of the table: nothing refers to the page that can be read.
-                Ok(_) | Err(_) => return Some(false),
+                Ok(_) => return Some(false),
+                // A damaged block of the table: the page cannot be moved, and the segment stays.
+                Err(_) => {
+                    victim.is_complete = false;
+                    return Some(false);
+                }
             };
             if !may_move(core) {
                 return None;
@@ -175,7 +179,9 @@ fn keep(core: &mut EngineCore, victim: &Victim, payload: Payload) -> Option<bool
             Some(true)
         }
         LogRecord::Node { .. } | LogRecord::Table { .. } => {
-            let _ = unless_missing(core.map.make_dirty(&record, place))?;
+            // A damaged page of the map cannot be written elsewhere.
+            let made = unless_missing(core.map.make_dirty(&record, place))?;
+            victim.is_complete &= made.is_ok();
             Some(false)
         }
         // The next checkpoint has a state of its own.

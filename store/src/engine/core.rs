@@ -12,7 +12,7 @@ use crate::api::{
     DeviceIo, DeviceOp, PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId,
 };
 use crate::block::BlockBuffer;
-use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition};
+use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition, TableKind};
 use crate::map::{MapError, MapPage, PoolMap};
 
 /// Writes of a row that fail before the pool stops taking changes. A device that fails once may
@@ -38,6 +38,19 @@ pub(crate) struct ReadPart {
     pub(crate) is_second: bool,
 }
 
+/// A page that is scrubbed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScrubPage {
+    /// The table that refers to it.
+    pub(crate) kind: TableKind,
+    /// Its number.
+    pub(crate) number: u64,
+    /// Its entry when it was asked for.
+    pub(crate) entry: PageEntry,
+    /// Whether it was read again after its check had failed.
+    pub(crate) is_second: bool,
+}
+
 /// The reason of a request to a device.
 #[derive(Debug)]
 pub(crate) enum IoPurpose {
@@ -53,6 +66,8 @@ pub(crate) enum IoPurpose {
     Sync,
     /// A superblock.
     Superblock,
+    /// A page that is scrubbed.
+    Scrub(ScrubPage),
     /// A piece of a segment that is collected.
     Window,
 }

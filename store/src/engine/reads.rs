@@ -105,6 +105,11 @@ impl Reads {
         let Some(read) = self.reads.get_mut(token) else { return };
         let mut run: Vec<(u64, PageEntry)> = self.spare.pop().unwrap_or_default();
         let mut start = read.located;
+        if core.map.volume_blocks(read.volume).is_none() {
+            // It was removed meanwhile, and what it had must not read as zeroes.
+            read.result = Err(PoolError::NoVolume(read.volume));
+            read.located = read.blocks;
+        }
         while read.located < read.blocks {
             let block = read.block + u64::from(read.located);
             let Some(located) = unless_missing(core.map.locate(read.volume, block)) else {

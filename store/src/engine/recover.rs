@@ -62,12 +62,9 @@ pub fn format_pool(
         superblock.device = device;
         let failed = |error| PoolOpenError::Device { device, error };
         superblock.encode(&mut buffer.blocks_mut()[0]);
-        for block in superblock_blocks(0) {
-            devices.write(device, block, &buffer, 1).map_err(failed)?;
-        }
-        // The places of the next checkpoint's superblock may have one of an older pool.
-        buffer.bytes_mut().fill(0);
-        for block in superblock_blocks(1) {
+        // In the places of the next checkpoint's superblock as well: a place without a whole
+        // superblock has always lost one.
+        for block in [0, 1].into_iter().flat_map(superblock_blocks) {
             devices.write(device, block, &buffer, 1).map_err(failed)?;
         }
         devices.sync(device).map_err(failed)?;
@@ -125,10 +122,8 @@ fn read_superblocks(
         .iter()
         .max_by_key(|superblock| superblock.checkpoint.get())
         .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
-    // The two blocks are written one after the other, so a power cut damages one at most. Only a
-    // new pool has a slot that was never written.
-    let other = damaged[(newest.checkpoint.get() + 1) as usize % 2];
-    if newest.checkpoint.get() > 0 && other {
+    // The two blocks are written one after the other, so a power cut damages one at most.
+    if damaged[(newest.checkpoint.get() + 1) as usize % 2] {
         return Err(PoolOpenError::Damaged(format!(
             "both copies of a superblock are damaged, which may be newer than the one that is \
              left, of the checkpoint {}: take the pool from a backup",
@@ -311,7 +306,8 @@ impl Recovery<'_> {
         let (map, records) = state::decode(&bytes).map_err(|text| damaged(&text))?;
         self.map =
             PoolMap::from_state(self.uuid, cache_blocks, map).map_err(|text| damaged(&text))?;
-        self.segments.restore(&records).map_err(|text| damaged(&text))?;
+        let sequence = superblock.sequence.get();
+        self.segments.restore(&records, sequence).map_err(|text| damaged(&text))?;
         let end = self.segments.segment_blocks();
         for &place in &self.state_places {
             if self.segments.has(place) {

@@ -259,11 +259,16 @@ impl SegmentTable {
         records
     }
 
-    /// Puts the records of a checkpoint into a table of free segments.
+    /// Puts the records of the checkpoint after the row `applied` into a table of free segments.
+    /// Rows behind it were written already; the replay finds those that are there.
     ///
     /// # Errors
     /// If a record says more than a segment can have.
-    pub(crate) fn restore(&mut self, records: &[SegmentRecord]) -> Result<(), String> {
+    pub(crate) fn restore(
+        &mut self,
+        records: &[SegmentRecord],
+        applied: u64,
+    ) -> Result<(), String> {
         let ids: Vec<_> = self.ids().collect();
         if ids.len() != records.len() {
             return Err(format!("{} segments in the state of {}", records.len(), ids.len()));
@@ -275,7 +280,7 @@ impl SegmentTable {
             }
             if filled > 0 {
                 self.live += u64::from(live);
-                let last = record.last.get();
+                let last = record.last.get().min(applied);
                 *self.at_mut(id) =
                     Segment { state: SegmentState::Closed, live, filled, last, readers: 0 };
             }

@@ -11,7 +11,7 @@
 use super::catalog::{RemovalTarget, VOLUME_BLOCKS_MAX};
 use super::page::{LiveBlocks, MapError, TreeWord, node_word};
 use super::pages::MapPages;
-use super::tree::{LEVELS, digit, need_freed, node_end};
+use super::tree::{LEVELS, digit, need_freed, next_word, node_end, word_start};
 use crate::format::{PageEntry, TableKind, ZERO_BLOCKS_MAX};
 
 /// A step ends when it frees so many pages. It frees one group more at most, and each page
@@ -66,8 +66,9 @@ impl RemovalPlan {
         let mut way = [TreeWord::HOLE; LEVELS];
         let (mut removed, mut child) = (target.root, target.child);
         let mut to = VOLUME_BLOCKS_MAX;
+        let differ = |removed, child| is_alone(removed, child, target.floor);
         for level in (0..LEVELS).rev() {
-            if !is_alone(removed, child, target.floor) {
+            if !differ(removed, child) {
                 break;
             }
             way[level] = removed;
@@ -75,12 +76,18 @@ impl RemovalPlan {
             let at = digit(from, level);
             // Nothing is known about a damaged node, so all below it keeps its numbers.
             let Some(words) = words_at(pages, removed, child, at)? else { break };
-            if level == 0 {
+            let next = next_word(pages, (removed, child), at, differ);
+            let group = ZERO_BLOCKS_MAX as usize;
+            if level > 0 && next > at {
+                to = word_start(from, level, next);
+                break;
+            } else if level > 0 {
+                (removed, child) = words;
+            } else if next / group > at / group {
+                to = word_start(from, level, next / group * group);
+            } else {
                 to = from + ZERO_BLOCKS_MAX;
                 self.free_group(pages, removed, child, from, target.floor);
-            } else {
-                (removed, child) = words;
-                to = node_end(from, level - 1);
             }
         }
         if to > end {

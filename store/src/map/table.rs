@@ -104,6 +104,11 @@ impl PageTable {
         self.levels
     }
 
+    /// Blocks of level 0.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// All numbers of the table are lower.
     pub(super) fn numbers(&self) -> u64 {
         self.blocks * self.fanout

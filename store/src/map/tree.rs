@@ -29,6 +29,26 @@ pub(super) fn node_end(block: u64, level: usize) -> u64 {
     ((block >> bits) + 1) << bits
 }
 
+/// The first block of the word `at` of the node of this level on the way to a block; of the node's
+/// end, the one behind the node.
+pub(super) fn word_start(block: u64, level: usize, at: usize) -> u64 {
+    node_end(block, level) - (((NODE_WORDS - at) as u64) << (level * DIGIT_BITS))
+}
+
+/// The first word from `at` on of two nodes that differ in it as `differ` says; the end of the
+/// nodes if there is none. A hole is a node of holes, and the other nodes are in memory.
+pub(super) fn next_word(
+    pages: &MapPages,
+    (first, second): (TreeWord, TreeWord),
+    at: usize,
+    differ: impl Fn(TreeWord, TreeWord) -> bool,
+) -> usize {
+    let node = |word: TreeWord| (!word.is_hole()).then(|| pages.node(word.number()));
+    let (first, second) = (node(first), node(second));
+    let word = |node: Option<&Block>, at| node.map_or(TreeWord::HOLE, |node| node_word(node, at));
+    (at..NODE_WORDS).find(|&at| differ(word(first, at), word(second, at))).unwrap_or(NODE_WORDS)
+}
+
 /// Finds a block.
 pub(super) fn locate(
     pages: &mut MapPages,

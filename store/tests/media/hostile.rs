@@ -132,7 +132,7 @@ fn forge_state(forge: &mut Forge, random: &mut Random) {
 
 fn forge_segments(forge: &mut Forge, random: &mut Random) {
     let at = random.below(forge.segments.len() as u64 / 4) as usize * 4;
-    let value = [0, 1, 63, 64, 65, u32::MAX][random.below(6) as usize];
+    let value = [0, 1, 31, 32, 33, u32::MAX][random.below(6) as usize];
     forge.segments[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
@@ -180,7 +180,7 @@ fn forge_log(forge: &mut Forge, random: &mut Random) {
         (0, _) => head.next = SegmentId(any_number(random, &[0, 1, 2]) as u32 & 0x0fff_ffff),
         (1, _) => head.durable = random.below(head.sequence),
         (_, Some(LogRecord::Change { .. })) => {
-            let change = any_change(random);
+            let change = any_change(random, u64::MAX);
             forge.change_payload(&mut head, at, |block| {
                 let json = serde_json::to_vec(&change).unwrap();
                 block.0[..json.len()].copy_from_slice(&json);
@@ -199,11 +199,11 @@ fn forge_log(forge: &mut Forge, random: &mut Random) {
     forge.write_head(&head);
 }
 
-fn any_change(random: &mut Random) -> PoolChange {
+fn any_change(random: &mut Random, blocks_max: u64) -> PoolChange {
     let volume = VolumeId(random.below(8) as u32);
     let other = VolumeId(random.below(8) as u32);
     let name = ["x", "y", "v1", ""][random.below(4) as usize].to_owned();
-    let blocks = any_number(random, &[1, 64, 513, 1000]);
+    let blocks = any_number(random, &[1, 64, 513, 700]).min(blocks_max);
     match random.below(8) {
         0 => PoolChange::Create { name, blocks },
         1 => PoolChange::Resize { volume, blocks },
@@ -249,8 +249,8 @@ fn forged(devices: MemoryDevices, random: &mut Random) -> MemoryDevices {
     forge.seal()
 }
 
-/// A request of any kind, which may fail or wait.
-fn request(engine: &mut PoolEngine, random: &mut Random, tag: u64) {
+/// A request of any kind, which may fail or wait. No volume gets more blocks than `blocks_max`.
+pub(crate) fn request(engine: &mut PoolEngine, random: &mut Random, tag: u64, blocks_max: u64) {
     let tag = RequestTag(tag);
     let volumes = engine.volumes();
     let volume = match volumes.len() {
@@ -258,7 +258,7 @@ fn request(engine: &mut PoolEngine, random: &mut Random, tag: u64) {
         len => volumes[random.below(len as u64) as usize].id,
     };
     let size = volumes.iter().find(|each| each.id == volume).map_or(1, |each| each.blocks);
-    let block = random.below(size.clamp(1, 1400));
+    let block = random.below(size.clamp(1, 800));
     let blocks = random.between(1, 64) as u32;
     let _ = match random.below(12) {
         0..4 => engine.read(tag, volume, block, blocks),
@@ -267,7 +267,7 @@ fn request(engine: &mut PoolEngine, random: &mut Random, tag: u64) {
         }),
         8 => engine.zero(tag, volume, block, blocks),
         9 => engine.write_part(tag, volume, block, 7, &[9; 9]),
-        10 => engine.change(tag, any_change(random)),
+        10 => engine.change(tag, any_change(random, blocks_max)),
         _ => engine.flush(tag),
     };
 }
@@ -281,7 +281,7 @@ fn live(devices: MemoryDevices, random: &mut Random) {
     };
     let mut pool = MediaPool::with(devices, engine, random.draw());
     for round in 0..ROUNDS {
-        (0..3).for_each(|_| request(&mut pool.engine, random, round as u64));
+        (0..3).for_each(|_| request(&mut pool.engine, random, round as u64, u64::MAX));
         pool.round();
     }
     pool.engine.close();

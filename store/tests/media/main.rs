@@ -1,6 +1,7 @@
 //! The devices of a pool: another reader understands it, and a hostile writer of it
 //! does no harm to the engine.
 
+mod crash;
 mod forge;
 mod hostile;
 mod pool;

@@ -14,10 +14,10 @@ use store::{
 };
 
 pub(crate) const UUID: [u8; 16] = *b"a pool to read.!";
-pub(crate) const SEGMENT_BLOCKS: u32 = 64;
-pub(crate) const DEVICE_BLOCKS: u64 = DEVICE_HEADER_BLOCKS + 72 * SEGMENT_BLOCKS as u64 + 5;
+pub(crate) const SEGMENT_BLOCKS: u32 = 32;
+pub(crate) const DEVICE_BLOCKS: u64 = DEVICE_HEADER_BLOCKS + 80 * SEGMENT_BLOCKS as u64 + 5;
 pub(crate) const DEVICES: usize = 2;
-pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1300;
+pub(crate) const VOLUME_BLOCKS_MAX: u64 = 700;
 pub(crate) const VERSIONS_MAX: usize = 7;
 
 /// Devices in memory.
@@ -148,8 +148,8 @@ impl MediaPool {
         self.engine = open(&mut self.devices, salt);
     }
 
-    /// One round of the engine with devices that answer at once; the ends of requests.
-    pub(crate) fn round(&mut self) -> Vec<(RequestTag, Result<VolumeId, PoolError>)> {
+    /// One round of the engine with devices that answer at once.
+    pub(crate) fn completions(&mut self) -> Vec<PoolCompletion> {
         self.now_ns += 1_000_000;
         self.engine.poll(self.now_ns);
         while let Some(io) = self.engine.next_io() {
@@ -157,13 +157,16 @@ impl MediaPool {
             let buffer = self.devices.perform(io);
             self.engine.complete_io(token, buffer, Ok(()));
         }
-        let mut ends = Vec::new();
-        while let Some(completion) = self.engine.next_completion() {
-            if let PoolCompletion::Done { tag, result } = completion {
-                ends.push((tag, result));
-            }
-        }
-        ends
+        std::iter::from_fn(|| self.engine.next_completion()).collect()
+    }
+
+    /// The ends of requests in a round.
+    pub(crate) fn round(&mut self) -> Vec<(RequestTag, Result<VolumeId, PoolError>)> {
+        let done = |completion| match completion {
+            PoolCompletion::Done { tag, result } => Some((tag, result)),
+            PoolCompletion::Data { .. } => None,
+        };
+        self.completions().into_iter().filter_map(done).collect()
     }
 
     /// Offers a request until it is taken, and waits for its end.
@@ -365,6 +368,6 @@ impl MediaPool {
 }
 
 pub(crate) fn open(devices: &mut MemoryDevices, salt: u64) -> PoolEngine {
-    let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1500 };
+    let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1000 };
     PoolEngine::open(devices, &[DEVICE_BLOCKS; DEVICES], options, salt, 0).unwrap()
 }

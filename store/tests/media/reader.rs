@@ -11,13 +11,13 @@ use store::format::{BlockPlace, LogRecord, RowHead, superblock_blocks};
 use crate::pool::{Content, MediaPool, MemoryDevices};
 
 /// The reader of this pool's devices, in a folder of their own.
-struct Reader {
+pub(crate) struct Reader {
     folder: tempfile::TempDir,
     devices: Vec<PathBuf>,
 }
 
 impl Reader {
-    fn new(devices: &MemoryDevices) -> Self {
+    pub(crate) fn new(devices: &MemoryDevices) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let devices = devices.save(folder.path());
         Self { folder, devices }
@@ -30,7 +30,7 @@ impl Reader {
         python.output().unwrap()
     }
 
-    fn list(&self) -> String {
+    pub(crate) fn list(&self) -> String {
         let output = self.run(&["list"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
@@ -39,7 +39,7 @@ impl Reader {
         lines.concat()
     }
 
-    fn extract(&self, volume: VolumeId) -> Result<Vec<u8>, String> {
+    pub(crate) fn extract(&self, volume: VolumeId) -> Result<Vec<u8>, String> {
         let out = self.folder.path().join("out");
         let output =
             self.run(&["extract", &volume.0.to_string(), out.to_str().expect("a plain path")]);
@@ -59,7 +59,7 @@ impl Reader {
     }
 }
 
-fn has_python(test: &str) -> bool {
+pub(crate) fn has_python(test: &str) -> bool {
     let mut python = Command::new("python3");
     let ended = python.args(["-c", ""]).stderr(Stdio::null()).status();
     let has_python = ended.is_ok_and(|status| status.success());

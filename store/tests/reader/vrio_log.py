@@ -60,16 +60,12 @@ class Entry:
 FREE = Entry(0, 0, 0)
 
 
-class Damaged(PoolError):
-    """A superblock that does not have its CRC."""
-
-
 class Superblock:
     def __init__(self, block):
         if block[:8] != b"vrioPool":
             raise PoolError("no superblock")
         if not sealed(block):
-            raise Damaged("a damaged superblock")
+            raise PoolError("a damaged superblock")
         (self.version, self.segment_blocks, self.uuid, self.device, self.devices) = (
             struct.unpack_from("<II16sBB", block, 16))
         if self.version != 1:
@@ -132,10 +128,10 @@ class Devices:
     def __init__(self, paths):
         self.files = {}
         self.superblock = None
-        damaged = set()
+        lost = set()
         for path in paths:
             file = open(path, "rb")
-            own = self.newest(file, damaged)
+            own = self.newest(file, lost)
             if own is None:
                 raise PoolError(f"{path} has no superblock")
             if own.device in self.files:
@@ -145,26 +141,26 @@ class Devices:
             self.files[own.device] = file
             if self.superblock is None or own.checkpoint > self.superblock.checkpoint:
                 self.superblock = own
-        if (self.superblock.checkpoint + 1) % 2 in damaged:
-            raise PoolError("a superblock that may be newer is damaged in both its blocks")
+        if (self.superblock.checkpoint + 1) % 2 in lost:
+            raise PoolError("a superblock that may be newer is lost: both its blocks are damaged")
         if len(self.files) != self.superblock.devices:
             raise PoolError(f"the pool has {self.superblock.devices} devices: give all of them")
         self.uuid = self.superblock.uuid
 
-    def newest(self, file, damaged):
-        """The newest superblock of a device. A slot of two damaged blocks goes into `damaged`."""
+    def newest(self, file, lost):
+        """The newest superblock of a device. A slot without a whole block goes into `lost`."""
         newest = None
         for slot in (0, 1):
-            bad = 0
+            lost_blocks = 0
             for block in (4 * slot, 8 + 4 * slot):
                 try:
                     found = Superblock(self.block_of(file, block))
                     if newest is None or found.checkpoint > newest.checkpoint:
                         newest = found
-                except PoolError as error:
-                    bad += isinstance(error, Damaged)
-            if bad == 2:
-                damaged.add(slot)
+                except PoolError:
+                    lost_blocks += 1
+            if lost_blocks == 2:
+                lost.add(slot)
         return newest
 
     @staticmethod

@@ -148,11 +148,14 @@ class Pool:
             number = word & NUMBER_MASK
             node = self.cached(self.entry(1, number), NODE, number)
             (word,) = struct.unpack_from("<Q", node, 8 * (block // WORDS ** level % WORDS))
+        if word and not word & NUMBER_MASK:
+            raise PoolError(f"block {block} was lost")
         return word & NUMBER_MASK
 
     def read(self, version, block):
+        """The content of a block; nothing for zeroes."""
         number = self.number(version, block)
-        return self.devices.page(self.entry(0, number), DATA, number) if number else bytes(BLOCK)
+        return self.devices.page(self.entry(0, number), DATA, number) if number else None
 
     def apply(self, record, place, sequence):
         version = self.versions.get(record.volume)
@@ -245,7 +248,11 @@ def main(arguments):
         version = pool.find(arguments[1])
         with open(arguments[2], "wb") as out:
             for block in range(version.blocks):
-                out.write(pool.read(version, block))
+                content = pool.read(version, block)
+                if content:
+                    out.seek(block * BLOCK)
+                    out.write(content)
+            out.truncate(version.blocks * BLOCK)
     else:
         sys.exit(__doc__)
 

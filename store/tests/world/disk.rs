@@ -32,6 +32,8 @@ pub(crate) struct DiskAnswer {
     pub(crate) token: u64,
     /// Its buffer.
     pub(crate) buffer: Option<BlockBuffer>,
+    /// Whether a superblock was written.
+    pub(crate) is_superblock: bool,
     /// How it ended.
     pub(crate) result: Result<(), PoolDeviceError>,
 }
@@ -163,6 +165,8 @@ impl SimDisk {
         let chosen = due[random.below(due.len() as u64) as usize];
         let Pending { io, covers, .. } = self.pending.swap_remove(chosen);
         self.answered += 1;
+        let is_superblock =
+            matches!(io.op, DeviceOp::Write { block, .. } if block < DEVICE_HEADER_BLOCKS);
         let (buffer, result) = match io.op {
             DeviceOp::Read { block, mut buffer, blocks } => {
                 let result = self.read(block, &mut buffer, blocks, random);
@@ -174,7 +178,7 @@ impl SimDisk {
             }
             DeviceOp::Sync => (None, self.sync(covers, random)),
         };
-        Some(DiskAnswer { token: io.token, buffer, result })
+        Some(DiskAnswer { token: io.token, buffer, is_superblock, result })
     }
 
     /// Reads at once.

@@ -28,6 +28,9 @@ const BUSY_ROUNDS_MAX: u64 = 200;
 /// Requests to devices that a round may hand out.
 const ROUND_IOS_MAX: usize = 4_096;
 
+/// Blocks of a write to a pool at rest.
+const REST_WRITE_BLOCKS: u64 = 60;
+
 /// Segments whose blocks a pool at rest may miss of what it says that it has.
 const SLACK_SEGMENTS: u64 = 2;
 
@@ -119,6 +122,8 @@ pub(crate) struct World {
     pub(crate) crash_in: Option<(u64, CrashKind)>,
     /// A crash at this request of the next opening.
     pub(crate) stop_opening_at: Option<u64>,
+    /// A crash after so many answers for superblocks.
+    pub(crate) crash_superblocks: Option<u64>,
     /// The single blocks of a verification's reads that failed.
     pub(crate) damaged: Vec<(VolumeId, u64)>,
     pub(crate) tally: Tally,
@@ -147,6 +152,7 @@ impl World {
             free_segments: 0,
             crash_in: None,
             stop_opening_at: None,
+            crash_superblocks: None,
             damaged: Vec::new(),
             tally: Tally::default(),
             history: VecDeque::new(),
@@ -185,6 +191,7 @@ impl World {
             }
             self.tally.add("lives", 1);
             self.choose_crash(life as usize, is_last);
+            self.choose_crash_at_superblock(is_last);
             if is_last {
                 self.calm();
             }
@@ -234,6 +241,11 @@ impl World {
         };
     }
 
+    fn choose_crash_at_superblock(&mut self, is_last: bool) {
+        let is_wanted = !is_last && self.plan.stop.is_none() && self.random.one_in(5);
+        self.crash_superblocks = is_wanted.then(|| self.random.between(1, 16));
+    }
+
     pub(crate) fn crash_kind(&mut self) -> CrashKind {
         if let Some(stop) = self.plan.stop {
             return stop.kind;
@@ -280,6 +292,15 @@ impl World {
             while let Some(answer) = self.disks[at].answer(self.round, &mut self.random) {
                 let engine = self.engine.as_mut().expect("a turn has an engine");
                 engine.complete_io(answer.token, answer.buffer, answer.result);
+                if answer.is_superblock
+                    && let Some(left) = &mut self.crash_superblocks
+                {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.tally.add("crashes at a superblock", 1);
+                        return Ok(Turn::Crashed);
+                    }
+                }
                 if let Some((left, _)) = &mut self.crash_in {
                     *left -= 1;
                     if *left == 0 {
@@ -505,7 +526,9 @@ impl World {
 
     /// No requests, until the engine has nothing left to do.
     pub(crate) fn rest(&mut self) -> Result<Turn, Failure> {
-        for _ in 0..REST_ROUNDS_MAX {
+        // A removal in a wide world has many steps, each with a row of its own.
+        let rounds = REST_ROUNDS_MAX * if self.plan.is_wide { 10 } else { 1 };
+        for _ in 0..rounds {
             if self.turn()? == Turn::Crashed {
                 return Ok(Turn::Crashed);
             }
@@ -525,15 +548,25 @@ impl World {
         Err(Failure::new("no rest", text))
     }
 
-    /// A pool at rest that has room takes a write.
+    /// A pool at rest takes writes, or says that it is full; and it is not full while it has room.
     fn check_room(&mut self) -> Result<(), Failure> {
         let status = self.engine.as_ref().expect("a turn has an engine").status();
-        let slack = SLACK_SEGMENTS * u64::from(status.segment_blocks);
-        let has_room = status.used_blocks + slack < status.size_blocks && status.failed.is_none();
         let volume = self.model.volumes.iter().find(|(_, volume)| !volume.is_snapshot);
-        let Some((&volume, _)) = volume.filter(|_| has_room) else { return Ok(()) };
-        if self.write(volume, 0, 1) {
-            self.tally.add("writes at rest", 1);
+        let Some((&id, volume)) = volume.filter(|_| status.failed.is_none()) else {
+            return Ok(());
+        };
+        self.tally.add("writes at rest", 1);
+        let blocks = volume.blocks.min(REST_WRITE_BLOCKS);
+        if self.write(id, 0, blocks) {
+            return Ok(());
+        }
+        let status = self.engine.as_ref().expect("a turn has an engine").status();
+        if !status.is_full {
+            return Err(Failure::new("busy without a reason", format!("{status:?}")));
+        }
+        let slack = SLACK_SEGMENTS * u64::from(status.segment_blocks);
+        let has_room = status.used_blocks + slack < status.size_blocks;
+        if self.write(id, 0, 1) || !has_room {
             return Ok(());
         }
         Err(Failure::new("full without a reason", format!("{status:?}")))

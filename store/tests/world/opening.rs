@@ -19,14 +19,19 @@ pub(crate) struct OpeningDisks<'a> {
     random: &'a mut Random,
     round: u64,
     left: Option<u64>,
+    /// Reads do not count for it.
+    counts_writes: bool,
     is_dead: bool,
     requests: u64,
+    counted: u64,
 }
 
 impl<'a> OpeningDisks<'a> {
     fn new(world: &'a mut World, left: Option<u64>) -> Self {
         let World { disks, random, round, .. } = world;
-        Self { disks, random, round: *round, left, is_dead: false, requests: 0 }
+        let counts_writes = random.one_in(2);
+        let (is_dead, requests, counted) = (false, 0, 0);
+        Self { disks, random, round: *round, left, counts_writes, is_dead, requests, counted }
     }
 
     /// Devices of a process that lives on.
@@ -35,10 +40,11 @@ impl<'a> OpeningDisks<'a> {
     }
 
     /// Whether this request is done; `Err` for the one at which the process dies, and all later.
-    fn step(&mut self) -> Result<(), PoolDeviceError> {
+    fn step(&mut self, is_read: bool) -> Result<(), PoolDeviceError> {
         self.requests += 1;
         self.round += 1;
-        self.is_dead |= self.left == Some(self.requests);
+        self.counted += u64::from(!is_read || !self.counts_writes);
+        self.is_dead |= self.left == Some(self.counted);
         if self.is_dead { Err(PoolDeviceError::Failed(EIO)) } else { Ok(()) }
     }
 }
@@ -51,7 +57,7 @@ impl PoolDevices for OpeningDisks<'_> {
         buffer: &mut BlockBuffer,
         blocks: u32,
     ) -> Result<(), PoolDeviceError> {
-        self.step()?;
+        self.step(true)?;
         self.disks[usize::from(device)].read(block, buffer, blocks, self.random)
     }
 
@@ -63,7 +69,7 @@ impl PoolDevices for OpeningDisks<'_> {
         blocks: u32,
     ) -> Result<(), PoolDeviceError> {
         let was_dead = self.is_dead;
-        let alive = self.step();
+        let alive = self.step(false);
         let disk = &mut self.disks[usize::from(device)];
         if alive.is_err() && !was_dead {
             let blocks = &buffer.blocks()[..blocks as usize];
@@ -74,7 +80,7 @@ impl PoolDevices for OpeningDisks<'_> {
     }
 
     fn sync(&mut self, device: u8) -> Result<(), PoolDeviceError> {
-        self.step()?;
+        self.step(false)?;
         self.disks[usize::from(device)].sync_all(self.random)
     }
 }
@@ -94,7 +100,7 @@ impl World {
         for _ in 0..OPENINGS_MAX {
             let left = match self.plan.stop {
                 Some(_) => self.stop_opening_at.take(),
-                None => self.random.one_in(4).then(|| self.random.between(1, 60)),
+                None => self.random.one_in(3).then(|| self.random.between(1, 40)),
             };
             let salt = self.random.draw();
             let (options, now_ns) = (self.plan.options, self.now_ns);

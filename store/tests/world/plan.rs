@@ -58,6 +58,9 @@ pub(crate) struct PlannedStop {
 pub(crate) struct Plan {
     /// The seed.
     pub(crate) seed: u64,
+    /// Volumes are huge, and their blocks lie so far from each other that the map does not fit in
+    /// memory.
+    pub(crate) is_wide: bool,
     /// The pool.
     pub(crate) layout: PoolLayout,
     /// How the engine is opened.
@@ -84,7 +87,11 @@ impl Plan {
     pub(crate) fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5eed_0000_0000);
         let devices = [1, 1, 2, 3][random.below(4) as usize];
-        let segment_blocks = [16, 24, 32, 64][random.below(4) as usize];
+        let is_wide = random.one_in(16);
+        let segment_blocks = match is_wide {
+            true => 128,
+            false => [16, 24, 32, 64][random.below(4) as usize],
+        };
         let layout = PoolLayout {
             uuid: uuid(&mut random),
             segment_blocks,
@@ -101,15 +108,19 @@ impl Plan {
             log_blocks_max: [40, 100, 300, 1_000][random.below(4) as usize],
         };
         let stop = stop(&mut random);
-        let lives = if stop.is_some() { 2 } else { random.between(1, 6) };
+        let lives = match stop.is_some() || is_wide {
+            true => 2,
+            false => random.between(1, 6),
+        };
         Self {
             seed,
+            is_wide,
             layout,
             options,
             faults: faults(&mut random),
             lives,
-            rounds: random.between(100, 500),
-            depth: [1, 4, 12, 32][random.below(4) as usize],
+            rounds: if is_wide { 800 } else { random.between(100, 500) },
+            depth: if is_wide { 32 } else { [1, 4, 12, 32][random.below(4) as usize] },
             volumes: random.between(2, 14) as usize,
             stop,
             keeps_history: false,

@@ -11,6 +11,10 @@ use super::{Failure, changes};
 /// The most blocks of a write of the users; the engine takes 257.
 const WRITE_BLOCKS_MAX: u64 = 60;
 
+/// Places of a wide volume that users write to: with the nodes above them more pages of the map
+/// than fit in memory.
+const WIDE_PLACES: u64 = 400;
+
 /// The most changes under way.
 const CHANGES_MAX: usize = 2;
 
@@ -115,6 +119,10 @@ impl World {
         let end = self.model.volumes[&id].blocks;
         let hot = end.min(12);
         let block = match self.mood {
+            _ if self.plan.is_wide && end > 4_000 => {
+                let place = self.random.below(WIDE_PLACES).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (place >> 20) % end
+            }
             Mood::Hot => self.random.below(hot),
             _ if end > 4_000 => {
                 // A sparse volume: a few places far from each other.
@@ -128,6 +136,7 @@ impl World {
             _ => self.random.below(end),
         };
         let most = match self.mood {
+            _ if self.plan.is_wide => 3,
             Mood::Fill => blocks_max,
             Mood::Database => 2,
             _ if self.random.one_in(8) => blocks_max,
@@ -278,6 +287,7 @@ impl World {
 
     fn create(&mut self) {
         let blocks = match self.random.below(6) {
+            _ if self.plan.is_wide => 1 << self.random.between(24, 30),
             0 => self.random.between(1, 16),
             1..3 => self.random.between(16, 120),
             3 => 1 << self.random.between(13, 27),

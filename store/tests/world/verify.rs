@@ -83,7 +83,7 @@ impl World {
     /// The end of a run: all is there, all can be removed, and an empty pool is left.
     pub(crate) fn end(&mut self) -> Result<(), Failure> {
         self.calm();
-        self.crash_in = None;
+        (self.crash_in, self.crash_superblocks) = (None, None);
         if let Opened::Refused = self.open()? {
             return Ok(());
         }

@@ -2,6 +2,9 @@
 
 use super::pool::TestPool;
 use crate::api::{PoolChange, PoolError};
+use crate::block::Block;
+use crate::format::superblock_blocks;
+use crate::layout::PoolOpenError;
 
 #[test]
 fn no_damage_of_one_block_gives_wrong_data_or_loses_another_block() {
@@ -57,4 +60,31 @@ fn no_damage_of_one_block_gives_wrong_data_or_loses_another_block() {
         pool.change(PoolChange::Create { name: "more".into(), blocks: 9 }).expect("a volume");
     }
     assert_eq!(refused, 0, "no damage of one block refuses the pool");
+}
+
+/// The superblock before it names a state whose segments may be used again, or that of a new pool.
+#[test]
+fn a_superblock_that_is_lost_is_named() {
+    let mut pool = TestPool::new(2, 48, 32);
+    for salt in 2..6 {
+        let disk = pool.create(&format!("disk{salt}"), 9);
+        pool.write(disk, 0, 1, salt).expect("a write");
+        pool.flush();
+        let newest = pool.engine.status().checkpoint;
+        for is_zeroed in [false, true] {
+            let mut devices = pool.devices.clone();
+            let lost = superblock_blocks(newest).map(|block| block as usize);
+            for device in &mut devices.devices {
+                for at in lost {
+                    match is_zeroed {
+                        true => device[at] = Block::ZERO,
+                        false => device[at].0[100] ^= 1,
+                    }
+                }
+            }
+            let refused = TestPool::open(devices, 9).err();
+            assert!(matches!(refused, Some(PoolOpenError::Damaged(_))), "{refused:?}");
+        }
+        pool = pool.close_and_open(salt);
+    }
 }

@@ -292,6 +292,52 @@ impl Model {
         }
     }
 
+    /// The difference of two versions has each block that differs, and no others.
+    fn check_difference(&mut self) {
+        let (from_kind, to_kind) = (self.random.one_in(2), self.random.one_in(2));
+        let Some(to) = self.pick(to_kind) else { return };
+        let from = self.pick(from_kind).filter(|_| !self.random.one_in(4));
+        let old = from.map(|from| self.versions[&from].content.clone()).unwrap_or_default();
+        let new = &self.versions[&to];
+        let mut differ: BTreeMap<u64, bool> = BTreeMap::new();
+        for (&block, content) in new.content.iter().filter(|(block, _)| **block < new.blocks) {
+            if old.get(&block) != Some(content) {
+                differ.insert(block, false);
+            }
+        }
+        for &block in old.keys().filter(|&&block| block < new.blocks) {
+            if !new.content.contains_key(&block) {
+                differ.insert(block, true);
+            }
+        }
+        let size = new.blocks;
+        let (mut start, mut found) = (0, BTreeMap::new());
+        loop {
+            let part = match self.medium.run(|map, _| map.changed(from, to, start)) {
+                Err(MapError::Damaged) if self.is_damaging => return,
+                part => part.unwrap(),
+            };
+            for run in part.runs {
+                let (block, end) = (run.block, run.block + run.blocks);
+                assert!(block >= start && end > block && end <= size);
+                // A long run of zeroes has the blocks that are no holes in the old version.
+                let blocks = self.blocks.iter().filter(|&at| (block..end).contains(at));
+                let was = |at: &&u64| !run.is_hole || old.contains_key(at);
+                found.extend(blocks.filter(was).map(|&at| (at, run.is_hole)));
+            }
+            match part.next_block {
+                Some(next) => {
+                    assert!(next > start);
+                    start = next;
+                }
+                None => break,
+            }
+        }
+        if !self.is_damaging {
+            assert_eq!(found, differ, "from {from:?} to {to:?}");
+        }
+    }
+
     fn check(&mut self) {
         let ids: Vec<_> = self.versions.keys().copied().collect();
         for id in ids {
@@ -337,6 +383,7 @@ fn run_seed(seed: u64, steps: u64, is_damaging: bool) {
         model.step();
         if step % 16 == 0 {
             model.check_some();
+            model.check_difference();
         }
         if step % 200 == 0 {
             model.check();

@@ -158,18 +158,19 @@ pub(super) fn blocks_of(path: &Path, file: &OwnedFd) -> Result<u64, StorePoolErr
 
 /// The newest superblock of a device.
 pub(super) fn superblock_of(path: &Path, file: &File) -> Result<Superblock, StorePoolError> {
-    let mut header = BlockBuffer::new(DEVICE_HEADER_BLOCKS as usize);
-    if let Err(source) = file.read_exact_at(header.bytes_mut(), 0) {
-        let path = path.to_owned();
-        return Err(match source.kind() {
-            io::ErrorKind::UnexpectedEof => StorePoolError::NoPool { path },
-            _ => StorePoolError::System { path, what: "read its superblocks", source },
-        });
-    }
+    let mut buffer = BlockBuffer::new(1);
     let mut newest: Option<Superblock> = None;
-    let mut worst = SuperblockError::NoPool;
+    let mut worst = StorePoolError::NoPool { path: path.to_owned() };
     for block in [0, 1].into_iter().flat_map(superblock_blocks) {
-        match Superblock::decode(&header.blocks()[block as usize]) {
+        // A sector that cannot be read is like a damaged one: the others make up for it.
+        if let Err(source) = file.read_exact_at(buffer.bytes_mut(), block * BLOCK_BYTES as u64) {
+            if source.kind() != io::ErrorKind::UnexpectedEof {
+                let path = path.to_owned();
+                worst = StorePoolError::System { path, what: "read its superblocks", source };
+            }
+            continue;
+        }
+        match Superblock::decode(&buffer.blocks()[0]) {
             Ok(found) => {
                 let known = newest.map_or(0, |newest| newest.checkpoint.get());
                 if newest.is_none() || found.checkpoint.get() > known {
@@ -177,14 +178,10 @@ pub(super) fn superblock_of(path: &Path, file: &File) -> Result<Superblock, Stor
                 }
             }
             Err(SuperblockError::NoPool) => {}
-            Err(error) => worst = error,
+            Err(error) => worst = StorePoolError::Superblock { path: path.to_owned(), error },
         }
     }
-    let path = path.to_owned();
-    newest.ok_or(match worst {
-        SuperblockError::NoPool => StorePoolError::NoPool { path },
-        error => StorePoolError::Superblock { path, error },
-    })
+    newest.ok_or(worst)
 }
 
 impl FoundDevice {
