@@ -20,6 +20,30 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
+/// A part of the difference of two snapshots, or of all that a snapshot has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotDiff {
+    /// [`API_VERSION`].
+    pub version: u32,
+    /// The later snapshot's size.
+    pub size_bytes: u64,
+    /// The runs of bytes that differ, in their order.
+    pub runs: Vec<SnapshotRun>,
+    /// Where the next part begins; none if this was the last one.
+    pub next_bytes: Option<u64>,
+}
+
+/// A run of bytes that differ between two snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotRun {
+    /// The first byte.
+    pub offset_bytes: u64,
+    /// How many.
+    pub length_bytes: u64,
+    /// They are zeroes in the later snapshot, and take no space there.
+    pub zeroes: bool,
+}
+
 /// Why a request was refused, and the way out. An object that is not in `applied` is as it was
 /// before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]

@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan};
+use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan, SnapshotDiff};
 use crate::status::Status;
 
 mod error;
@@ -107,6 +107,25 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// Why it stays.
     fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused>;
+
+    /// Reads and proves all blocks of a pool: `{"rate": "100MiB"}`.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused>;
+
+    /// Ends that before it is through.
+    ///
+    /// # Errors
+    /// Why it cannot be ended.
+    fn stop_scrub(&self, pool: &str) -> Result<Done, Refused>;
+
+    /// A part of the difference of two snapshots, from the byte `start` on; without `from`, of all
+    /// that the snapshot has.
+    ///
+    /// # Errors
+    /// Why there is no difference of these.
+    fn diff(&self, from: Option<&str>, to: &str, start: u64) -> Result<SnapshotDiff, Refused>;
 
     /// Moves a queue of a disk to another sidecore: `{"sidecore": 1}`.
     ///
@@ -460,6 +479,19 @@ mod tests {
             Ok(said(format!("remove {number} from {pool}")))
         }
 
+        fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("scrub {pool} {body}")))
+        }
+
+        fn stop_scrub(&self, pool: &str) -> Result<Done, Refused> {
+            Ok(said(format!("stop the scrub of {pool}")))
+        }
+
+        fn diff(&self, from: Option<&str>, to: &str, start: u64) -> Result<SnapshotDiff, Refused> {
+            let error = format!("{from:?} {to} {start}");
+            Err(Refused::new(RefusedKind::Conflict, error, "ask another one"))
+        }
+
         fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("move {disk} {queue} {body}")))
         }
@@ -549,6 +581,11 @@ mod tests {
             ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
+            ("POST /v1/pools/p/scrub", "{}", 200, "scrub p {}"),
+            ("DELETE /v1/pools/p/scrub", "", 200, "stop the scrub of p"),
+            ("GET /v1/diff?from=a@x&to=a@y&start=4096", "", 409, "a@y 4096"),
+            ("GET /v1/diff?to=a@y", "", 409, "None a@y 0"),
+            ("GET /v1/diff?from=a@x", "", 400, "to="),
             ("GET /v1/vfs", "", 200, "[]"),
             ("POST /v1/vfs", "{}", 200, "add vf {}"),
             ("DELETE /v1/vfs/v", "", 200, "remove vf v false"),

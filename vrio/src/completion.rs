@@ -150,7 +150,10 @@ fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord
     // The name of a new object is the user's choice.
     let [kind, verb] = path[..] else { return None };
     let takes = command.get_positionals().nth(positionals)?.get_id();
-    if takes == "snapshot" && kind == "volume" && !last.starts_with('-') {
+    if ["snapshot", "later"].iter().any(|it| takes == it)
+        && kind == "volume"
+        && !last.starts_with('-')
+    {
         return Some(WantedWord::Snapshots);
     }
     let takes_name = takes == "name";
@@ -222,7 +225,12 @@ mod tests {
         {
             assert_eq!(after(words), None, "{words:?}");
         }
-        for words in ["volume clone ", "volume rollback a ", "volume add a --pool p --from "] {
+        for words in [
+            "volume clone ",
+            "volume rollback a ",
+            "volume diff a@x ",
+            "volume add a --pool p --from ",
+        ] {
             assert_eq!(after(words), Some(WantedWord::Snapshots), "{words}");
         }
         let pools = Some(WantedWord::Names(vec![source("/v1/pools", "name")]));

@@ -3,6 +3,8 @@
 //!
 //! `POOL_KILLS=n` sets the number of kills.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,6 +15,7 @@ use serde_json::Value;
 use testbed::nodes::{Node, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
+use workload::checker::read_stamp;
 
 /// Kills of one run: each needs an opening of the pool.
 const KILLS: u64 = 8;
@@ -144,6 +147,18 @@ fn a_pool_is_made_added_and_used_by_commands() {
     node.stop().expect("an orderly end");
 }
 
+/// The volume was empty in a snapshot, and full in another one.
+fn check_diff(node: &Node) {
+    let (_, text) = tried(node, "volume diff a@empty a@full --json");
+    let diff: Value = serde_json::from_str(&text).expect("JSON");
+    let runs = diff["runs"].as_array().expect("a list");
+    let length = |run: &Value| run["length_bytes"].as_u64().expect("a number");
+    let data: u64 = runs.iter().filter(|run| run["zeroes"] == false).map(length).sum();
+    assert!(data > 1 << 20 && data <= BLOCKS * 4096, "{diff}");
+    assert!(told(node, "volume diff a@full").ends_with("of 32MiB\n"));
+    assert!(told(node, "volume diff a@full a@full").starts_with("0B of data"));
+}
+
 #[test]
 fn volumes_have_snapshots_go_back_and_are_cloned() {
     let home = tempfile::tempdir().expect("a directory");
@@ -172,6 +187,7 @@ fn volumes_have_snapshots_go_back_and_are_cloned() {
 
     // A clone of what the guest has written.
     told(&node, "volume snapshot a b --name full");
+    check_diff(&node);
     told(&node, "volume clone a@full c");
     told(&node, "disk add --volume c --socket c.sock --queues 2");
     let mut third = connect(&mut node, "c", mix(), &mut random);
@@ -229,6 +245,9 @@ fn wrong_commands_say_what_to_do() {
         ("volume rollback a none", "has no snapshot \"a@none\""),
         ("volume rollback m none", "not a volume of a pool"),
         ("volume clone a@none b", "there is no snapshot \"a@none\""),
+        ("volume diff a@none", "there is no snapshot \"a@none\""),
+        ("pool scrub q", "there is no pool \"q\""),
+        ("pool scrub p --rate 1G", "is not a size"),
         ("volume remove m --data", "has no data in a pool"),
         ("volume remove p:77", "there is no snapshot"),
         ("pool add q --devices q.pool", "no such file"),
@@ -242,6 +261,62 @@ fn wrong_commands_say_what_to_do() {
     let (done, text) = tried(&node, "volume snapshot a --name s");
     assert!(!done && text.contains("in use"), "{text}");
     node.stop().expect("an orderly end");
+}
+
+#[test]
+fn a_pool_is_scrubbed_and_tells_of_damage() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(9);
+    let plan = plan_with_pool(home.path(), "96MiB", VOLUME);
+    let mut node = plan.start().expect("a node");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    work_a_while(&mut guest, 1000);
+    check(&mut guest);
+    told(&node, "volume snapshot a --name s");
+    let scrubbed = |node: &Node, passes: u64| {
+        told(node, "pool scrub p --rate 1GiB");
+        let until = Instant::now() + PATIENCE;
+        while pool(node)["scrub"]["passes"] != passes {
+            assert!(Instant::now() < until, "{}", pool(node));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        pool(node)["scrub"].clone()
+    };
+    let scrub = scrubbed(&node, 1);
+    assert_eq!((&scrub["damaged_blocks"], &scrub["is_running"]), (&0.into(), &false.into()));
+    assert!(scrub["checked_bytes"].as_u64() > Some(1 << 20), "{scrub}");
+    let shown = told(&node, "pool show p");
+    assert!(shown.contains("scrub: ") && shown.contains("no damage"), "{shown}");
+    told(&node, "pool scrub p --rate 4KiB");
+    told(&node, "pool scrub p --stop");
+    assert_eq!(pool(&node)["scrub"]["is_running"], false);
+
+    // A flipped bit in each block of the guest's, beneath the node.
+    let damaged = flip_data(&node.plan().file("p.pool"));
+    assert!(damaged > 0);
+    let scrub = scrubbed(&node, 2);
+    assert!(scrub["damaged_blocks"].as_u64() > Some(0), "{scrub}");
+    let found = scrub["found"].as_array().expect("a list");
+    assert!(found.iter().any(|it| it.as_str().is_some_and(|it| it.contains("a@s at "))), "{scrub}");
+    let status = told(&node, "status");
+    assert!(status.contains("pool p has damaged blocks"), "{status}");
+}
+
+/// Flips a bit in each block that has a guest's stamp: all data and nothing of the pool's own.
+/// Gives how many these are.
+fn flip_data(path: &Path) -> usize {
+    let bytes = std::fs::read(path).expect("the pool's file");
+    let file = File::options().write(true).open(path).expect("the pool's file");
+    let is_of_guest = |block: &[u8]| {
+        let word = |at: usize| u64::from_le_bytes(block[at * 8..][..8].try_into().expect("eight"));
+        word(0) != 0 && read_stamp(word(2), block).is_ok()
+    };
+    let blocks = bytes.chunks_exact(4096).enumerate();
+    let of_guest = blocks.filter(|(_, block)| is_of_guest(block));
+    let flipped = of_guest.map(|(at, block)| {
+        file.write_all_at(&[block[4095] ^ 1], at as u64 * 4096 + 4095).expect("it is written");
+    });
+    flipped.count()
 }
 
 #[test]
@@ -282,6 +357,10 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
         work_a_while(&mut guest, 1000);
         if kill % 3 == 1 {
             told(&node, &format!("volume snapshot a --name s{kill}"));
+            // More of them would fill the pool.
+            if kill > 4 {
+                told(&node, &format!("volume remove a@s{}", kill - 3));
+            }
         }
         let enough = guest.checker.checked + 100;
         guest

@@ -41,6 +41,8 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/volumes/{name}/rollback", post(roll_back))
         .route("/v1/snapshots", post(take_snapshot))
         .route("/v1/pools/{name}/volumes/{number}", delete(remove_from_pool))
+        .route("/v1/pools/{name}/scrub", post(scrub).delete(stop_scrub))
+        .route("/v1/diff", get(diff))
         .route("/v1/disks/{name}/size", put(resize_disk))
         .route("/v1/disks/{name}/queues/{queue}", put(move_queue))
         .route("/v1/disks/{name}/take", post(take_disk))
@@ -204,6 +206,37 @@ async fn remove_from_pool(
     PathNames((pool, number)): PathNames<(String, u32)>,
 ) -> Response {
     change(move || service.remove_from_pool(&pool, number)).await
+}
+
+async fn scrub(
+    State(service): RouteState,
+    PathNames(pool): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.scrub(&pool, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn stop_scrub(State(service): RouteState, PathNames(pool): PathNames<String>) -> Response {
+    change(move || service.stop_scrub(&pool)).await
+}
+
+async fn diff(State(service): RouteState, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let of = |key: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
+    };
+    let start = of("start").map_or(Ok(0), |start| start.parse::<u64>());
+    let (Some(to), Ok(start)) = (of("to"), start) else {
+        let error = format!("{query:?} is not understood");
+        let way_out = "write to=VOLUME@SNAPSHOT, and if wanted from=VOLUME@SNAPSHOT and start=BYTE";
+        return refuse(&Refused::new(RefusedKind::Bad, error, way_out));
+    };
+    let from = of("from");
+    change(move || service.diff(from.as_deref(), &to, start)).await
 }
 
 async fn resize_disk(

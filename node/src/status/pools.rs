@@ -21,6 +21,9 @@ pub struct StoragePoolStatus {
     pub used_bytes: u64,
     /// Its volumes and snapshots.
     pub volumes: Vec<PooledStatus>,
+    /// The proof of all its blocks: the one under way, or the last one.
+    #[serde(default)]
+    pub scrub: ScrubReport,
     /// Numbers about it, by name.
     pub counters: Counters,
     /// Where it came from.
@@ -52,6 +55,27 @@ impl std::fmt::Display for PoolState {
             Self::Failed => "failed",
         })
     }
+}
+
+/// The proof of all blocks of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubReport {
+    /// Whether it is under way.
+    pub is_running: bool,
+    /// How often it came to its end since the pool was opened.
+    pub passes: u64,
+    /// Bytes that were proved.
+    pub checked_bytes: u64,
+    /// Bytes there were when it began.
+    pub total_bytes: u64,
+    /// How long the rest takes, by the time that it took until now.
+    pub left_s: Option<u64>,
+    /// Damaged blocks of guests' data.
+    pub damaged_blocks: u64,
+    /// Damaged blocks of the map.
+    pub damaged_map_blocks: u64,
+    /// Places of the first of them, as `alice at 4096`: a volume or snapshot and an offset.
+    pub found: Vec<String>,
 }
 
 /// A volume or snapshot in a pool.

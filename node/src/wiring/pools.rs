@@ -2,6 +2,7 @@
 
 pub(crate) mod change;
 pub(crate) mod report;
+pub(crate) mod scrub;
 pub(crate) mod snapshots;
 
 use std::path::PathBuf;

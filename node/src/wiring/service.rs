@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::inside::Inside;
 use super::report;
-use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan};
+use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan, SnapshotDiff};
 use crate::control::Service;
 use crate::kinds::running_kind;
 use crate::status::Status;
@@ -41,6 +41,18 @@ impl Service for Inside {
 
     fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
         self.remove_from_pool(pool, number)
+    }
+
+    fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
+        self.scrub(pool, body)
+    }
+
+    fn stop_scrub(&self, pool: &str) -> Result<Done, Refused> {
+        self.stop_scrub(pool)
+    }
+
+    fn diff(&self, from: Option<&str>, to: &str, start: u64) -> Result<SnapshotDiff, Refused> {
+        self.diff(from, to, start)
     }
 
     fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {

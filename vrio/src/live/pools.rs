@@ -9,7 +9,7 @@ use node::pools::{PoolPlan, SEGMENT_BYTES, StorePool};
 use node::status::StoragePoolStatus;
 use serde_json::json;
 
-use super::{Fields, Named, NodeChoice, Remove, change, list, one, take_away};
+use super::{Fields, Named, NodeChoice, Remove, change, delete, list, one, segment, take_away};
 use crate::failure::CommandFailure;
 use crate::output::print;
 use crate::tables;
@@ -20,6 +20,7 @@ pub(crate) const POOL_EXAMPLES: &str = "Examples:
   vrio pool add p --devices p.pool                      a running node opens it
   vrio pool list
   vrio pool show p                                      is it full, and what is in it
+  vrio pool scrub p --rate 200MiB                       read and prove all blocks of it
   vrio pool remove p                                    the node lets it go; the pool stays
 
 A volume is cut from it by `vrio volume add NAME --pool p --size 20GiB`.";
@@ -34,6 +35,8 @@ pub(crate) enum PoolCommand {
     Remove(Remove),
     /// List the pools.
     List(NodeChoice),
+    /// Read and prove all blocks of a pool in the background; `vrio pool show` has the result.
+    Scrub(PoolScrub),
     /// Show one pool: whether it works, its space, its volumes and snapshots, and its counters.
     Show(Named),
 }
@@ -55,6 +58,20 @@ pub(crate) struct PoolCreate {
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PoolScrub {
+    /// Its name.
+    name: String,
+    /// How much to read in a second; default: 100MiB. Given again, it changes the rate.
+    #[arg(long, value_name = "SIZE", conflicts_with = "stop")]
+    rate: Option<String>,
+    /// Stop it before it is through.
+    #[arg(long)]
+    stop: bool,
+    #[command(flatten)]
+    which: NodeChoice,
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +102,15 @@ pub(crate) fn pool(command: &PoolCommand) -> Result<(), CommandFailure> {
             fields.text("memory", add.memory.as_ref());
             fields.text("log", add.log.as_ref());
             change(&add.which, "POST", "/v1/pools", &fields.0.into())
+        }
+        PoolCommand::Scrub(scrub) => {
+            let path = format!("/v1/pools/{}/scrub", segment(&scrub.name)?);
+            if scrub.stop {
+                return delete(&scrub.which, &path);
+            }
+            let mut fields = Fields::default();
+            fields.text("rate", scrub.rate.as_ref());
+            change(&scrub.which, "POST", &path, &fields.0.into())
         }
         PoolCommand::Remove(remove) => take_away("pools", remove),
         PoolCommand::List(which) => {

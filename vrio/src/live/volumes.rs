@@ -2,6 +2,8 @@
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
+use node::api::SnapshotDiff;
+use node::config::show_size;
 use node::status::{PooledStatus, StoragePoolStatus, VolumeStatus};
 use serde_json::{Map, Value, json};
 
@@ -25,6 +27,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume snapshot db-data db-log --name monday   both at the same moment
   vrio volume snapshots ann
   vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
+  vrio volume diff ann@monday ann@tuesday     which bytes differ, for a backup
   vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
   vrio volume show bob --json
   vrio volume remove bob --force      also while attachments use it: they end
@@ -51,6 +54,8 @@ pub(crate) enum VolumeCommand {
     Snapshots(VolumeSnapshots),
     /// Make a volume again what it was at a snapshot. Refused while disks use it.
     Rollback(VolumeRollback),
+    /// List the bytes that differ between two snapshots, or those that a snapshot has.
+    Diff(VolumeDiff),
     /// Add a new volume that begins as a copy of a snapshot and takes no space of its own at first.
     Clone(VolumeClone),
 }
@@ -198,6 +203,17 @@ pub(crate) struct VolumeRollback {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct VolumeDiff {
+    /// The earlier snapshot, "ann@monday"; with no later one, all bytes that it has are listed.
+    snapshot: String,
+    /// The later snapshot.
+    #[arg(id = "later", value_name = "SNAPSHOT")]
+    later: Option<String>,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct VolumeClone {
     /// The snapshot: "ann@monday", or by its number "p:17".
     snapshot: String,
@@ -239,6 +255,7 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             let path = format!("/v1/volumes/{}/rollback", segment(&back.name)?);
             change(&back.which, "POST", &path, &json!({ "snapshot": back.snapshot }))
         }
+        VolumeCommand::Diff(diff) => diff.show(),
         VolumeCommand::Clone(clone) => clone.send(),
     }
 }
@@ -303,6 +320,49 @@ impl VolumeSnapshots {
             return print(&format!("{}\n", json!(all)));
         }
         print(&tables::snapshot_list(&all))
+    }
+}
+
+impl VolumeDiff {
+    fn show(&self) -> Result<(), CommandFailure> {
+        let socket = self.which.socket()?;
+        let query = match &self.later {
+            Some(later) => format!("from={}&to={}", reference(&self.snapshot)?, reference(later)?),
+            None => format!("to={}", reference(&self.snapshot)?),
+        };
+        let (mut all, mut next_bytes) = (SnapshotDiff::default(), Some(0));
+        while let Some(start) = next_bytes {
+            let path = format!("/v1/diff?{query}&start={start}");
+            let part: SnapshotDiff = understood(&ask(&socket, "GET", &path, None)?)?;
+            next_bytes = part.next_bytes;
+            if !self.which.json {
+                let lines = part.runs.iter().map(|run| {
+                    let content = if run.zeroes { "zeroes" } else { "data" };
+                    format!("{:>16} {:>14} {content}\n", run.offset_bytes, run.length_bytes)
+                });
+                print(&lines.collect::<String>())?;
+            }
+            all.runs.extend(part.runs);
+            (all.version, all.size_bytes) = (part.version, part.size_bytes);
+        }
+        if self.which.json {
+            return print(&format!("{}\n", json!(all)));
+        }
+        let total = |zeroes: bool| {
+            let runs = all.runs.iter().filter(|run| run.zeroes == zeroes);
+            show_size(runs.map(|run| run.length_bytes).sum())
+        };
+        let (data, zeroes, size) = (total(false), total(true), show_size(all.size_bytes));
+        print(&format!("{data} of data and {zeroes} of zeroes, of {size}\n"))
+    }
+}
+
+/// A snapshot's name as a part of a question: it has no signs of the question.
+fn reference(words: &str) -> Result<&str, CommandFailure> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@:".contains(&byte);
+    match words.bytes().all(plain) {
+        true => Ok(words),
+        false => Err(no_snapshot(words)),
     }
 }
 

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use node::config::show_size;
-use node::status::{PooledStatus, StoragePoolStatus};
+use node::status::{PooledStatus, ScrubReport, StoragePoolStatus};
 
-use super::layout::{STRING, counter_table, fit, fold, section, table};
+use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
 use super::verdict;
 
 /// Pools in a table.
@@ -21,9 +21,39 @@ pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
     let mut text = pool_list(std::slice::from_ref(pool));
     let line = format!("devices {}, origin {}", pool.devices.join(", "), pool.origin);
     writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    if let Some(line) = scrub(&pool.scrub) {
+        writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    }
     section(&mut text, "volumes and snapshots", pooled(&pool.volumes));
     section(&mut text, "counters", counter_table(&pool.counters));
     text
+}
+
+/// A line about the proof of all blocks; none if there was none.
+fn scrub(scrub: &ScrubReport) -> Option<String> {
+    let damaged = match scrub.damaged_blocks + scrub.damaged_map_blocks {
+        0 => "no damage".to_owned(),
+        1 => "1 damaged block".to_owned(),
+        several => format!("{several} damaged blocks"),
+    };
+    let (checked, total) = (show_size(scrub.checked_bytes), show_size(scrub.total_bytes));
+    if scrub.is_running {
+        let left = scrub.left_s.map(|left_s| format!(", {} left", uptime(left_s)));
+        return Some(format!(
+            "scrub: {checked} of {total} checked{}, {damaged} until now",
+            left.unwrap_or_default()
+        ));
+    }
+    if scrub.passes == 0 && scrub.checked_bytes == 0 {
+        return None;
+    }
+    Some(match scrub.checked_bytes < scrub.total_bytes {
+        false => format!("scrub: all of {checked} checked, {damaged}"),
+        true => format!(
+            "scrub: {checked} of {total} checked, {damaged}; the rest was freed meanwhile, or the \
+             scrub was stopped"
+        ),
+    })
 }
 
 /// Snapshots in a table.

@@ -80,10 +80,20 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     found.iter().map(line).collect()
 }
 
-/// The problems of pools: those that take no data.
+/// The problems of pools: those that take no data, and damage.
 pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
     let found = all.iter().filter(|pool| matches!(pool.state, PoolState::Full | PoolState::Failed));
-    found.map(|pool| format!("pool {} is {}: {}", pool.name, pool.state, pool.detail)).collect()
+    let states = found.map(|pool| format!("pool {} is {}: {}", pool.name, pool.state, pool.detail));
+    let damaged = all.iter().filter(|pool| !pool.scrub.found.is_empty());
+    let damaged = damaged.map(|pool| {
+        format!(
+            "pool {} has damaged blocks: write them again, or restore them from a snapshot or \
+             backup: {}",
+            pool.name,
+            pool.scrub.found.join(", ")
+        )
+    });
+    states.chain(damaged).collect()
 }
 
 /// The problems of nics.

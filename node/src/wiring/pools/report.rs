@@ -2,10 +2,10 @@
 
 use config::PoolConfig;
 use sidecore::CounterText;
-use store::{PoolStatus, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
+use store::{PoolStatus, PoolVolume, PoolVolumeKind, ScrubStatus, VolumeId, block::BLOCK_BYTES};
 use volume::backend::store::{Pools, StorePool};
 
-use crate::status::{Counters, PoolState, PooledStatus, StoragePoolStatus};
+use crate::status::{Counters, PoolState, PooledStatus, ScrubReport, StoragePoolStatus};
 use crate::wiring::objects::Objects;
 
 /// The pools, in the order in which they were added.
@@ -64,8 +64,34 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         size_bytes: bytes(status.size_blocks),
         used_bytes: bytes(status.used_blocks),
         volumes: volumes.collect(),
+        scrub: scrub(pool, &status.scrub, &all),
         counters,
         ..StoragePoolStatus::default()
+    }
+}
+
+fn scrub(pool: &StorePool, status: &ScrubStatus, all: &[PoolVolume]) -> ScrubReport {
+    let left = status.total_blocks.saturating_sub(status.checked_blocks);
+    let left_s = pool.scrubs_for().filter(|_| status.checked_blocks > 0).map(|since| {
+        (since.as_secs_f64() * left as f64 / status.checked_blocks as f64).ceil() as u64
+    });
+    let found = status.found.iter().map(|found| {
+        let volume = all.iter().find(|it| it.id == found.volume);
+        let name = volume.map_or_else(
+            || format!("{}:{}", pool.name(), found.volume.0),
+            |it| name_of(pool.name(), all, it),
+        );
+        format!("{name} at {}", bytes(found.block))
+    });
+    ScrubReport {
+        is_running: status.is_running,
+        passes: status.passes,
+        checked_bytes: bytes(status.checked_blocks),
+        total_bytes: bytes(status.total_blocks),
+        left_s,
+        damaged_blocks: status.damaged_blocks,
+        damaged_map_blocks: status.damaged_map_blocks,
+        found: found.collect(),
     }
 }
 
@@ -161,7 +187,7 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-const NOW: [PoolNumber; 10] = [
+const NOW: [PoolNumber; 14] = [
     number("data_bytes_now", "The part of the used space that has guests' data.", |it| {
         bytes(it.data_blocks)
     }),
@@ -184,6 +210,18 @@ const NOW: [PoolNumber; 10] = [
     }),
     number("removing_now", "1 while a removed volume or snapshot is being freed.", |it| {
         u64::from(it.is_removing)
+    }),
+    number("scrubbing_now", "1 while all blocks are read and proved.", |it| {
+        u64::from(it.scrub.is_running)
+    }),
+    number("scrub_checked_bytes_now", "Bytes that the last scrub has proved.", |it| {
+        bytes(it.scrub.checked_blocks)
+    }),
+    number("scrub_total_bytes_now", "Bytes that there were when it began.", |it| {
+        bytes(it.scrub.total_blocks)
+    }),
+    number("scrub_damaged_now", "Damaged blocks that it has found.", |it| {
+        it.scrub.damaged_blocks + it.scrub.damaged_map_blocks
     }),
     number("collecting_now", "1 while a segment is being collected.", |it| {
         u64::from(it.is_collecting)

@@ -34,14 +34,14 @@ struct RollBack {
     snapshot: String,
 }
 
-fn fields<T: DeserializeOwned>(body: &Value, example: &str) -> Result<T, Refused> {
+pub(super) fn fields<T: DeserializeOwned>(body: &Value, example: &str) -> Result<T, Refused> {
     serde_json::from_value(body.clone()).map_err(|error| {
         Refused::new(RefusedKind::Bad, error.to_string(), format!("send {example}"))
     })
 }
 
 /// A refusal of the pool.
-fn refused(object: &str, error: &PoolError) -> Refused {
+pub(super) fn refused(object: &str, error: &PoolError) -> Refused {
     let kind = match error {
         PoolError::NoVolume(_) => RefusedKind::Unknown,
         PoolError::DeviceFailed(_) | PoolError::Closed => RefusedKind::Failed,
@@ -50,7 +50,7 @@ fn refused(object: &str, error: &PoolError) -> Refused {
     Refused::new(kind, format!("{object}: {error}"), "nothing was changed")
 }
 
-fn done(what: Vec<String>) -> Done {
+pub(super) fn done(what: Vec<String>) -> Done {
     let done = Done { version: API_VERSION, applied: what, ..Done::default() };
     log(&done);
     done
@@ -130,17 +130,7 @@ impl Inside {
     /// Removes a snapshot, or a volume that this node does not serve, from its pool.
     pub(crate) fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
         let _turn = self.turn()?;
-        let pool = match self.volumes.stock().pools().get(pool) {
-            Some(Ok(pool)) => pool,
-            Some(Err(why)) => {
-                let error = format!("pool {pool:?} is not open: {why}");
-                return Err(Refused::new(RefusedKind::Failed, error, "nothing was changed"));
-            }
-            None => {
-                let config = self.objects().config.clone();
-                return Err(unknown::<config::PoolConfig>(pool, &config));
-            }
-        };
+        let pool = self.open_pool(pool)?;
         let (all, id) = (pool.volumes(), VolumeId(number));
         let is_it = |it: &&PoolVolume| it.id == id && it.kind != PoolVolumeKind::Removing;
         let Some(found) = all.iter().find(is_it) else {

@@ -15,8 +15,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{CounterText, now_ns};
 use store::block::BLOCK_BYTES;
 use store::{
-    Admission, CACHE_BLOCKS_MIN, PoolChange, PoolEngine, PoolError, PoolOptions, PoolStatus,
-    PoolVolume, VolumeId,
+    Admission, CACHE_BLOCKS_MIN, ChangedBlocks, PoolChange, PoolEngine, PoolError, PoolOptions,
+    PoolStatus, PoolVolume, RequestTag, VolumeId,
 };
 
 use super::counts::PoolCounts;
@@ -80,6 +80,8 @@ pub(super) struct PoolInside {
     thread_rounds: AtomicU64,
     /// Numbers of control threads' requests.
     numbers: AtomicU32,
+    /// When the last scrub began.
+    scrub_began: Mutex<Option<Instant>>,
     /// The sizes of volumes that were opened.
     sizes: Mutex<HashMap<VolumeId, Size>>,
     /// The volumes that are told of a failure.
@@ -144,6 +146,7 @@ impl StorePool {
             ring_event,
             thread_rounds: AtomicU64::new(0),
             numbers: AtomicU32::new(0),
+            scrub_began: Mutex::default(),
             sizes: Mutex::default(),
             volumes: Mutex::default(),
         });
@@ -204,6 +207,50 @@ impl StorePool {
         Ok(changed)
     }
 
+    /// A part of the difference of two snapshots, from the block `start` on; without `from`, of all
+    /// that the snapshot has. Waits for the devices, so this is for control threads only.
+    ///
+    /// # Errors
+    /// [`PoolError`]: they are no snapshots, or the map cannot be read.
+    pub fn changed(
+        &self,
+        from: Option<VolumeId>,
+        to: VolumeId,
+        start: u64,
+    ) -> Result<ChangedBlocks, PoolError> {
+        let (number, ended) = self.inside.ask(|engine, tag| engine.changed(tag, from, to, start));
+        ended?;
+        let mut drive = self.inside.lock_drive();
+        let found = drive.engine().and_then(|engine| engine.take_changed(tag_of(number)));
+        found.ok_or(PoolError::Closed)
+    }
+
+    /// Begins to read and prove all blocks at this rate, or changes the rate.
+    pub fn scrub(&self, bytes_per_s: u64) {
+        let blocks_per_s = (bytes_per_s / BLOCK_BYTES as u64).max(1);
+        let mut since = self.inside.scrub_began.lock();
+        let mut drive = self.inside.lock_drive();
+        if !drive.status().scrub.is_running {
+            *since = Some(Instant::now());
+        }
+        drive.engine().into_iter().for_each(|engine| engine.scrub(blocks_per_s));
+        // The pool's thread hears of the work by this round.
+        drive.round(now_ns());
+    }
+
+    /// Ends the reading before it is through.
+    pub fn stop_scrub(&self) {
+        let mut drive = self.inside.lock_drive();
+        drive.engine().into_iter().for_each(PoolEngine::stop_scrub);
+        drive.round(now_ns());
+    }
+
+    /// For how long the blocks have been read, if they are being read.
+    pub fn scrubs_for(&self) -> Option<Duration> {
+        let since = *self.inside.scrub_began.lock();
+        since.filter(|_| self.status().scrub.is_running).map(|since| since.elapsed())
+    }
+
     /// Stops it for a successor or another opening: requests that were taken are completed, a last
     /// checkpoint is written, and the devices are unlocked. Requests of channels wait until
     /// [`Self::go_on`].
@@ -250,6 +297,11 @@ impl Drop for StorePool {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The engine's word for a control thread's request.
+fn tag_of(number: u32) -> RequestTag {
+    LaneTag::control(number).to_tag()
 }
 
 fn open_engine(
@@ -379,23 +431,31 @@ impl PoolInside {
     }
 
     pub(super) fn change(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
+        self.ask(|engine, tag| engine.change(tag, change.clone())).1
+    }
+
+    /// A request of a control thread: its number, and its end.
+    fn ask(
+        &self,
+        mut begin: impl FnMut(&mut PoolEngine, RequestTag) -> Admission,
+    ) -> (u32, Result<VolumeId, PoolError>) {
         let number = self.numbers.fetch_add(1, Relaxed);
-        let tag = LaneTag::control(number).to_tag();
         let began = Instant::now();
         loop {
             let mut drive = self.lock_drive();
-            let engine = drive.engine().ok_or(PoolError::Closed)?;
-            if engine.change(tag, change.clone()) == Admission::Taken {
+            let Some(engine) = drive.engine() else { return (number, Err(PoolError::Closed)) };
+            if begin(engine, tag_of(number)) == Admission::Taken {
                 break;
             }
             drive.round(now_ns());
             drop(drive);
             if began.elapsed() >= CHANGE_TIME_MAX {
-                return Err(PoolError::Invalid(format!(
-                    "the pool took no change within {} s: it has no space, or its devices are \
+                let error = PoolError::Invalid(format!(
+                    "the pool took no request within {} s: it has no space, or its devices are \
                      stuck; remove snapshots or volumes, or look at the devices",
                     CHANGE_TIME_MAX.as_secs()
-                )));
+                ));
+                return (number, Err(error));
             }
             thread::sleep(LOOK_AGAIN);
         }
@@ -403,7 +463,7 @@ impl PoolInside {
             let mut drive = self.lock_drive();
             drive.round(now_ns());
             if let Some(ended) = drive.take_changed(number) {
-                return ended;
+                return (number, ended);
             }
             drop(drive);
             thread::sleep(LOOK_AGAIN);

@@ -1,0 +1,130 @@
+//! Looking at a pool: proving all its blocks, and the difference of two snapshots.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::{Kind, PoolConfig, size_bytes};
+use serde::Deserialize;
+use serde_json::Value;
+use store::{ChangedRun, PoolVolume, block::BLOCK_BYTES};
+use volume::backend::store::{StorePool, snapshot_of};
+
+use super::snapshots::{done, fields, refused};
+use crate::api::{API_VERSION, Done, Refused, RefusedKind, SnapshotDiff, SnapshotRun};
+use crate::wiring::inside::Inside;
+use crate::wiring::objects::unknown_of;
+
+/// The rate of a scrub without another one: an eighth of an NVMe drive's.
+const RATE_BYTES: u64 = 100 << 20;
+
+/// The most runs of an answer: a few megabytes.
+const RUNS_MAX: usize = 32_768;
+
+/// How long an answer may take to gather. The caller asks for the rest.
+const GATHER_TIME: Duration = Duration::from_secs(5);
+
+/// A request to prove all blocks.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Scrub {
+    rate: Option<String>,
+}
+
+impl Inside {
+    /// Begins to read and prove all blocks of a pool, or changes the rate of that.
+    pub(crate) fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
+        let Scrub { rate } = fields(body, "{\"rate\": \"100MiB\"}, which is bytes in a second")?;
+        let rate = rate.map_or(Ok(RATE_BYTES), |rate| size_bytes(&rate));
+        let rate = rate.map_err(|error| {
+            Refused::new(RefusedKind::Bad, format!("\"rate\": {error}"), "nothing was changed")
+        })?;
+        let _turn = self.turn()?;
+        let pool = self.open_pool(pool)?;
+        if let Some(why) = pool.status().failed {
+            let error = format!("pool {:?} has failed: {why}", pool.name());
+            return Err(Refused::new(RefusedKind::Failed, error, "correct its cause first"));
+        }
+        pool.scrub(rate);
+        let rate = config::show_size(rate);
+        Ok(done(vec![format!("scrub pool {:?} at {rate} in a second", pool.name())]))
+    }
+
+    /// Ends it before it is through.
+    pub(crate) fn stop_scrub(&self, pool: &str) -> Result<Done, Refused> {
+        let _turn = self.turn()?;
+        let pool = self.open_pool(pool)?;
+        pool.stop_scrub();
+        Ok(done(vec![format!("stop the scrub of pool {:?}", pool.name())]))
+    }
+
+    /// A part of the difference of two snapshots; `from` may be missing.
+    pub(crate) fn diff(
+        &self,
+        from: Option<&str>,
+        to: &str,
+        start: u64,
+    ) -> Result<SnapshotDiff, Refused> {
+        let (pool, to) = self.snapshot(to)?;
+        let from = from.map(|from| self.snapshot(from)).transpose()?;
+        if let Some((other, _)) = from.as_ref().filter(|(other, _)| !Arc::ptr_eq(other, &pool)) {
+            let error =
+                format!("one is in pool {:?}, the other in pool {:?}", other.name(), pool.name());
+            return Err(Refused::new(RefusedKind::Conflict, error, "name two of one pool"));
+        }
+        let from = from.map(|(_, from)| from.id);
+        let block_bytes = BLOCK_BYTES as u64;
+        let (began, mut runs, mut next) = (Instant::now(), Vec::new(), Some(start / block_bytes));
+        while let Some(block) = next
+            && runs.len() < RUNS_MAX
+            && began.elapsed() < GATHER_TIME
+        {
+            let found = pool.changed(from, to.id, block);
+            let found = found.map_err(|error| refused("the difference", &error))?;
+            runs.extend(found.runs.iter().map(run));
+            next = found.next_block;
+        }
+        let next_bytes = next.map(|block| block * block_bytes);
+        let size_bytes = to.size_bytes();
+        Ok(SnapshotDiff { version: API_VERSION, size_bytes, runs, next_bytes })
+    }
+
+    /// A snapshot of any pool.
+    fn snapshot(&self, words: &str) -> Result<(Arc<StorePool>, PoolVolume), Refused> {
+        let pools = self.volumes.stock().pools().opened();
+        let found = pools.into_iter().find_map(|pool| {
+            let all = pool.volumes();
+            let found = snapshot_of(pool.name(), &all, words).ok().cloned()?;
+            Some((pool, found))
+        });
+        found.ok_or_else(|| {
+            let error = format!("there is no snapshot {words:?}");
+            let way_out = "`vrio volume snapshots` lists them: VOLUME@SNAPSHOT, or POOL:NUMBER";
+            Refused::new(RefusedKind::Unknown, error, way_out)
+        })
+    }
+
+    /// A pool that is open.
+    pub(crate) fn open_pool(&self, name: &str) -> Result<Arc<StorePool>, Refused> {
+        match self.volumes.stock().pools().get(name) {
+            Some(Ok(pool)) => Ok(pool),
+            Some(Err(why)) => {
+                let error = format!("pool {name:?} is not open: {why}");
+                Err(Refused::new(RefusedKind::Failed, error, "nothing was changed"))
+            }
+            None => {
+                let kind = Kind::of::<PoolConfig>();
+                let config = self.objects().config.clone();
+                Err(unknown_of(kind, name, &config.names(kind)))
+            }
+        }
+    }
+}
+
+fn run(run: &ChangedRun) -> SnapshotRun {
+    let block_bytes = BLOCK_BYTES as u64;
+    SnapshotRun {
+        offset_bytes: run.block * block_bytes,
+        length_bytes: run.blocks * block_bytes,
+        zeroes: run.is_hole,
+    }
+}
