@@ -73,6 +73,9 @@ const FREE_URGENT: usize = 4;
 /// first frees collected segments, the second the pages of the map that the first has replaced.
 const FUTILE_CHECKPOINTS_MAX: u32 = 4;
 
+/// Times that collection goes around all segments and gains none, before it rests.
+const FUTILE_ROUNDS_MAX: usize = 2;
+
 /// Rows that guests leave to collection and checkpoints.
 const ROWS_KEPT: usize = 16;
 
@@ -140,6 +143,8 @@ pub struct PoolEngine {
     space_before: (usize, u64),
     /// Checkpoints for space in a row that gained none.
     futile_checkpoints: u32,
+    /// Segments that were collected since more were free than ever.
+    futile_victims: usize,
     /// When the last flush will be marked.
     mark_at_ns: Option<u64>,
 }
@@ -179,6 +184,7 @@ impl PoolEngine {
             rests_at: None,
             space_before: (0, 0),
             futile_checkpoints: 0,
+            futile_victims: 0,
             mark_at_ns: None,
         };
         engine.checkpointer.want();
@@ -635,10 +641,19 @@ impl PoolEngine {
     fn begin_collection(&mut self, free: usize, rows: u64) {
         let emptied = self.core.segments.emptied(self.core.applied).count();
         let coming = emptied + self.core.segments.waiting();
-        if !self.is_closing && free + coming < self.free_target() {
+        // More than ever since the guests' last row: the count goes up and down by the segments
+        // of the checkpoints themselves.
+        let (most, rows_before) = self.space_before;
+        if rows != rows_before || free > most {
+            (self.futile_checkpoints, self.futile_victims) = (0, 0);
+            self.space_before = (free, rows);
+        }
+        let gains = self.futile_victims < FUTILE_ROUNDS_MAX * self.core.segments.total();
+        if !self.is_closing && gains && free + coming < self.free_target() {
             self.collector.begin(&mut self.core);
         }
         if self.collector.has_victim() {
+            self.futile_victims += 1;
             return;
         }
         // A checkpoint frees empty segments, and cleans the pages that hold collection up. It has
@@ -649,13 +664,6 @@ impl PoolEngine {
             true => coming > 0 || self.core.log.blocks > 0,
             false => coming >= batch,
         };
-        // More than ever since the guests' last row: the count goes up and down by the segments
-        // of the checkpoints themselves.
-        let (most, rows_before) = self.space_before;
-        if rows != rows_before || free > most {
-            self.futile_checkpoints = 0;
-            self.space_before = (free, rows);
-        }
         if helps && self.futile_checkpoints < FUTILE_CHECKPOINTS_MAX {
             self.futile_checkpoints += 1;
             self.checkpointer.want_once();
