@@ -585,7 +585,13 @@ impl World {
         self.check_room()?;
         let engine = self.engine.as_ref().expect("a turn has an engine");
         self.model.check_list(&engine.volumes())?;
-        let used = engine.status().data_blocks;
+        let status = engine.status();
+        let (used, scrub) = (status.data_blocks, status.scrub);
+        self.tally.add("scrubs", scrub.passes);
+        let damaged = scrub.damaged_blocks + scrub.damaged_map_blocks;
+        if damaged > 0 && self.plan.has_good_media() {
+            return Err(Failure::new("damage on a good medium", format!("{scrub:?}")));
+        }
         match self.model.used_blocks() {
             Some(wanted) if wanted != used && self.plan.has_good_media() => {
                 let text = format!("{used} blocks are used, and {wanted} are needed");

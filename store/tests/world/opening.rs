@@ -28,8 +28,8 @@ pub(crate) struct OpeningDisks<'a> {
 
 impl<'a> OpeningDisks<'a> {
     fn new(world: &'a mut World, left: Option<u64>) -> Self {
-        let World { disks, random, round, .. } = world;
-        let counts_writes = random.one_in(2);
+        let World { disks, random, round, plan, .. } = world;
+        let counts_writes = plan.stop.is_none() && random.one_in(2);
         let (is_dead, requests, counted) = (false, 0, 0);
         Self { disks, random, round: *round, left, counts_writes, is_dead, requests, counted }
     }

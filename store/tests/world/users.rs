@@ -15,6 +15,9 @@ const WRITE_BLOCKS_MAX: u64 = 60;
 /// than fit in memory.
 const WIDE_PLACES: u64 = 400;
 
+/// A pass that proves all pages begins once in so many rounds.
+const SCRUB_ROUNDS: u64 = 200;
+
 /// The most changes under way.
 const CHANGES_MAX: usize = 2;
 
@@ -63,6 +66,10 @@ impl Mood {
 impl World {
     /// The users' requests of a round.
     pub(crate) fn use_pool(&mut self) -> Result<(), Failure> {
+        if self.random.one_in(SCRUB_ROUNDS) {
+            let blocks_per_s = self.random.between(100_000, 10_000_000);
+            self.engine.as_mut().expect("the pool is open").scrub(blocks_per_s);
+        }
         let tries = self.random.below(4);
         for _ in 0..tries {
             if self.is_stuck() && self.random.one_in(4) {
