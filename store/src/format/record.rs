@@ -84,7 +84,7 @@ pub enum LogRecord {
     Removal {
         /// The snapshot.
         snapshot: u32,
-        /// Where the removal goes on; a multiple of a leaf's blocks.
+        /// Where the removal goes on; a multiple of [`ZERO_BLOCKS_MAX`].
         block: u64,
     },
     /// A node of a tree. Only a checkpoint that refers to it gives it a meaning.
