@@ -459,8 +459,8 @@ fn a_pool_that_is_not_there_stops_no_other_volume() {
          [[disk]]\nvolume = \"b\"\nsocket = \"b.sock\"\nqueues = 2\n",
     );
     let mut node = plan.start().expect("a node");
-    // One ring, so one sidecore: in a memory volume, a read that overlaps a write of another
-    // sidecore may see a part of it.
+    // One ring, so one sidecore: a memory volume copies without a lock, so two writes of two
+    // sidecores to the same block at once may leave a mixture of both.
     let socket = node.wait_for_disk("b").expect("its socket");
     let guest = StandIn::connect(&socket, 1, mix(), BLOCKS, &mut random);
     let mut guest = guest.expect("the guest's disk");
