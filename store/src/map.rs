@@ -491,7 +491,7 @@ impl PoolMap {
         self.pages.next_load()
     }
 
-    /// A page was read, or could not be. A page that is not the one of its entry is damaged.
+    /// A page was read, or could not be. A page that does not match its entry is damaged.
     pub(crate) fn loaded(&mut self, page: MapPage, content: Option<&Block>) {
         self.pages.loaded(page, content);
     }

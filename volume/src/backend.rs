@@ -131,7 +131,7 @@ const fn key_count() -> usize {
     count
 }
 
-/// Whether a backend before the one of this list has the key as well.
+/// Whether an earlier backend of this list has the key as well.
 const fn is_before(list: usize, at: usize) -> bool {
     let (name, mut other) = (KEY_LISTS[list][at].name.as_bytes(), 0);
     while other < list {

@@ -2,7 +2,7 @@
 //! lost, and nothing comes that it has not begun.
 //!
 //! The victim is this program once more. It notes in a file, for each block, the number of the last
-//! write that it has begun and of the last one that was acknowledged. The file is in the page
+//! write that it has begun and of the last acknowledged write. The file is in the page
 //! cache, which a killed process leaves behind.
 
 use std::fs::{File, OpenOptions};
@@ -63,7 +63,7 @@ impl Notes {
         self.0.write_all_at(&number.to_le_bytes(), at).expect("written");
     }
 
-    /// First the number that was begun, then the one that was acknowledged.
+    /// First the number of the begun write, then that of the acknowledged write.
     fn of(&self, block: u64) -> [u64; 2] {
         let mut bytes = [0; 16];
         self.0.read_exact_at(&mut bytes, block * 16).expect("long enough");

@@ -1,5 +1,5 @@
 //! Pools as their users meet them: the commands, guests at work on volumes of a pool, snapshots,
-//! clones and going back, kills, hand-overs, a pool that is full and one that is not there.
+//! clones and going back, kills, hand-overs, a full pool and a missing pool.
 //!
 //! `POOL_KILLS=n` sets the number of kills.
 
@@ -484,7 +484,7 @@ fn a_pool_that_is_not_there_stops_no_other_volume() {
 }
 
 /// A node that root starts as another user: its filters of files and of system calls let a pool
-/// work, also one that is added later.
+/// work, also a pool that is added later.
 #[test]
 fn a_node_without_rights_has_pools() {
     if !rustix::process::geteuid().is_root() {

@@ -21,7 +21,7 @@ pub struct StoragePoolStatus {
     pub used_bytes: u64,
     /// Its volumes and snapshots.
     pub volumes: Vec<PooledStatus>,
-    /// The proof of all its blocks: the one under way, or the last one.
+    /// The pass that proves all its blocks: the pass under way, or the last pass.
     #[serde(default)]
     pub scrub: ScrubReport,
     /// Numbers about it, by name.

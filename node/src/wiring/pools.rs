@@ -101,7 +101,7 @@ impl PoolStock {
     /// Checks that all open pools take changes, and so can be closed in order.
     ///
     /// # Errors
-    /// The first one that does not, and why.
+    /// The first pool that does not, and the reason.
     pub(crate) fn check_sound(&self) -> Result<(), String> {
         let failed = |pool: &Arc<StorePool>| {
             let why = pool.status().failed?;

@@ -36,7 +36,7 @@ enum Step {
 #[derive(Debug, Default)]
 struct StateCopy {
     entries: Vec<PageEntry>,
-    /// The index blocks that are not written yet, and the entry of the one written last.
+    /// The index blocks that are not written yet, and the entry of the block written last.
     index_left: usize,
     next: PageEntry,
     is_waiting: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Checkpointer {
     bytes: Vec<u8>,
     pushed: usize,
     copies: [StateCopy; 2],
-    /// Blocks of the state of the durable checkpoint, and of the one that is being written.
+    /// Blocks of the state of the durable checkpoint, and of the checkpoint under way.
     places: Vec<BlockPlace>,
     new_places: Vec<BlockPlace>,
     emptied: Vec<SegmentId>,
@@ -135,7 +135,7 @@ impl Checkpointer {
                 }
                 self.step = match pass {
                     MapPass::Nodes => Step::Early(MapPass::Tables(0)),
-                    // The cut is between rows: one that is applied in part goes on first.
+                    // The cut is between rows: a row that is applied in part goes on first.
                     MapPass::Tables(_) if core.log.is_inside_row() => return false,
                     MapPass::Tables(_) => self.halt(core),
                 };

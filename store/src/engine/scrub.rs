@@ -78,7 +78,7 @@ pub(crate) struct Scrubber {
 }
 
 impl Scrubber {
-    /// Begins a pass, or changes the rate of the one under way.
+    /// Begins a pass, or changes the rate of the pass under way.
     pub(crate) fn start(&mut self, core: &EngineCore, blocks_per_s: u64) {
         self.page_ns = 1_000_000_000 / blocks_per_s.clamp(1, 1_000_000_000);
         self.next_ns = core.now_ns;

@@ -350,7 +350,7 @@ impl SegmentTable {
         Ok(())
     }
 
-    /// Frees segments that a durable checkpoint has freed. One that is being read stays until a
+    /// Frees segments that a durable checkpoint has freed. A segment under a read stays until a
     /// later checkpoint.
     pub(crate) fn release(&mut self, ids: &[SegmentId]) {
         for &id in ids {

@@ -52,7 +52,7 @@ pub enum PoolVolumeKind {
 pub struct PoolVolume {
     /// Its id.
     pub id: VolumeId,
-    /// Its name; empty for one that is being removed.
+    /// Its name; empty for a version that is being removed.
     pub name: String,
     /// Its kind.
     pub kind: PoolVolumeKind,
@@ -111,7 +111,7 @@ impl TreeOwner {
     }
 }
 
-/// The removal that goes on, or the one that may begin.
+/// The removal that goes on, or the removal that may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RemovalTarget {
     pub(super) id: u32,
@@ -132,7 +132,7 @@ pub(super) struct PoolCatalog {
     children: BTreeSet<(u32, u32)>,
     /// Those of the kind `Removing`.
     removing: BTreeSet<u32>,
-    /// The one of them whose removal has begun.
+    /// The version among them whose removal has begun.
     running: Option<u32>,
     /// The generation of what is born now.
     generation: u64,

@@ -170,7 +170,7 @@ impl PageTable {
         std::mem::replace(&mut self.root, PageEntry::FREE)
     }
 
-    /// Makes a number of a record known. `false` for one that cannot be.
+    /// Makes a number of a record known. `false` for an impossible number.
     pub(super) fn admit(&mut self, number: u64) -> bool {
         let block = number / self.fanout;
         let is_possible =

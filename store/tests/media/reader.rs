@@ -107,7 +107,7 @@ fn the_reader_makes_up_for_damage_or_names_it() {
     let volume = pool.create(10);
     pool.write(volume, 0, 3);
     pool.flush();
-    // This row's head says that the one before it is durable, and has its records.
+    // This row's head says that the row before it is durable, and has its records.
     pool.write(volume, 2, 3);
     let content = &pool.model[&volume];
 

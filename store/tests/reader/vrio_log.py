@@ -222,7 +222,7 @@ class Log:
                 continue
             head = self.row_at(stream, segment, block, last)
             if head is None:
-                # The row there is torn or damaged: look for the one behind it.
+                # The row there is torn or damaged: look for the row behind it.
                 lost = PLACE | segment << 16 | block
                 head = self.behind(stream, segment, block, following, lost, last)
                 if head is None:

@@ -19,7 +19,7 @@ pub(crate) struct ModelVolume {
     pub(crate) name: String,
     /// Whether it never changes.
     pub(crate) is_snapshot: bool,
-    /// Removed, but there to more than one that came from it.
+    /// Removed, but several versions came from it.
     pub(crate) is_hidden: bool,
     /// Its size.
     pub(crate) blocks: u64,

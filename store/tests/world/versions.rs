@@ -38,7 +38,7 @@ impl Cut {
         Self { newest_in: barrier, oldest_out: UNDER_WAY }
     }
 
-    /// Notes which of a block's versions is the last one that is in.
+    /// Notes the last of a block's versions that is in.
     pub(crate) fn see(&mut self, versions: &[Version], seen: &Seen) {
         self.newest_in = self.newest_in.max(versions[seen.earliest].admitted);
         let out = versions[seen.latest + 1..].iter().map(|version| version.completed).min();

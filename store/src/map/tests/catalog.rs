@@ -131,7 +131,7 @@ fn senseless_records_have_no_effect() {
     assert_eq!(medium.map.contradictions(), 0, "a lost block has no page to be freed");
     // A zero that begins within the volume ends with it.
     assert_eq!(medium.try_zero(a, 64, 64), Ok(Applied::Done));
-    // A removal's place is one that a removal can have.
+    // A removal's place is a place that a removal can have.
     medium.change(PoolChange::Remove { volume: a });
     for block in [0, 1, VOLUME_BLOCKS_MAX + 64] {
         let record = LogRecord::Removal { snapshot: a.0, block };

@@ -12,7 +12,7 @@ use crate::volume::{
     Zeroing,
 };
 
-/// The size that stands for one that is not known: a block.
+/// The size that stands for an unknown size: a block.
 const SIZE_BYTES_UNKNOWN: u64 = 4096;
 
 /// A volume whose pool is not open: each request is an error.

@@ -428,7 +428,7 @@ impl Channel for StoreChannel {
         self.armed = true;
         self.bell.arm();
         wake.on_readable(self.bell.event());
-        // An answer that has come before is here, and one that comes later rings the bell.
+        // An earlier answer is here, and a later answer rings the bell.
         let mail = self.shared.inside().try_drive().map(|drive| drive.has_mail(self.lane));
         if mail != Some(false) {
             return Progress::Busy;

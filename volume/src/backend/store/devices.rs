@@ -192,7 +192,7 @@ impl FoundDevice {
         Ok(Self { path: path.to_owned(), file, blocks, superblock })
     }
 
-    /// Checks that the device is the one that the newest superblock of the pool means.
+    /// Checks that the newest superblock of the pool means this device.
     fn belongs_to(&self, newest: &Newest) -> Result<(), StorePoolError> {
         let (path, other) = (self.path.clone(), newest.path.clone());
         let (own, pool) = (&self.superblock, &newest.superblock);

@@ -24,7 +24,7 @@ const TEST_SEGMENT_BYTES: u64 = 256 << 10;
 /// The length of a pool's file in most tests.
 const POOL_BYTES: u64 = 32 << 20;
 
-/// Long enough for a lock that is let go, and short for one that is not.
+/// Long enough for a lock that is let go, and short for a lock that is kept.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A directory for pools.
