@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::block::BlockBuffer;
+use crate::pack::PageCompression;
 
 /// A volume or a snapshot of a pool. An id is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -201,6 +202,13 @@ pub enum PoolChange {
     Clear {
         /// The volume.
         volume: VolumeId,
+    },
+    /// Another compression of a volume's pages. It holds for pages that move later.
+    Compression {
+        /// The volume.
+        volume: VolumeId,
+        /// The compression; none for pages as they are.
+        compression: Option<PageCompression>,
     },
 }
 

@@ -9,6 +9,7 @@ mod engine;
 pub mod format;
 mod layout;
 mod map;
+mod pack;
 
 pub use api::{
     Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
@@ -20,3 +21,4 @@ pub use engine::{
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolVolume, PoolVolumeKind};
+pub use pack::PageCompression;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::page::TreeWord;
 use crate::api::VolumeId;
 use crate::block::BLOCK_BYTES;
+use crate::pack::PageCompression;
 
 pub(crate) use state::CatalogState;
 
@@ -64,6 +65,8 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+    /// How the pages that it writes are compressed when they move.
+    pub compression: Option<PageCompression>,
 }
 
 impl PoolVolume {
@@ -89,6 +92,8 @@ pub(super) struct Version {
     pub(super) at_s: u64,
     /// The removal is done with the blocks below.
     pub(super) removed_below: u64,
+    /// How pages that it writes are compressed when they move.
+    pub(super) compression: Option<PageCompression>,
 }
 
 /// Which entries of a tree its volume may free or change in place.
@@ -137,6 +142,10 @@ pub(super) struct PoolCatalog {
     /// The generation of what is born now.
     generation: u64,
     next_id: u32,
+    /// Versions that have a compression.
+    compressed: usize,
+    /// How often a version's compression has changed since the pool was opened.
+    compression_changes: u64,
 }
 
 impl PoolCatalog {
@@ -148,7 +157,19 @@ impl PoolCatalog {
             running: None,
             generation: 1,
             next_id: 0,
+            compressed: 0,
+            compression_changes: 0,
         }
+    }
+
+    /// How the pages that a version has written are compressed.
+    pub(super) fn compression(&self, id: u32) -> Option<PageCompression> {
+        self.versions.get(&id)?.compression
+    }
+
+    /// How many versions have a compression, and how often that has changed.
+    pub(super) fn compressions(&self) -> (usize, u64) {
+        (self.compressed, self.compression_changes)
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -168,6 +189,7 @@ impl PoolCatalog {
             parent: self.visible_ancestor(version.parent).map(VolumeId),
             blocks: version.blocks,
             at_s: version.at_s,
+            compression: version.compression,
         });
         list.collect()
     }
@@ -257,7 +279,8 @@ impl PoolCatalog {
             self.set_parent(child, parent);
         }
         self.set_parent(id, None);
-        self.versions.remove(&id);
+        let removed = self.versions.remove(&id).expect("it was there above");
+        self.compressed -= usize::from(removed.compression.is_some());
         self.removing.remove(&id);
         self.running = None;
     }
@@ -286,6 +309,7 @@ impl PoolCatalog {
         if version.kind == PoolVolumeKind::Removing {
             self.removing.insert(version.id);
         }
+        self.compressed += usize::from(version.compression.is_some());
         let before = self.versions.insert(version.id, version);
         assert!(before.is_none(), "an id is never used again");
     }

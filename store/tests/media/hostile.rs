@@ -132,7 +132,7 @@ fn forge_state(forge: &mut Forge, random: &mut Random) {
 
 fn forge_segments(forge: &mut Forge, random: &mut Random) {
     let at = random.below(forge.segments.len() as u64 / 4) as usize * 4;
-    let value = [0, 1, 31, 32, 33, u32::MAX][random.below(6) as usize];
+    let value = [0, 1, 31, 32, 33, 256, 257, u32::MAX][random.below(8) as usize];
     forge.segments[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
         PoolChange::Resize { volume, .. }
         | PoolChange::Rename { volume, .. }
         | PoolChange::Remove { volume }
+        | PoolChange::Compression { volume, .. }
         | PoolChange::Clear { volume } => vec![*volume],
     }
 }
@@ -93,6 +94,9 @@ impl Model {
             }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
             PoolChange::Remove { volume } => self.remove(*volume),
+            PoolChange::Compression { volume, compression } => {
+                self.known(*volume).compression = *compression;
+            }
             PoolChange::Resize { volume, blocks } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let volume = self.known(*volume);
@@ -199,6 +203,9 @@ impl Model {
             PoolChange::Remove { volume } => {
                 entry(volume).is_none_or(|entry| entry.kind == PoolVolumeKind::Removing)
             }
+            PoolChange::Compression { volume, compression } => {
+                entry(volume).is_some_and(|entry| entry.compression == *compression)
+            }
             PoolChange::Clear { .. } | PoolChange::Rollback { .. } => false,
         }
     }
@@ -212,8 +219,9 @@ impl Model {
             let entry = list.iter().filter(visible).find(|entry| entry.id == *id);
             let entry = entry.ok_or_else(|| missing(*id, list))?;
             let is_snapshot = entry.kind == PoolVolumeKind::Snapshot;
-            let found = (&entry.name, entry.blocks, is_snapshot, entry.of);
-            let wanted = (&volume.name, volume.blocks, volume.is_snapshot, volume.of);
+            let found = (&entry.name, entry.blocks, is_snapshot, entry.of, entry.compression);
+            let wanted =
+                (&volume.name, volume.blocks, volume.is_snapshot, volume.of, volume.compression);
             if found != wanted {
                 let text = format!("{id:?} is {found:?} and must be {wanted:?}");
                 return Err(Failure::new("a volume is listed wrongly", text));

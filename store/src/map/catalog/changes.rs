@@ -62,6 +62,10 @@ impl PoolCatalog {
                 self.check_room(1, false)?;
                 Ok(*volume)
             }
+            PoolChange::Compression { volume, .. } => {
+                self.head(*volume)?;
+                Ok(*volume)
+            }
         }
     }
 
@@ -93,10 +97,10 @@ impl PoolCatalog {
             }
             PoolChange::Clone { snapshot, name } => {
                 let id = self.take_id();
-                let Version { root, blocks, .. } = self.versions[&snapshot.0];
+                let Version { root, blocks, compression, .. } = self.versions[&snapshot.0];
                 let parent = Some(snapshot.0);
                 let name = name.clone();
-                self.insert(Version { name, root, blocks, parent, ..volume(id) });
+                self.insert(Version { name, root, blocks, parent, compression, ..volume(id) });
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.split(volume.0, PoolVolumeKind::Removing);
@@ -121,6 +125,13 @@ impl PoolCatalog {
                 let parent = self.visible_ancestor(self.versions[&volume.0].parent);
                 self.set_parent(volume.0, parent);
                 self.get_mut(volume.0).root = 0;
+            }
+            PoolChange::Compression { volume, compression } => {
+                let version = self.get_mut(volume.0);
+                let before = std::mem::replace(&mut version.compression, *compression);
+                self.compressed -= usize::from(before.is_some());
+                self.compressed += usize::from(compression.is_some());
+                self.compression_changes += 1;
             }
         }
     }
@@ -244,6 +255,7 @@ fn volume(id: u32) -> Version {
         root: 0,
         at_s: 0,
         removed_below: 0,
+        compression: None,
     }
 }
 
