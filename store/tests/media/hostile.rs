@@ -276,7 +276,8 @@ fn live(devices: MemoryDevices, random: &mut Random) {
     let mut devices = devices;
     let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 300 };
     let sizes = [DEVICE_BLOCKS; DEVICES];
-    let Ok(engine) = PoolEngine::open(&mut devices, &sizes, options, random.draw().into(), 0) else {
+    let Ok(engine) = PoolEngine::open(&mut devices, &sizes, options, random.draw().into(), 0)
+    else {
         return;
     };
     let mut pool = MediaPool::with(devices, engine, random.draw());
