@@ -7,7 +7,7 @@ use crate::quantity::show_duration;
 use crate::reader::Value;
 
 /// The most rules of a volume: minutes, hours, days, weeks, months and years are six.
-pub const SNAPSHOT_RULES_MAX: usize = 8;
+const SNAPSHOT_RULES_MAX: usize = 8;
 
 /// The most snapshots that one rule keeps. A pool has 16,384 volumes and snapshots in all.
 const KEEP_MAX: u64 = 1000;

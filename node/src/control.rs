@@ -607,6 +607,7 @@ mod tests {
             ("DELETE /v1/volumes/v?force=true", "", 200, "remove volume v true"),
             ("DELETE /v1/peers/p?force=yes", "", 400, "the only parameter is force=true"),
             ("PUT /v1/volumes/v/chain", "[\"meter\"]", 200, "chain v [\\\"meter\\\"]"),
+            ("PUT /v1/volumes/v/snapshots", "[]", 200, "snapshots v []"),
             ("PUT /v1/disks/a/queues/1", "{\"sidecore\": 2}", 200, "move a 1 {\\\"sidecore\\\":2}"),
             ("PUT /v1/disks/a/queues/x", "{}", 400, "x"),
             ("POST /v1/disks/a/take", "", 200, "take a"),
