@@ -391,7 +391,10 @@ impl World {
             1 => Some(PageCompression::Zstd(self.random.between(1, 9) as u8)),
             _ => Some(PageCompression::Lz4),
         };
-        self.change(PoolChange::Compression { volume, compression });
+        // Whether a change happened, the list must tell.
+        if self.model.volumes[&volume].compression != compression {
+            self.change(PoolChange::Compression { volume, compression });
+        }
     }
 
     fn resize_or_rename(&mut self) {
