@@ -53,10 +53,10 @@ def lz4(data):
 
     def length(first):
         nonlocal at
-        total = first
-        while first == 15 or first == 255:
-            first = data[at]
-            total, at = total + first, at + 1
+        total, more = first, 255 if first == 15 else 0
+        while more == 255:
+            more, at = data[at], at + 1
+            total += more
         return total
 
     try:
