@@ -237,9 +237,9 @@ impl PoolMap {
         self.pages.take_number()
     }
 
-    /// Makes the change of one record of a row. `at` is the place of the record's payload, or of the
-    /// row's head if it has none. A removal may be done in part when a page is missing, and goes on
-    /// with the next call; all else is done as a whole or not at all.
+    /// Makes the change of one record of a row. `at` is the place of the record's payload, or that
+    /// of the row's head if it has none. A removal may be done in part when a page is missing, and
+    /// goes on with the next call; all else is done as a whole or not at all.
     ///
     /// # Errors
     /// [`MapError::Missing`]: load pages and call again. [`MapError::Damaged`]: the record has no
