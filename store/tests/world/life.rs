@@ -9,6 +9,7 @@ use store::{
     format_pool,
 };
 
+use super::diffs::DiffPart;
 use super::disk::{CrashKind, SimDisk};
 use super::model::Model;
 use super::opening::{Opened, OpeningDisks};
@@ -74,6 +75,8 @@ pub(crate) enum Ask {
     Flush,
     /// A change of the catalog.
     Change(PoolChange),
+    /// A part of a difference of snapshots.
+    Diff(DiffPart),
     /// A request that must fail.
     Wrong,
 }
@@ -124,6 +127,8 @@ pub(crate) struct World {
     pub(crate) stop_opening_at: Option<u64>,
     /// A crash after so many answers for superblocks.
     pub(crate) crash_superblocks: Option<u64>,
+    /// Parts of differences that go on.
+    pub(crate) diffs: Vec<DiffPart>,
     /// The single blocks of a verification's reads that failed.
     pub(crate) damaged: Vec<(VolumeId, u64)>,
     pub(crate) tally: Tally,
@@ -153,6 +158,7 @@ impl World {
             crash_in: None,
             stop_opening_at: None,
             crash_superblocks: None,
+            diffs: Vec::new(),
             damaged: Vec::new(),
             tally: Tally::default(),
             history: VecDeque::new(),
@@ -437,6 +443,13 @@ impl World {
                 if let PoolChange::Snapshot { .. } = change {
                     self.tally.add("snapshots", 1);
                 }
+            }
+            Ask::Diff(part) => {
+                let engine = self.engine.as_mut().expect("it answered");
+                let found = engine.take_changed(tag);
+                let missing =
+                    || Failure::new("a difference without its answer", format!("#{stamp}"));
+                self.take_diff(part, &found.ok_or_else(missing)?)?;
             }
             Ask::Wrong => {}
         }

@@ -67,7 +67,8 @@ impl ModelVolume {
         unknown.map(|(&block, _)| block).collect()
     }
 
-    fn versions(&self, block: u64) -> &[Version] {
+    /// The versions of a block, oldest first.
+    pub(crate) fn versions(&self, block: u64) -> &[Version] {
         const FIRST: &[Version] = &[Version::FIRST];
         self.history.get(&block).map_or(FIRST, Vec::as_slice)
     }
