@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::changes::{check_name, check_size};
+use super::receive::has_its_fields;
 use super::{
     GENERATION_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, VOLUME_BLOCKS_MAX, Version,
 };
@@ -102,6 +103,9 @@ fn check_version(version: &Version, generation: &u64, nodes: u64) -> Result<(), 
     };
     if !is_right {
         return Err("generation");
+    }
+    if !has_its_fields(version) {
+        return Err("stream");
     }
     let below = version.removed_below;
     let may_be = version.kind == PoolVolumeKind::Removing
