@@ -23,11 +23,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan, SnapshotDiff};
+use crate::api::{
+    Done, Drain, HandOver, ReceiveProgress, ReceiveStep, Refused, Reload, ReloadPlan, SnapshotDiff,
+    WantedStream,
+};
 use crate::status::Status;
 
 mod error;
 mod routes;
+mod streams;
 
 pub use self::error::ControlError;
 
@@ -126,6 +130,35 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// Why there is no difference of these.
     fn diff(&self, from: Option<&str>, to: &str, start: u64) -> Result<SnapshotDiff, Refused>;
+
+    /// The header of a stream of a snapshot.
+    ///
+    /// # Errors
+    /// Why there is no such stream.
+    fn stream_header(&self, wanted: &WantedStream) -> Result<Vec<u8>, Refused>;
+
+    /// The part of a stream that begins where the token says.
+    ///
+    /// # Errors
+    /// Why there is none; a block may be damaged.
+    fn stream_part(&self, token: &str) -> Result<Vec<u8>, Refused>;
+
+    /// Takes a step of receiving a stream into a volume of a pool. Taking one again has no effect.
+    ///
+    /// # Errors
+    /// Why the step was not taken.
+    fn receive(
+        &self,
+        step: ReceiveStep,
+        place: (&str, &str),
+        bytes: &[u8],
+    ) -> Result<ReceiveProgress, Refused>;
+
+    /// Ends a stream before it is complete: the volume is as it was before.
+    ///
+    /// # Errors
+    /// Why it is not.
+    fn give_up_receive(&self, pool: &str, name: &str) -> Result<Done, Refused>;
 
     /// Moves a queue of a disk to another sidecore: `{"sidecore": 1}`.
     ///
@@ -492,6 +525,28 @@ mod tests {
             Err(Refused::new(RefusedKind::Conflict, error, "ask another one"))
         }
 
+        fn stream_header(&self, wanted: &WantedStream) -> Result<Vec<u8>, Refused> {
+            Ok(format!("{wanted:?}").into_bytes())
+        }
+
+        fn stream_part(&self, token: &str) -> Result<Vec<u8>, Refused> {
+            Ok(format!("part {token}").into_bytes())
+        }
+
+        fn receive(
+            &self,
+            step: ReceiveStep,
+            (pool, name): (&str, &str),
+            bytes: &[u8],
+        ) -> Result<ReceiveProgress, Refused> {
+            let snapshot = format!("{step:?} {pool} {name} {}", bytes.len());
+            Ok(ReceiveProgress { snapshot, ..ReceiveProgress::default() })
+        }
+
+        fn give_up_receive(&self, pool: &str, name: &str) -> Result<Done, Refused> {
+            Ok(said(format!("give up {pool} {name}")))
+        }
+
         fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("move {disk} {queue} {body}")))
         }
@@ -586,6 +641,16 @@ mod tests {
             ("GET /v1/diff?from=a@x&to=a@y&start=4096", "", 409, "a@y 4096"),
             ("GET /v1/diff?to=a@y", "", 409, "None a@y 0"),
             ("GET /v1/diff?from=a@x", "", 400, "to="),
+            ("GET /v1/streams?to=a@y", "", 200, "Named { to: \"a@y\", from: None }"),
+            ("GET /v1/streams?from=a@x&to=a@y", "", 200, "from: Some(\"a@x\")"),
+            ("GET /v1/streams?token=t", "", 200, "Rest(\"t\")"),
+            ("GET /v1/streams?from=a@x", "", 400, "to="),
+            ("GET /v1/streams/part?token=t", "", 200, "part t"),
+            ("GET /v1/streams/part", "", 400, "token="),
+            ("POST /v1/pools/p/receive/v", "header", 200, "Begin p v 6"),
+            ("PUT /v1/pools/p/receive/v", "part", 200, "Part p v 4"),
+            ("POST /v1/pools/p/receive/v/end", "header", 200, "End p v 6"),
+            ("DELETE /v1/pools/p/receive/v", "", 200, "give up p v"),
             ("GET /v1/vfs", "", 200, "[]"),
             ("POST /v1/vfs", "{}", 200, "add vf {}"),
             ("DELETE /v1/vfs/v", "", 200, "remove vf v false"),

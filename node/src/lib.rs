@@ -22,5 +22,6 @@ pub use config::{Config, ConfigError};
 pub use fabric::IN_VM as FABRIC_IN_VM;
 pub use run::{Origin, check, run};
 pub use sessions::key_files as keys;
+pub use store;
 pub use volume::backend::store as pools;
 pub use wiring::{Node, Opened, StartError, TakeOverError};

@@ -34,6 +34,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         router.route(&all, of_all).route(&one, of_one)
     });
     objects
+        .merge(super::streams::router(Arc::clone(&service)))
         .route("/v1/status", get(status))
         .route("/v1/metrics", get(metrics))
         .route("/v1/volumes/{name}/chain", put(set_chain))
@@ -65,7 +66,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
 }
 
 /// The names in a path. A path that cannot be read is refused as all requests are: in JSON.
-struct PathNames<T>(T);
+pub(super) struct PathNames<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathNames<T> {
     type Rejection = Response;
@@ -225,10 +226,7 @@ async fn stop_scrub(State(service): RouteState, PathNames(pool): PathNames<Strin
 
 async fn diff(State(service): RouteState, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
-    let of = |key: &str| {
-        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
-    };
+    let of = |key: &str| parameter(&query, key);
     let start = of("start").map_or(Ok(0), |start| start.parse::<u64>());
     let (Some(to), Ok(start)) = (of("to"), start) else {
         let error = format!("{query:?} is not understood");
@@ -237,6 +235,12 @@ async fn diff(State(service): RouteState, RawQuery(query): RawQuery) -> Response
     };
     let from = of("from");
     change(move || service.diff(from.as_deref(), &to, start)).await
+}
+
+/// The value of a parameter in a question.
+pub(super) fn parameter(query: &str, key: &str) -> Option<String> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
 }
 
 async fn resize_disk(
@@ -330,7 +334,7 @@ async fn look<T: Serialize + Send + 'static>(
 }
 
 /// Makes a change, which bounds its own time. The change is completed even if the caller hangs up.
-async fn change<T: Serialize + Send + 'static>(
+pub(super) async fn change<T: Serialize + Send + 'static>(
     f: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Response {
     match tokio::task::spawn_blocking(f).await {
@@ -355,12 +359,12 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-fn panicked(error: &tokio::task::JoinError) -> Response {
+pub(super) fn panicked(error: &tokio::task::JoinError) -> Response {
     let error = format!("an error inside the node: {error}");
     refuse(&Refused::new(RefusedKind::Failed, error, "see its log"))
 }
 
-fn refuse(refused: &Refused) -> Response {
+pub(super) fn refuse(refused: &Refused) -> Response {
     let code = StatusCode::from_u16(refused.kind.code()).expect("they are all constants");
     (code, Json(refused)).into_response()
 }
