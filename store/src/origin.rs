@@ -59,9 +59,8 @@ impl SnapshotOrigin {
 
     /// The origin in these bytes; `None` if the number is impossible.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| {
-            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-        };
+        let word =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         Some(Self {
             pool: bytes[..16].try_into().expect("16 bytes"),
             id: u32::try_from(word(16)).ok()?,

@@ -39,8 +39,10 @@ pub enum StreamError {
     #[error("this is no stream of a volume: `vrio volume send` makes one")]
     NoStream,
     /// The stream has another version.
-    #[error("the stream has version {0}, and this program reads version {STREAM_VERSION}: use one \
-             release on both sides")]
+    #[error(
+        "the stream has version {0}, and this program reads version {STREAM_VERSION}: use one \
+             release on both sides"
+    )]
     Version(u32),
     /// A check does not match.
     #[error("{0} is damaged, or of another stream: send it again from there")]

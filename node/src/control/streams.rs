@@ -155,9 +155,6 @@ async fn receive(
     .await
 }
 
-async fn give_up(
-    State(paths): State<StreamPaths>,
-    PathNames((pool, name)): Place,
-) -> Response {
+async fn give_up(State(paths): State<StreamPaths>, PathNames((pool, name)): Place) -> Response {
     change(move || paths.service.give_up_receive(&pool, &name)).await
 }

@@ -126,7 +126,13 @@ impl Default for StreamDecoder {
 impl StreamDecoder {
     /// A reader at the start of a stream.
     pub fn new() -> Self {
-        Self { tally: None, buffer: vec![0; STREAM_HEADER_BYTES], kept: 0, is_used: false, is_ended: false }
+        Self {
+            tally: None,
+            buffer: vec![0; STREAM_HEADER_BYTES],
+            kept: 0,
+            is_used: false,
+            is_ended: false,
+        }
     }
 
     /// The room for the next bytes, all of which must be filled. It is empty behind the end.

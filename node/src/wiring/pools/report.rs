@@ -5,9 +5,9 @@ use sidecore::CounterText;
 use store::{PoolStatus, PoolVolume, PoolVolumeKind, ScrubStatus, VolumeId, block::BLOCK_BYTES};
 use volume::backend::store::{Pools, StorePool};
 
+use super::streams::progress;
 use crate::status::{Counters, PoolState, PooledStatus, ScrubReport, StoragePoolStatus};
 use crate::wiring::objects::Objects;
-use super::streams::progress;
 
 /// The pools, in the order in which they were added.
 pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus> {

@@ -99,10 +99,7 @@ impl Inside {
     }
 
     /// A snapshot of any pool.
-    pub(super) fn snapshot(
-        &self,
-        words: &str,
-    ) -> Result<(Arc<StorePool>, PoolVolume), Refused> {
+    pub(super) fn snapshot(&self, words: &str) -> Result<(Arc<StorePool>, PoolVolume), Refused> {
         let pools = self.volumes.stock().pools().opened();
         let found = pools.into_iter().find_map(|pool| {
             let all = pool.volumes();

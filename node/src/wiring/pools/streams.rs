@@ -81,7 +81,8 @@ impl Inside {
         let state = match step {
             ReceiveStep::Part => self.open_pool(pool)?.receive_part(name, bytes),
             ReceiveStep::Begin | ReceiveStep::End => {
-                let header = StreamHeader::read(bytes).map_err(|error| not_received(&error.into()))?;
+                let header =
+                    StreamHeader::read(bytes).map_err(|error| not_received(&error.into()))?;
                 let _turn = self.turn()?;
                 let pool = self.open_pool(pool)?;
                 if step == ReceiveStep::Begin {
@@ -96,7 +97,15 @@ impl Inside {
         if step != ReceiveStep::Part {
             let ReceivedState { snapshot, token, blocks, is_complete } = &state;
             let next_block = token.next_block;
-            tracing::info!(pool, volume = name, snapshot, next_block, blocks, is_complete, "receive");
+            tracing::info!(
+                pool,
+                volume = name,
+                snapshot,
+                next_block,
+                blocks,
+                is_complete,
+                "receive"
+            );
         }
         Ok(progress(name, &state))
     }

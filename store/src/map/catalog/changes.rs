@@ -246,7 +246,11 @@ impl PoolCatalog {
     }
 
     /// Whether there is room for more versions, and for a generation.
-    pub(super) fn check_room(&self, versions: usize, has_generation: bool) -> Result<(), PoolError> {
+    pub(super) fn check_room(
+        &self,
+        versions: usize,
+        has_generation: bool,
+    ) -> Result<(), PoolError> {
         if self.versions.len() + versions > VERSIONS_MAX {
             return Err(PoolError::TooMany("16,384 volumes and snapshots"));
         }

@@ -47,9 +47,8 @@ impl StorePool {
 
     /// The snapshot of this identity, if the pool has it.
     pub fn snapshot_of_identity(&self, origin: &SnapshotOrigin) -> Option<PoolVolume> {
-        let is_it = |it: &PoolVolume| {
-            it.kind == PoolVolumeKind::Snapshot && self.identity(it) == *origin
-        };
+        let is_it =
+            |it: &PoolVolume| it.kind == PoolVolumeKind::Snapshot && self.identity(it) == *origin;
         self.volumes().into_iter().find(is_it)
     }
 

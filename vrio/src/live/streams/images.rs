@@ -15,10 +15,10 @@ use serde_json::json;
 
 use super::super::{NodeChoice, volumes::reference};
 use super::endpoint::{ReceivingVolume, StreamNode};
+use super::fail;
 use super::progress::StreamProgress;
 use super::qcow2::{self, BesideFile, QCOW2_MAGIC};
 use super::send::send_parts;
-use super::fail;
 use crate::failure::CommandFailure;
 use crate::output::{print, say};
 

@@ -134,8 +134,7 @@ mod tests {
     fn refusal(change: &[(u64, &[u8])]) -> String {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a.qcow2");
-        let mut file =
-            File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         file.set_len(4096).unwrap();
         file.write_all_at(QCOW2_MAGIC, 0).unwrap();
         file.write_all_at(&3u32.to_be_bytes(), 4).unwrap();

@@ -219,7 +219,8 @@ impl VolumeVerify {
             return print(&format!("{answer}\n"));
         }
         let kind = if is_difference { "a difference to" } else { "all of" };
-        let rest = if start > 0 { format!(", from {} on", show_size(start)) } else { String::new() };
+        let rest =
+            if start > 0 { format!(", from {} on", show_size(start)) } else { String::new() };
         print(&format!(
             "whole: {kind} a snapshot {:?} of {}{rest}, with {} of data and {} of zeroes\n",
             header.name,
