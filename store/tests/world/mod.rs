@@ -11,6 +11,7 @@ mod life;
 mod model;
 mod opening;
 pub(crate) mod plan;
+mod streams;
 mod users;
 mod verify;
 mod versions;
