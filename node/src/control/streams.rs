@@ -14,9 +14,9 @@ use axum::routing::{get, post};
 use store::stream::{PART_BYTES_MAX, STREAM_HEADER_BYTES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Service;
-use super::routes::{PathNames, change, panicked, parameter, refuse};
-use crate::api::{ReceiveStep, Refused, RefusedKind, WantedStream};
+use super::answer::{PathNames, change, panicked, parameter, refuse};
+use super::service::Service;
+use api::{ReceiveStep, Refused, RefusedKind, WantedStream};
 
 /// Requests at once that have a part in memory, 8 MiB each: some streams in both directions, in
 /// less memory than one pool's map has.

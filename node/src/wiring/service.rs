@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use super::inside::Inside;
 use super::report;
-use crate::api::{
+use crate::control::Service;
+use crate::kinds::running_kind;
+use api::status::Status;
+use api::{
     Done, Drain, HandOver, ReceiveProgress, ReceiveStep, Refused, Reload, ReloadPlan, SnapshotDiff,
     WantedStream,
 };
-use crate::control::Service;
-use crate::kinds::running_kind;
-use crate::status::Status;
 
 impl Service for Inside {
     fn status(&self) -> Status {

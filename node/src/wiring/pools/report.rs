@@ -6,8 +6,8 @@ use store::{PoolStatus, PoolVolume, PoolVolumeKind, ScrubStatus, VolumeId, block
 use volume::backend::store::{Pools, StorePool};
 
 use super::streams::progress;
-use crate::status::{Counters, PoolState, PooledStatus, ScrubReport, StoragePoolStatus};
 use crate::wiring::objects::Objects;
+use api::status::{Counters, PoolState, PooledStatus, ScrubReport, StoragePoolStatus};
 
 /// The pools, in the order in which they were added.
 pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus> {

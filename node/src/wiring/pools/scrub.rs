@@ -10,9 +10,9 @@ use store::{ChangedRun, PoolVolume, block::BLOCK_BYTES};
 use volume::backend::store::{StorePool, snapshot_of};
 
 use super::snapshots::{done, fields, refused};
-use crate::api::{API_VERSION, Done, Refused, RefusedKind, SnapshotDiff, SnapshotRun};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown_of;
+use api::{API_VERSION, Done, Refused, RefusedKind, SnapshotDiff, SnapshotRun};
 
 /// The rate of a scrub without another one: an eighth of an NVMe drive's.
 const RATE_BYTES: u64 = 100 << 20;

@@ -12,10 +12,8 @@ use store::{PoolError, PoolVolume};
 use volume::backend::store::{ReceiveError, ReceivedState, StorePool};
 
 use super::snapshots::{done, refused};
-use crate::api::{
-    API_VERSION, Done, ReceiveProgress, ReceiveStep, Refused, RefusedKind, WantedStream,
-};
 use crate::wiring::inside::Inside;
+use api::{API_VERSION, Done, ReceiveProgress, ReceiveStep, Refused, RefusedKind, WantedStream};
 
 /// A snapshot to send: its pool, itself, and the base in the same pool.
 type StreamSource = (Arc<StorePool>, PoolVolume, Option<PoolVolume>);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::receive::check_receive;
 use super::{
     GENERATION_MAX, NAME_CHARS_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, VOLUME_BLOCKS_MAX,
     Version,
 };
 use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::block::BLOCK_BYTES;
+use crate::origin::VolumeReceive;
 
 impl PoolCatalog {
     /// The id that a change will make or is about.
@@ -306,4 +306,14 @@ pub(super) fn check_name(name: &str) -> Result<(), PoolError> {
          and begins with a letter or digit"
     );
     Err(PoolError::Invalid(text))
+}
+
+/// Whether each field has a value that it can have.
+pub(super) fn check_receive(receive: &VolumeReceive) -> Result<(), PoolError> {
+    check_size(receive.blocks)?;
+    check_name(&receive.name)?;
+    if receive.next_block > receive.blocks {
+        return Err(PoolError::BeyondEnd);
+    }
+    Ok(())
 }

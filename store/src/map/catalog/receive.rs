@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::changes::{check_name, check_size};
-use super::{PoolCatalog, PoolVolumeKind, Version};
+use super::changes::check_receive;
+use super::{PoolCatalog, PoolVolumeKind};
 use crate::api::{PoolError, VolumeId};
 use crate::origin::VolumeReceive;
 
@@ -55,23 +55,4 @@ impl PoolCatalog {
         snapshot.origin = Some(receive.origin);
         self.generation += 1;
     }
-}
-
-/// Whether each field has a value that it can have.
-pub(super) fn check_receive(receive: &VolumeReceive) -> Result<(), PoolError> {
-    check_size(receive.blocks)?;
-    check_name(&receive.name)?;
-    if receive.next_block > receive.blocks {
-        return Err(PoolError::BeyondEnd);
-    }
-    Ok(())
-}
-
-/// Whether a version of a checkpoint has an origin only if it is a snapshot, and receives only if
-/// it is a volume.
-pub(super) fn has_its_fields(version: &Version) -> bool {
-    let may_receive = version.kind == PoolVolumeKind::Volume;
-    let is_right = |receive: &VolumeReceive| may_receive && check_receive(receive).is_ok();
-    version.receive.as_deref().is_none_or(is_right)
-        && (version.origin.is_none() || version.kind == PoolVolumeKind::Snapshot)
 }

@@ -85,8 +85,7 @@ fn a_difference_needs_a_volume_that_is_as_its_base() {
     medium.change(PoolChange::Rollback { volume, snapshot: base });
     medium.change(PoolChange::Resize { volume, blocks: 101 });
     assert_eq!(medium.map.check(&begin("t", Some(base))), changed);
-    medium.change(PoolChange::Resize { volume, blocks: 100 });
-    // A clone has the content, but does not come from a snapshot of its own.
+    medium.change(PoolChange::Rollback { volume, snapshot: base });
     let later = medium.change(snapshot(volume, "later"));
     medium.change(begin("t", Some(base)));
     medium.write(volume, 5, 50);

@@ -47,8 +47,8 @@ pub enum ReceiveError {
     Pool(#[from] PoolError),
     /// The volume does not have the base.
     #[error(
-        "volume {0:?} does not have the snapshot on which the stream builds: receive that one \
-         first, or send the whole snapshot into a new volume"
+        "volume {0:?} does not have the snapshot on which the stream builds: receive that \
+         snapshot first, or send the whole snapshot into a new volume"
     )]
     NoBase(String),
     /// A whole snapshot, for a volume that is there.

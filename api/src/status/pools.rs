@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Counters, Origin};
-use crate::api::ReceiveProgress;
+use crate::ReceiveProgress;
 
 /// A pool of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,9 @@
-//! Requests and answers of the control API, besides the status.
+//! Requests and answers of the control API, and the status.
 //!
 //! Like the status these are promises: within a version fields may be added, never renamed or
 //! removed.
+
+pub mod status;
 
 use serde::{Deserialize, Serialize};
 
@@ -136,11 +138,8 @@ impl RefusedKind {
 }
 
 impl Refused {
-    pub(crate) fn new(
-        kind: RefusedKind,
-        error: impl Into<String>,
-        way_out: impl Into<String>,
-    ) -> Self {
+    /// A refusal of one request.
+    pub fn new(kind: RefusedKind, error: impl Into<String>, way_out: impl Into<String>) -> Self {
         Self { kind, error: error.into(), way_out: way_out.into(), ..Self::default() }
     }
 }
