@@ -24,12 +24,12 @@ use super::strangers::Watcher;
 use super::turns::Turns;
 use super::watchdog::Watchdog;
 use super::{disks, networks, report, volumes};
-use crate::api::{Done, Refused, Reload};
 use crate::control::{Claim, Control, Service};
 use crate::kinds::running_kind;
 use crate::notify::Pings;
 use crate::privilege::Opener;
-use crate::status::Status;
+use api::status::Status;
+use api::{Done, Refused, Reload};
 
 /// A running node.
 #[derive(Debug)]

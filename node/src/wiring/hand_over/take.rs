@@ -20,7 +20,6 @@ use sessions::{LinkedSidecore, NetworkGate, keys::SidecoreKeys, shared::ShmState
 use super::fds::HandoverFds;
 use super::meeting::{ANSWER_TIME_MAX, digest, meeting};
 use super::state::{HandoverEnd, NodeState, Verdict};
-use crate::api::{HandOver, Refused};
 use crate::channel::Channel;
 use crate::control::{Claim, Service, Standby};
 use crate::privilege::Opener;
@@ -40,6 +39,7 @@ use crate::wiring::strangers::Watcher;
 use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Volumes};
 use crate::wiring::watchdog::Watchdog;
+use api::{HandOver, Refused};
 
 /// How long the node may take to stop, and then to send its state: the sum of its own time limits.
 const STATE_TIME_MAX: Duration = Duration::from_secs(20);

@@ -11,11 +11,11 @@ use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::{StorePool, snapshot_of};
 
 use super::timed::VOLUMES_MAX;
-use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::wiring::change::log;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
 use crate::wiring::volumes::ServedVolume;
+use api::{API_VERSION, Done, Refused, RefusedKind};
 
 /// A request for a snapshot of some volumes.
 #[derive(Debug, Deserialize)]
