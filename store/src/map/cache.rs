@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::page::{MapPage, MapPass};
+use super::page::{MapPage, MapPass, NumberHash};
 use crate::block::Block;
 
 /// Entries of a queue that may be out of date before the queue is gone through.
@@ -38,7 +38,7 @@ struct MapSlot {
 /// Pages in memory.
 pub(super) struct MapCache {
     slots: Vec<MapSlot>,
-    by_page: HashMap<MapPage, u32>,
+    by_page: HashMap<MapPage, u32, NumberHash>,
     free: Vec<u32>,
     newest: u32,
     oldest: u32,
@@ -59,7 +59,7 @@ impl MapCache {
     pub(super) fn new() -> Self {
         Self {
             slots: Vec::new(),
-            by_page: HashMap::new(),
+            by_page: HashMap::default(),
             free: Vec::new(),
             newest: NONE,
             oldest: NONE,
@@ -332,6 +332,6 @@ impl MapCache {
     }
 }
 
-fn is_valid(by_page: &HashMap<MapPage, u32>, slots: &[MapSlot], queued: &Queued) -> bool {
+fn is_valid(by_page: &HashMap<MapPage, u32, NumberHash>, slots: &[MapSlot], queued: &Queued) -> bool {
     by_page.get(&queued.page).is_some_and(|&at| slots[at as usize].ticket == queued.ticket)
 }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::cache::MapCache;
 use super::page::{
-    LiveBlocks, MapError, MapPage, TreeWord, node_word, set_table_entry, table_entry,
+    LiveBlocks, MapError, MapPage, NumberHash, TreeWord, node_word, set_table_entry, table_entry,
 };
 use super::table::{EntryPlace, PageTable};
 use crate::block::Block;
@@ -30,10 +30,10 @@ pub(super) struct MapPages {
     data: PageTable,
     nodes: PageTable,
     wanted: VecDeque<MapPage>,
-    is_wanted: HashSet<MapPage>,
+    is_wanted: HashSet<MapPage, NumberHash>,
     /// Pages that are being read, by the entries that prove them; `None` once the page was freed.
-    loading: HashMap<MapPage, Option<PageEntry>>,
-    damaged: HashSet<MapPage>,
+    loading: HashMap<MapPage, Option<PageEntry>, NumberHash>,
+    damaged: HashSet<MapPage, NumberHash>,
     damaged_order: VecDeque<MapPage>,
     /// Memory for lists of numbers: a request in a warm map allocates nothing.
     pub(super) lent_freed: Vec<u64>,
@@ -52,9 +52,9 @@ impl MapPages {
             data,
             nodes,
             wanted: VecDeque::new(),
-            is_wanted: HashSet::new(),
-            loading: HashMap::new(),
-            damaged: HashSet::new(),
+            is_wanted: HashSet::default(),
+            loading: HashMap::default(),
+            damaged: HashSet::default(),
             damaged_order: VecDeque::new(),
             lent_freed: Vec::new(),
             lent_free: Vec::new(),
