@@ -11,7 +11,7 @@ mod layout;
 mod map;
 
 pub use api::{
-    Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
+    Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
     PoolError, RequestTag, VolumeId,
 };
 pub use engine::{
