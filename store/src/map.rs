@@ -273,7 +273,9 @@ impl PoolMap {
                 let _ = self.locate(VolumeId(volume), block);
                 let _ = self.pages.entry(TableKind::Data, number);
             }
-            LogRecord::Zero { volume, block, .. } => drop(self.locate(VolumeId(volume), block)),
+            LogRecord::Zero { volume, block, .. } => {
+                let _ = self.locate(VolumeId(volume), block);
+            }
             LogRecord::Move { number, .. } | LogRecord::Lost { number, .. } => {
                 let _ = self.pages.entry(TableKind::Data, number);
             }
