@@ -78,6 +78,12 @@ pub trait Service: Send + Sync {
     /// Why the old chain stays.
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
 
+    /// Gives a volume of a pool other rules for snapshots by time.
+    ///
+    /// # Errors
+    /// Why the old rules stay.
+    fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused>;
+
     /// Makes the volume of a disk of this node larger or smaller.
     ///
     /// # Errors
@@ -457,6 +463,10 @@ mod tests {
 
         fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused> {
             Ok(said(format!("chain {volume} {chain}")))
+        }
+
+        fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("snapshots {volume} {rules}")))
         }
 
         fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {

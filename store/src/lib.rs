@@ -3,6 +3,10 @@
 //! Nothing here does I/O: time, devices and guest memory are arguments, so that all of it runs in
 //! a simulation. The design and its words are in `docs/decisions/067-the-store.md`.
 
+// The devices of tests are one file, which names this crate as other crates do.
+#[cfg(test)]
+extern crate self as store;
+
 mod api;
 pub mod block;
 mod engine;

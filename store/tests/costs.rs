@@ -2,12 +2,15 @@
 //! and a change of one is a change of the design.
 
 use random::Random;
-use store::block::{Block, BlockBuffer};
 use store::{
-    Admission, CACHE_BLOCKS_MIN, DeviceIo, DeviceLayout, DeviceOp, PoolChange, PoolCompletion,
-    PoolDeviceError, PoolDevices, PoolEngine, PoolLayout, PoolOptions, RequestTag, VolumeId,
-    format_pool,
+    Admission, CACHE_BLOCKS_MIN, DeviceLayout, PoolChange, PoolCompletion, PoolEngine, PoolLayout,
+    PoolOptions, RequestTag, VolumeId, format_pool,
 };
+
+#[path = "devices/memory.rs"]
+mod memory;
+
+use memory::{DeviceCounts, MemoryDevices};
 
 /// Rounds in which anything here must end.
 const ROUNDS_MAX: u64 = 100_000;
@@ -15,56 +18,9 @@ const ROUNDS_MAX: u64 = 100_000;
 /// Pages that collection moves in a round, at most.
 const MOVES_PER_ROUND_MAX: u64 = 49;
 
-/// Devices in memory that count.
-struct CountedDisks {
-    disks: Vec<Vec<Block>>,
-    reads: u64,
-    read_blocks: u64,
-    writes: u64,
-    written_blocks: u64,
-    syncs: u64,
-}
-
-impl PoolDevices for CountedDisks {
-    fn read(
-        &mut self,
-        device: u8,
-        block: u64,
-        buffer: &mut BlockBuffer,
-        blocks: u32,
-    ) -> Result<(), PoolDeviceError> {
-        let (block, blocks) = (block as usize, blocks as usize);
-        let disk = &self.disks[usize::from(device)];
-        buffer.blocks_mut()[..blocks].clone_from_slice(&disk[block..block + blocks]);
-        self.reads += 1;
-        self.read_blocks += blocks as u64;
-        Ok(())
-    }
-
-    fn write(
-        &mut self,
-        device: u8,
-        block: u64,
-        buffer: &BlockBuffer,
-        blocks: u32,
-    ) -> Result<(), PoolDeviceError> {
-        let (block, blocks) = (block as usize, blocks as usize);
-        let disk = &mut self.disks[usize::from(device)];
-        disk[block..block + blocks].clone_from_slice(&buffer.blocks()[..blocks]);
-        self.writes += 1;
-        self.written_blocks += blocks as u64;
-        Ok(())
-    }
-
-    fn sync(&mut self, _: u8) -> Result<(), PoolDeviceError> {
-        self.syncs += 1;
-        Ok(())
-    }
-}
-
-/// A pool with one volume on such devices.
+/// A pool with one volume on devices that count.
 struct CountedPool {
-    disks: CountedDisks,
+    disks: MemoryDevices,
     engine: PoolEngine,
     volume: VolumeId,
     now_ns: u64,
@@ -76,16 +32,8 @@ impl CountedPool {
         let blocks = 16 + segments * u64::from(segment_blocks);
         let device = |at: usize| DeviceLayout { uuid: [at as u8 + 2; 16], blocks };
         let devices = (0..devices).map(device).collect::<Vec<_>>();
-        let disks = vec![vec![Block::ZERO; blocks as usize]; devices.len()];
+        let mut disks = MemoryDevices::new(devices.len(), blocks);
         let layout = PoolLayout { uuid: [1; 16], segment_blocks, devices };
-        let mut disks = CountedDisks {
-            disks,
-            reads: 0,
-            read_blocks: 0,
-            writes: 0,
-            written_blocks: 0,
-            syncs: 0,
-        };
         format_pool(&mut disks, &layout).expect("a new pool");
         let engine = Self::open(&mut disks);
         let mut pool = Self { disks, engine, volume: VolumeId(0), now_ns: 1, tag: 0 };
@@ -97,9 +45,9 @@ impl CountedPool {
         pool
     }
 
-    fn open(disks: &mut CountedDisks) -> PoolEngine {
-        let sizes: Vec<u64> = disks.disks.iter().map(|disk| disk.len() as u64).collect();
+    fn open(disks: &mut MemoryDevices) -> PoolEngine {
         let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1_000_000_000 };
+        let sizes = disks.sizes();
         PoolEngine::open(disks, &sizes, options, 7, 1).expect("the pool opens")
     }
 
@@ -112,20 +60,7 @@ impl CountedPool {
     fn round(&mut self) -> (u64, VolumeId) {
         self.now_ns += 1_000_000;
         self.engine.poll(self.now_ns);
-        while let Some(DeviceIo { token, device, op }) = self.engine.next_io() {
-            let (buffer, result) = match op {
-                DeviceOp::Read { block, mut buffer, blocks } => {
-                    let result = self.disks.read(device, block, &mut buffer, blocks);
-                    (Some(buffer), result)
-                }
-                DeviceOp::Write { block, buffer, blocks } => {
-                    let result = self.disks.write(device, block, &buffer, blocks);
-                    (Some(buffer), result)
-                }
-                DeviceOp::Sync => (None, self.disks.sync(device)),
-            };
-            self.engine.complete_io(token, buffer, result);
-        }
+        self.disks.serve(&mut self.engine);
         let (mut done, mut volume) = (0, VolumeId(0));
         while let Some(completion) = self.engine.next_completion() {
             match completion {
@@ -181,9 +116,7 @@ impl CountedPool {
     }
 
     fn reset(&mut self) {
-        let disks = &mut self.disks;
-        (disks.reads, disks.read_blocks, disks.syncs) = (0, 0, 0);
-        (disks.writes, disks.written_blocks) = (0, 0);
+        self.disks.counts = DeviceCounts::default();
     }
 }
 
@@ -196,9 +129,9 @@ fn writes_are_one_row_for_all_that_arrive_together() {
         assert_eq!(pool.write(random.below(4_000)), Admission::Taken);
         pool.finish(1);
     }
-    assert_eq!(pool.disks.writes, 256, "one write of the device each");
-    assert_eq!(pool.disks.written_blocks, 2 * 256, "a head and a block");
-    assert_eq!((pool.disks.reads, pool.disks.syncs), (0, 0));
+    assert_eq!(pool.disks.counts.writes, 256, "one write of the device each");
+    assert_eq!(pool.disks.counts.written_blocks, 2 * 256, "a head and a block");
+    assert_eq!((pool.disks.counts.reads, pool.disks.counts.syncs), (0, 0));
     pool.reset();
     for _ in 0..8 {
         for _ in 0..32 {
@@ -207,9 +140,13 @@ fn writes_are_one_row_for_all_that_arrive_together() {
         pool.finish(32);
     }
     // One more where a segment ends.
-    assert!((8..=9).contains(&pool.disks.writes), "{} writes", pool.disks.writes);
-    assert_eq!(pool.disks.written_blocks, 256 + pool.disks.writes, "a head for 32 blocks");
-    assert_eq!((pool.disks.reads, pool.disks.syncs), (0, 0));
+    assert!((8..=9).contains(&pool.disks.counts.writes), "{} writes", pool.disks.counts.writes);
+    assert_eq!(
+        pool.disks.counts.written_blocks,
+        256 + pool.disks.counts.writes,
+        "a head for 32 blocks"
+    );
+    assert_eq!((pool.disks.counts.reads, pool.disks.counts.syncs), (0, 0));
 }
 
 #[test]
@@ -221,8 +158,8 @@ fn a_flushed_write_is_one_write_and_a_sync_of_each_device() {
         pool.finish(1);
         pool.flush();
     }
-    assert_eq!((pool.disks.writes, pool.disks.written_blocks), (64, 2 * 64));
-    assert_eq!(pool.disks.syncs, 2 * 64);
+    assert_eq!((pool.disks.counts.writes, pool.disks.counts.written_blocks), (64, 2 * 64));
+    assert_eq!(pool.disks.counts.syncs, 2 * 64);
     pool.reset();
     for block in 0..32 {
         assert_eq!(pool.write(block), Admission::Taken);
@@ -233,10 +170,14 @@ fn a_flushed_write_is_one_write_and_a_sync_of_each_device() {
         assert_eq!(pool.engine.flush(tag), Admission::Taken);
     }
     pool.finish(32);
-    assert_eq!((pool.disks.writes, pool.disks.syncs), (1, 2), "flushes share a round of syncs");
+    assert_eq!(
+        (pool.disks.counts.writes, pool.disks.counts.syncs),
+        (1, 2),
+        "flushes share a round of syncs"
+    );
     pool.rest();
     // The mark of the last flush, which an idle pool writes.
-    assert!(pool.disks.writes <= 2, "{} writes", pool.disks.writes);
+    assert!(pool.disks.counts.writes <= 2, "{} writes", pool.disks.counts.writes);
 }
 
 #[test]
@@ -257,21 +198,21 @@ fn a_read_is_one_read_of_a_device_and_a_cold_one_has_the_path_before_it() {
     pool.reset();
     let mut most = 0;
     for &block in &blocks {
-        let before = pool.disks.reads;
+        let before = pool.disks.counts.reads;
         pool.read(block);
-        most = most.max(pool.disks.reads - before);
+        most = most.max(pool.disks.counts.reads - before);
     }
     // Four nodes, a block of the nodes' table for each, its root, the same for data, the page.
     assert!(most <= 12, "{most} reads for the first one");
-    let each = pool.disks.reads as f64 / blocks.len() as f64;
+    let each = pool.disks.counts.reads as f64 / blocks.len() as f64;
     println!("{each:.2} reads for each cold one, {most} for the first");
     assert!(each <= 4.5, "{each} reads for each cold one: two nodes, blocks of tables, the page");
     pool.reset();
     for &block in &blocks {
         pool.read(block);
     }
-    assert_eq!((pool.disks.reads, pool.disks.read_blocks), (60, 60), "warm ones");
-    assert_eq!(pool.disks.writes, 0, "a read writes nothing");
+    assert_eq!((pool.disks.counts.reads, pool.disks.counts.read_blocks), (60, 60), "warm ones");
+    assert_eq!(pool.disks.counts.writes, 0, "a read writes nothing");
 }
 
 #[test]

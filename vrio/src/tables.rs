@@ -103,7 +103,7 @@ pub(crate) fn results(all: &[ListedRun]) -> Table {
 
 /// Volumes in a table.
 pub(crate) fn volume_list(all: &[VolumeStatus]) -> String {
-    let mut text = verdict::of_list("volume", all.len(), &[]);
+    let mut text = verdict::of_list("volume", all.len(), &verdict::volumes(all));
     section(&mut text, "volumes", volumes(all));
     text
 }

@@ -4,6 +4,8 @@ mod basics;
 mod changed;
 mod damage;
 mod full;
+#[path = "../../tests/devices/memory.rs"]
+mod memory;
 mod pool;
 mod scrub;
 mod segments;

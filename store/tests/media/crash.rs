@@ -6,10 +6,13 @@ use std::collections::BTreeMap;
 
 use random::Random;
 use store::block::{BLOCK_BYTES, Block};
-use store::{DeviceIo, DeviceOp, PoolCompletion, PoolVolumeKind, RequestTag, VolumeId};
+use store::{
+    DeviceIo, DeviceOp, PoolCompletion, PoolDevices, PoolVolumeKind, RequestTag, VolumeId,
+};
 
 use crate::hostile::request;
-use crate::pool::{MediaPool, MemoryDevices, open};
+use crate::memory::MemoryDevices;
+use crate::pool::{MediaPool, open};
 use crate::reader::{Reader, has_python};
 
 /// Rounds of a life until the crash.
@@ -24,7 +27,7 @@ struct CachedDevices {
 
 impl CachedDevices {
     fn write(&mut self, device: u8, block: u64, content: &Block) {
-        let at = &mut self.devices.0[usize::from(device)][block as usize];
+        let at = &mut self.devices.blocks[usize::from(device)][block as usize];
         self.before.entry((device, block)).or_default().push(at.0.to_vec());
         at.clone_from(content);
     }
@@ -43,7 +46,10 @@ impl CachedDevices {
                 self.before.retain(|&(device, _), _| device != io.device);
                 None
             }
-            DeviceOp::Read { .. } => self.devices.perform(io),
+            DeviceOp::Read { block, mut buffer, blocks } => {
+                self.devices.read(io.device, block, &mut buffer, blocks).unwrap();
+                Some(buffer)
+            }
         }
     }
 
@@ -53,7 +59,9 @@ impl CachedDevices {
         for ((device, block), before) in self.before {
             let version = random.below(2 * before.len() as u64 + 2) as usize;
             if let Some(content) = before.into_iter().nth(version) {
-                self.devices.0[usize::from(device)][block as usize].0.copy_from_slice(&content);
+                self.devices.blocks[usize::from(device)][block as usize]
+                    .0
+                    .copy_from_slice(&content);
             }
         }
         self.devices

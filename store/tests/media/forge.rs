@@ -8,7 +8,8 @@ use store::format::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::pool::{DEVICES, MemoryDevices, UUID};
+use crate::memory::MemoryDevices;
+use crate::pool::{DEVICES, UUID};
 
 const TABLE_ENTRIES: u64 = 170;
 const INDEX_ENTRIES: usize = 169;
@@ -70,7 +71,8 @@ impl Forge {
         for device in 0..DEVICES as u8 {
             self.superblock.device = device;
             for block in superblock_blocks(self.superblock.checkpoint.get()) {
-                self.superblock.encode(&mut self.devices.0[usize::from(device)][block as usize]);
+                self.superblock
+                    .encode(&mut self.devices.blocks[usize::from(device)][block as usize]);
             }
         }
         self.devices

@@ -11,7 +11,8 @@ use store::format::{BlockPlace, LogRecord, PageEntry, SegmentId, TableKind};
 use store::{CACHE_BLOCKS_MIN, PoolChange, PoolEngine, PoolOptions, RequestTag, VolumeId};
 
 use crate::forge::Forge;
-use crate::pool::{DEVICE_BLOCKS, DEVICES, MediaPool, MemoryDevices};
+use crate::memory::MemoryDevices;
+use crate::pool::{DEVICE_BLOCKS, DEVICES, MediaPool};
 
 /// The rounds of one life of a forged pool.
 const ROUNDS: usize = 400;

@@ -4,5 +4,7 @@
 mod crash;
 mod forge;
 mod hostile;
+#[path = "../devices/memory.rs"]
+mod memory;
 mod pool;
 mod reader;

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use random::Random;
-use store::block::{Block, BlockBuffer};
+use store::block::Block;
 use store::format::{BlockPlace, DEVICE_HEADER_BLOCKS, RowHead, Superblock, superblock_blocks};
 use store::{
-    Admission, CACHE_BLOCKS_MIN, DeviceIo, DeviceLayout, DeviceOp, PoolChange, PoolCompletion,
-    PoolDeviceError, PoolDevices, PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind,
-    RequestTag, VolumeId, format_pool,
+    Admission, CACHE_BLOCKS_MIN, DeviceLayout, DeviceOp, PoolChange, PoolCompletion, PoolDevices,
+    PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind, RequestTag, VolumeId,
+    format_pool,
 };
+
+use crate::memory::MemoryDevices;
 
 pub(crate) const UUID: [u8; 16] = *b"a pool to read.!";
 pub(crate) const SEGMENT_BLOCKS: u32 = 32;
@@ -20,15 +22,7 @@ pub(crate) const DEVICES: usize = 2;
 pub(crate) const VOLUME_BLOCKS_MAX: u64 = 700;
 pub(crate) const VERSIONS_MAX: usize = 7;
 
-/// Devices in memory.
-#[derive(Clone)]
-pub(crate) struct MemoryDevices(pub(crate) Vec<Vec<Block>>);
-
 impl MemoryDevices {
-    pub(crate) fn new() -> Self {
-        Self(vec![vec![Block::ZERO; DEVICE_BLOCKS as usize]; DEVICES])
-    }
-
     pub(crate) fn save(&self, folder: &Path) -> Vec<PathBuf> {
         let save = |(index, blocks): (usize, &Vec<Block>)| {
             let path = folder.join(format!("device{index}"));
@@ -36,25 +30,25 @@ impl MemoryDevices {
             std::fs::write(&path, bytes).unwrap();
             path
         };
-        self.0.iter().enumerate().map(save).collect()
+        self.blocks.iter().enumerate().map(save).collect()
     }
 
     pub(crate) fn at(&mut self, place: BlockPlace) -> &mut Block {
         let first = DEVICE_HEADER_BLOCKS as usize
             + place.segment.index() as usize * SEGMENT_BLOCKS as usize;
-        &mut self.0[usize::from(place.segment.device())][first + usize::from(place.block)]
+        &mut self.blocks[usize::from(place.segment.device())][first + usize::from(place.block)]
     }
 
     pub(crate) fn superblock(&self) -> Superblock {
         let blocks = [0, 1].into_iter().flat_map(superblock_blocks);
-        let found = blocks.filter_map(|at| Superblock::decode(&self.0[0][at as usize]).ok());
+        let found = blocks.filter_map(|at| Superblock::decode(&self.blocks[0][at as usize]).ok());
         found.max_by_key(|superblock| superblock.checkpoint.get()).unwrap()
     }
 
     /// The heads of the rows of guests behind the checkpoint, by their sequence.
     pub(crate) fn log(&self) -> Vec<RowHead> {
         let superblock = self.superblock();
-        let blocks = self.0.iter().flatten();
+        let blocks = self.blocks.iter().flatten();
         let heads = blocks.filter_map(|block| RowHead::decode(&UUID, block).ok());
         let mut log: Vec<RowHead> = heads
             .filter(|head| head.opening == superblock.opening.get() && head.stream == 0)
@@ -62,50 +56,6 @@ impl MemoryDevices {
             .collect();
         log.sort_by_key(|head| head.sequence);
         log
-    }
-
-    pub(crate) fn perform(&mut self, io: DeviceIo) -> Option<BlockBuffer> {
-        match io.op {
-            DeviceOp::Read { block, mut buffer, blocks } => {
-                self.read(io.device, block, &mut buffer, blocks).unwrap();
-                Some(buffer)
-            }
-            DeviceOp::Write { block, buffer, blocks } => {
-                self.write(io.device, block, &buffer, blocks).unwrap();
-                Some(buffer)
-            }
-            DeviceOp::Sync => None,
-        }
-    }
-}
-
-impl PoolDevices for MemoryDevices {
-    fn read(
-        &mut self,
-        device: u8,
-        block: u64,
-        buffer: &mut BlockBuffer,
-        blocks: u32,
-    ) -> Result<(), PoolDeviceError> {
-        let from = &self.0[usize::from(device)][block as usize..][..blocks as usize];
-        buffer.blocks_mut()[..blocks as usize].clone_from_slice(from);
-        Ok(())
-    }
-
-    fn write(
-        &mut self,
-        device: u8,
-        block: u64,
-        buffer: &BlockBuffer,
-        blocks: u32,
-    ) -> Result<(), PoolDeviceError> {
-        let to = &mut self.0[usize::from(device)][block as usize..][..blocks as usize];
-        to.clone_from_slice(&buffer.blocks()[..blocks as usize]);
-        Ok(())
-    }
-
-    fn sync(&mut self, _device: u8) -> Result<(), PoolDeviceError> {
-        Ok(())
     }
 }
 
@@ -124,7 +74,7 @@ pub(crate) struct MediaPool {
 
 impl MediaPool {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut devices = MemoryDevices::new();
+        let mut devices = MemoryDevices::new(DEVICES, DEVICE_BLOCKS);
         let device = |index| DeviceLayout { uuid: [index as u8; 16], blocks: DEVICE_BLOCKS };
         let layout = PoolLayout {
             uuid: UUID,
@@ -152,11 +102,7 @@ impl MediaPool {
     pub(crate) fn completions(&mut self) -> Vec<PoolCompletion> {
         self.now_ns += 1_000_000;
         self.engine.poll(self.now_ns);
-        while let Some(io) = self.engine.next_io() {
-            let token = io.token;
-            let buffer = self.devices.perform(io);
-            self.engine.complete_io(token, buffer, Ok(()));
-        }
+        self.devices.serve(&mut self.engine);
         std::iter::from_fn(|| self.engine.next_completion()).collect()
     }
 

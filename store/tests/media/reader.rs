@@ -8,7 +8,8 @@ use store::VolumeId;
 use store::block::{BLOCK_BYTES, Block};
 use store::format::{BlockPlace, LogRecord, RowHead, superblock_blocks};
 
-use crate::pool::{Content, MediaPool, MemoryDevices};
+use crate::memory::MemoryDevices;
+use crate::pool::{Content, MediaPool};
 
 /// The reader of this pool's devices, in a folder of their own.
 pub(crate) struct Reader {
@@ -132,11 +133,11 @@ fn the_reader_makes_up_for_damage_or_names_it() {
     }
     let superblock = pool.devices.superblock().checkpoint.get();
     let [first, second] = superblock_blocks(superblock).map(|block| block as usize);
-    damage(&|devices| devices.0[0][first].0[40] ^= 1).check(volume, content);
-    damage(&|devices| devices.0[1][second].0[40] ^= 1).check(volume, content);
+    damage(&|devices| devices.blocks[0][first].0[40] ^= 1).check(volume, content);
+    damage(&|devices| devices.blocks[1][second].0[40] ^= 1).check(volume, content);
 
     let both = damage(&|devices| {
-        for device in &mut devices.0 {
+        for device in &mut devices.blocks {
             [first, second].iter().for_each(|&at| device[at].0[40] ^= 1);
         }
     });

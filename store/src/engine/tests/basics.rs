@@ -81,28 +81,28 @@ fn wrong_requests_are_errors_with_names() {
 #[test]
 fn devices_that_are_not_the_pool_are_refused_by_name() {
     let pool = TestPool::new(2, 40, 64);
-    let text = |devices: super::pool::MemoryDevices| {
+    let text = |devices: super::memory::MemoryDevices| {
         TestPool::open(devices, 5).expect_err("not the pool").to_string()
     };
     let whole = pool.devices;
     let mut missing = whole.clone();
-    missing.devices.pop();
+    missing.blocks.pop();
     assert_eq!(text(missing), "the pool has 2 devices, and 1 are given");
     let mut swapped = whole.clone();
-    swapped.devices.swap(0, 1);
+    swapped.blocks.swap(0, 1);
     assert!(text(swapped).contains("listed twice or in the wrong order"));
     let mut twice = whole.clone();
-    twice.devices[1] = twice.devices[0].clone();
+    twice.blocks[1] = twice.blocks[0].clone();
     assert!(text(twice).contains("listed twice or in the wrong order"));
     let mut short = whole.clone();
-    short.devices[1].pop();
+    short.blocks[1].pop();
     assert!(text(short).contains("it was cut off"));
     let mut blank = whole.clone();
-    blank.devices[0].fill(crate::block::Block::ZERO);
+    blank.blocks[0].fill(crate::block::Block::ZERO);
     assert!(text(blank).contains("no device of a pool"));
     let mut old = whole.clone();
     let after = TestPool::open(whole.clone(), 6).expect("opens").close_and_open(7).devices;
-    old.devices[0] = after.devices[0].clone();
+    old.blocks[0] = after.blocks[0].clone();
     assert!(text(old).contains("old copy"));
     TestPool::open(whole, 8).expect("the pool itself opens");
 }

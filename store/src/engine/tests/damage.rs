@@ -35,12 +35,12 @@ fn no_damage_of_one_block_gives_wrong_data_or_loses_another_block() {
         .collect::<Vec<u64>>();
     let whole = pool.devices;
     let (mut refused, mut cost_several) = (0, 0);
-    for block in 0..whole.devices[0].len() {
-        if whole.devices[0][block].0.iter().all(|&byte| byte == 0) {
+    for block in 0..whole.blocks[0].len() {
+        if whole.blocks[0][block].0.iter().all(|&byte| byte == 0) {
             continue;
         }
         let mut devices = whole.clone();
-        devices.devices[0][block].0[100] ^= 0x40;
+        devices.blocks[0][block].0[100] ^= 0x40;
         let Ok(mut pool) = TestPool::open(devices, 9) else {
             refused += 1;
             continue;
@@ -78,7 +78,7 @@ fn a_superblock_that_is_lost_is_named() {
         for is_zeroed in [false, true] {
             let mut devices = pool.devices.clone();
             let lost = superblock_blocks(newest).map(|block| block as usize);
-            for device in &mut devices.devices {
+            for device in &mut devices.blocks {
                 for at in lost {
                     match is_zeroed {
                         true => device[at] = Block::ZERO,

@@ -2,63 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::api::{
-    Admission, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices, PoolError, RequestTag,
-    VolumeId,
-};
-use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
-use crate::engine::recover::perform;
+use super::memory::MemoryDevices;
+use crate::api::{Admission, PoolChange, PoolCompletion, PoolError, RequestTag, VolumeId};
+use crate::block::{BLOCK_BYTES, Block};
 use crate::engine::{PoolEngine, format_pool};
 use crate::layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 
 /// Rounds after which a test gives up: far more than any request here takes.
 const ROUNDS_MAX: usize = 200_000;
-
-/// Devices in memory.
-#[derive(Clone, Debug)]
-pub(crate) struct MemoryDevices {
-    pub(crate) devices: Vec<Vec<Block>>,
-    /// Writes fail for want of space.
-    pub(crate) no_space: bool,
-    /// Writes fail.
-    pub(crate) fails: bool,
-}
-
-impl PoolDevices for MemoryDevices {
-    fn read(
-        &mut self,
-        device: u8,
-        block: u64,
-        buffer: &mut BlockBuffer,
-        blocks: u32,
-    ) -> Result<(), PoolDeviceError> {
-        let from = &self.devices[usize::from(device)][block as usize..][..blocks as usize];
-        buffer.blocks_mut()[..blocks as usize].clone_from_slice(from);
-        Ok(())
-    }
-
-    fn write(
-        &mut self,
-        device: u8,
-        block: u64,
-        buffer: &BlockBuffer,
-        blocks: u32,
-    ) -> Result<(), PoolDeviceError> {
-        if self.no_space {
-            return Err(PoolDeviceError::NoSpace);
-        }
-        if self.fails {
-            return Err(PoolDeviceError::Failed(5));
-        }
-        self.devices[usize::from(device)][block as usize..][..blocks as usize]
-            .clone_from_slice(&buffer.blocks()[..blocks as usize]);
-        Ok(())
-    }
-
-    fn sync(&mut self, _: u8) -> Result<(), PoolDeviceError> {
-        if self.fails { Err(PoolDeviceError::Failed(5)) } else { Ok(()) }
-    }
-}
 
 /// A block of a read: its count in the request, and its content unless it is zeroes.
 type Piece = (u32, Option<Vec<u8>>);
@@ -89,18 +40,14 @@ impl TestPool {
                 .map(|i| DeviceLayout { uuid: [i + 1; 16], blocks })
                 .collect(),
         };
-        let mut devices = MemoryDevices {
-            devices: vec![vec![Block::ZERO; blocks as usize]; devices],
-            no_space: false,
-            fails: false,
-        };
+        let mut devices = MemoryDevices::new(devices, blocks);
         format_pool(&mut devices, &layout).expect("a pool");
         Self::open(devices, 1).expect("a pool that was just made")
     }
 
     /// Opens a pool on devices.
     pub(crate) fn open(mut devices: MemoryDevices, salt: u64) -> Result<Self, PoolOpenError> {
-        let sizes: Vec<u64> = devices.devices.iter().map(|device| device.len() as u64).collect();
+        let sizes = devices.sizes();
         let engine = PoolEngine::open(&mut devices, &sizes, OPTIONS, salt, 0)?;
         let (done, data) = (HashMap::new(), HashMap::new());
         Ok(Self { devices, engine, now_ns: 0, next_tag: 0, done, data })
@@ -115,11 +62,7 @@ impl TestPool {
     pub(crate) fn round(&mut self) {
         self.now_ns += 1_000_000;
         self.engine.poll(self.now_ns);
-        while let Some(io) = self.engine.next_io() {
-            let token = io.token;
-            let (buffer, result) = perform(&mut self.devices, io);
-            self.engine.complete_io(token, buffer, result);
-        }
+        self.devices.serve(&mut self.engine);
         while let Some(completion) = self.engine.next_completion() {
             match completion {
                 PoolCompletion::Data { tag, first, blocks, buffer } => {

@@ -15,7 +15,7 @@ impl TestPool {
     fn damage(&mut self, word: u64, block: u64) {
         let mut front = word.to_le_bytes().to_vec();
         front.extend((block << 16).to_le_bytes());
-        let blocks = self.devices.devices.iter_mut().flatten();
+        let blocks = self.devices.blocks.iter_mut().flatten();
         let mut hit = 0;
         for found in blocks.filter(|found| found.0[..16] == front) {
             found.0[99] ^= 1;
