@@ -2,7 +2,9 @@
 
 use super::checkpoint::{Checkpointer, SuperblockBase};
 use super::core::EngineCore;
-use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk, read_patiently};
+use super::replay::{
+    FoundRow, LogOwner, LogReader, StreamWalk, WINDOW_BLOCKS, read_patiently,
+};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;
@@ -88,7 +90,7 @@ pub(crate) fn open(
     devices: &mut dyn PoolDevices,
     sizes_blocks: &[u64],
     options: &PoolOptions,
-    salt: u64,
+    salt: u128,
 ) -> Result<(EngineCore, Checkpointer), PoolOpenError> {
     assert!(options.cache_blocks >= CACHE_BLOCKS_MIN);
     let superblock = read_superblocks(devices, sizes_blocks)?;
@@ -109,7 +111,7 @@ pub(crate) fn open(
     let last = recovery.replay(&superblock)?;
     let Recovery { mut segments, map, state_places, .. } = recovery;
     let opening = superblock.opening.get() + 1;
-    let log = RowLog::new(superblock.uuid, salt, opening, last, &mut segments);
+    let log = RowLog::new(superblock.uuid, salt as u64, opening, last, &mut segments);
     let log = log.ok_or(PoolOpenError::NoRoom)?;
     let mut base = superblock;
     base.opening = opening.into();
@@ -411,7 +413,8 @@ impl Recovery<'_> {
     /// Whether each payload of a row is there.
     fn is_whole(&mut self, row: &FoundRow) -> bool {
         let blocks = 1 + u32::from(row.payload);
-        let found = self.reader.ahead(&self.segments, row.stream, row.place, blocks, blocks);
+        let ahead = WINDOW_BLOCKS;
+        let found = self.reader.ahead(&self.segments, row.stream, row.place, blocks, ahead);
         let with_payload = row.records.iter().filter(|record| record.has_payload());
         let wrong: Vec<_> = with_payload
             .zip(&found[1..])
@@ -516,7 +519,7 @@ fn is_payload(uuid: &[u8; 16], record: &LogRecord, row: u64, page: &Block) -> bo
 fn walks(superblock: &Superblock) -> [StreamWalk; STREAMS - 1] {
     let owner = LogOwner {
         uuid: superblock.uuid,
-        salt: superblock.salt.get(),
+        salt: superblock.salt.get() as u64,
         opening: superblock.opening.get(),
     };
     let last = superblock.sequence.get();

@@ -74,8 +74,8 @@ const MEAN_OF: u32 = 8;
 /// The mean length from which on the heads are read alone.
 const LONG_ROW_BLOCKS: u32 = 24;
 
-/// Blocks that are read at once where rows are short.
-const WINDOW_BLOCKS: u32 = 256;
+/// Blocks that are read at once where rows are short, or all that they have is proved.
+pub(crate) const WINDOW_BLOCKS: u32 = 256;
 const _: () = assert!(WINDOW_BLOCKS as usize > 2 * ROW_BLOCKS_MAX);
 
 impl StreamWalk {
@@ -90,7 +90,8 @@ impl StreamWalk {
             last,
             found: None,
             has_ended: false,
-            length: 0,
+            // The first head is read alone, and its row says how to go on.
+            length: MEAN_OF * LONG_ROW_BLOCKS,
             proves: false,
         }
     }
@@ -174,7 +175,9 @@ impl StreamWalk {
             .filter_map(|behind| self.place(self.segment, self.block + behind, segments))
             .chain(self.place(self.next, 0, segments));
         for at in behind {
-            let Some(head) = self.head_at(reader, segments, at, WINDOW_BLOCKS) else { continue };
+            let Some(head) = self.head_at(reader, segments, at, ROW_BLOCKS_MAX as u32) else {
+                continue;
+            };
             let row = head.previous.filter(|row| row.place == place && row.sequence > self.last)?;
             let next = if at.segment == place.segment { head.next.0 } else { at.segment.0 };
             return Some(FoundRow {
