@@ -17,7 +17,7 @@ mod origin;
 pub mod stream;
 
 pub use api::{
-    Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
+    Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
     PoolError, RequestTag, VolumeId,
 };
 pub use engine::{
