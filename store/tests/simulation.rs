@@ -16,7 +16,7 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 10] = [
+const EVENTS: [&str; 12] = [
     "kills",
     "power cuts",
     "crashes in openings",
@@ -24,6 +24,8 @@ const EVENTS: [&str; 10] = [
     "rests",
     "packed pages at rest",
     "snapshots",
+    "differences",
+    "differences that go on",
     "times without room",
     "ends with a tail that was hit",
     "failed engines",

@@ -10,6 +10,7 @@
 //! snapshot or volume, and the old tree of a volume that was cleared, rolled back or made smaller.
 
 mod changes;
+mod receive;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,10 @@ use serde::{Deserialize, Serialize};
 use super::page::TreeWord;
 use crate::api::VolumeId;
 use crate::block::BLOCK_BYTES;
+use crate::origin::{SnapshotOrigin, VolumeReceive};
 use crate::pack::PageCompression;
 
+pub(crate) use changes::is_name;
 pub(crate) use state::CatalogState;
 
 /// The most volumes and snapshots of a pool, with those that are being removed: the state of a
@@ -67,12 +70,24 @@ pub struct PoolVolume {
     pub at_s: u64,
     /// How the pages that it writes are compressed when they move.
     pub compression: Option<PageCompression>,
+    /// The pool's generation when a snapshot was taken; 0 for a volume.
+    pub generation: u64,
+    /// The snapshot of which a received snapshot is a copy.
+    pub origin: Option<SnapshotOrigin>,
+    /// The stream that is being received into a volume.
+    pub receive: Option<VolumeReceive>,
 }
 
 impl PoolVolume {
     /// Its size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.blocks.saturating_mul(BLOCK_BYTES as u64)
+    }
+
+    /// The identity of a snapshot of the pool with this UUID.
+    pub fn identity(&self, pool: [u8; 16]) -> SnapshotOrigin {
+        let Self { id, generation, at_s, .. } = *self;
+        self.origin.unwrap_or(SnapshotOrigin { pool, id: id.0, generation, at_s })
     }
 }
 
@@ -94,6 +109,12 @@ pub(super) struct Version {
     pub(super) removed_below: u64,
     /// How pages that it writes are compressed when they move.
     pub(super) compression: Option<PageCompression>,
+    /// Of a snapshot that was received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) origin: Option<SnapshotOrigin>,
+    /// Of a volume into which a stream is being received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) receive: Option<Box<VolumeReceive>>,
 }
 
 /// Which entries of a tree its volume may free or change in place.
@@ -190,6 +211,9 @@ impl PoolCatalog {
             blocks: version.blocks,
             at_s: version.at_s,
             compression: version.compression,
+            generation: version.generation,
+            origin: version.origin,
+            receive: version.receive.as_deref().cloned(),
         });
         list.collect()
     }
