@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
+use store::{PageCompression, PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
 
 use super::Failure;
 use super::model::{Model, ModelVolume};
@@ -99,9 +99,9 @@ impl Model {
             }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 let id = self.find_new(list, volume_name, None)?;
-                let mut volume = ModelVolume::new(volume_name, receive.blocks);
-                volume.receive = Some(receive.clone());
+                let volume = ModelVolume::new(volume_name, receive.blocks);
                 self.volumes.insert(id, volume);
+                self.known(id).receive = Some(receive.clone());
             }
             PoolChange::Receive { volume, receive } => {
                 self.known(*volume).receive = Some(receive.clone());
@@ -115,9 +115,7 @@ impl Model {
             }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
             PoolChange::Remove { volume } => self.remove(*volume),
-            PoolChange::Compression { volume, compression } => {
-                self.known(*volume).compression = *compression;
-            }
+            PoolChange::Compression { volume, compression } => self.compress(*volume, *compression),
             PoolChange::Resize { volume, blocks } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let volume = self.known(*volume);
@@ -141,6 +139,10 @@ impl Model {
         }
         self.durable(stamp);
         Ok(())
+    }
+
+    fn compress(&mut self, volume: VolumeId, compression: Option<PageCompression>) {
+        self.known(volume).compression = compression;
     }
 
     fn known(&mut self, id: VolumeId) -> &mut ModelVolume {
