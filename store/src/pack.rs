@@ -1,4 +1,4 @@
-//! Compression of pages: what is stored of a page, and back.
+//! Compression of pages, and the bytes that are stored of a packed page.
 //!
 //! ```text
 //! bytes 0..2    how many bytes the codec made
@@ -119,8 +119,8 @@ impl Packer {
         }
     }
 
-    /// What is stored of a page: whole sectors; `None` if that would be as much as the page. It was
-    /// read back and compared, so that a fault of a codec costs no data.
+    /// Packs a page into whole sectors; `None` if they would be as many as the page has. They were
+    /// unpacked and compared, so that a fault of a codec costs no data.
     pub(crate) fn pack(
         &mut self,
         page: &Block,

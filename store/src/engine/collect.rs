@@ -33,7 +33,7 @@ struct Payload {
     at: PayloadPlace,
 }
 
-/// What happens to a segment.
+/// The reason why pages of a segment move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VictimFor {
     /// All that is alive in it moves, so that it is free again.
@@ -222,7 +222,7 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
         LogRecord::Write { number, volume, .. } | LogRecord::Move { number, volume, .. } => {
             let form = record.form().expect("a page has a form");
             let compression = core.map.compression(VolumeId(volume));
-            // What is packed stays as it is, and what gains nothing is not tried again.
+            // A packed page stays as it is, and a page that gains nothing is not tried again.
             let compression = compression
                 .filter(|compression| !form.is_packed() && compression.codec() != form.codec);
             if victim.reason == VictimFor::Packing && compression.is_none() {

@@ -199,7 +199,7 @@ impl Scrubber {
             TableKind::Data => TagDomain::Data,
             TableKind::Nodes => TagDomain::Node,
         };
-        // What is stored is proved, in whatever form.
+        // The stored bytes are proved, packed or not.
         let content = page.entry.bytes_in(buffer.blocks());
         let sequence = page.entry.sequence.get();
         let crc = tag_crc(&core.uuid, domain, page.number, sequence, content);
