@@ -438,10 +438,23 @@ impl World {
             }
             Ask::Change(change) => {
                 let list = self.engine.as_ref().expect("it answered").volumes();
+                if let PoolChange::Receive { volume, receive } = &change
+                    && let Some(onto) = receive.onto.filter(|_| receive.next_block == 0)
+                    && self.plan.has_good_media()
+                    && self.model.differs(*volume, onto)
+                {
+                    let text = format!("#{stamp} {volume:?}, of {onto:?}");
+                    return Err(Failure::new("a changed volume is received into", text));
+                }
                 self.model.end_change(stamp, &change, &list)?;
                 self.tally.add("changes", 1);
-                if let PoolChange::Snapshot { .. } = change {
-                    self.tally.add("snapshots", 1);
+                match change {
+                    PoolChange::Snapshot { .. } => self.tally.add("snapshots", 1),
+                    PoolChange::Received { .. } => self.tally.add("received snapshots", 1),
+                    PoolChange::Receive { receive, .. } if receive.next_block == 0 => {
+                        self.tally.add("streams onto snapshots", 1);
+                    }
+                    _ => {}
                 }
             }
             Ask::Diff(part) => {
@@ -458,6 +471,11 @@ impl World {
 
     /// A request failed: may it?
     fn take_error(&mut self, ask: &Ask, stamp: u64, error: &PoolError) -> Result<(), Failure> {
+        if let (Ask::Change(change), PoolError::ChangedSinceBase(_)) = (ask, error) {
+            self.tally.add("refused streams", 1);
+            self.model.refused(change);
+            return Ok(());
+        }
         let device = self.plan.faults.write_error_ppm > 0 || self.plan.faults.read_error_ppm > 0;
         let may = match error {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),

@@ -12,6 +12,7 @@ mod life;
 mod model;
 mod opening;
 pub(crate) mod plan;
+mod streams;
 mod users;
 mod verify;
 mod versions;

@@ -318,7 +318,7 @@ impl World {
     }
 
     /// A name that nothing has, and that nothing under way will have.
-    fn free_name(&mut self, letter: &str) -> String {
+    pub(super) fn free_name(&mut self, letter: &str) -> String {
         loop {
             let name = format!("{letter}{}", self.random.below(60));
             let is_used = self.model.volumes.values().any(|volume| volume.name == name);
@@ -335,7 +335,8 @@ impl World {
     fn change_something(&mut self) {
         let count = self.model.volumes.values().filter(|volume| !volume.is_hidden).count();
         let may_add = count < self.plan.volumes;
-        match self.random.below(12) {
+        match self.random.below(15) {
+            12..15 => self.receive(may_add),
             0..2 if may_add => self.create(),
             2..6 if may_add => self.snapshot(),
             6..8 if may_add => {
@@ -366,6 +367,7 @@ impl World {
         for _ in 0..self.random.between(1, 3) {
             volumes.extend(self.pick(false));
         }
+        volumes.retain(|volume| self.model.volumes[volume].receive.is_none());
         volumes.sort_unstable();
         volumes.dedup();
         if !volumes.is_empty() {
@@ -375,7 +377,7 @@ impl World {
     }
 
     /// A snapshot whose content is known in full: its copies are judged by it.
-    fn known_snapshot(&mut self) -> Option<VolumeId> {
+    pub(super) fn known_snapshot(&mut self) -> Option<VolumeId> {
         let known = self.model.volumes.iter().filter(|(_, volume)| {
             volume.is_snapshot && !volume.is_hidden && volume.unknown().is_empty()
         });
@@ -398,6 +400,10 @@ impl World {
         if self.random.one_in(2) {
             let name = self.free_name("v");
             self.change(PoolChange::Rename { volume, name });
+            return;
+        }
+        // The size of a volume that is received is the stream's.
+        if self.model.volumes[&volume].receive.is_some() {
             return;
         }
         let before = self.model.volumes[&volume].blocks;
