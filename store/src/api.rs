@@ -101,6 +101,21 @@ impl fmt::Display for PoolDeviceError {
     }
 }
 
+/// One of several reads that need not be done one after the other.
+#[derive(Debug)]
+pub struct DeviceRead {
+    /// The device.
+    pub device: u8,
+    /// The first block, counted from the device's start.
+    pub block: u64,
+    /// Where to.
+    pub buffer: BlockBuffer,
+    /// How many blocks.
+    pub blocks: u32,
+    /// How it ended.
+    pub result: Result<(), PoolDeviceError>,
+}
+
 /// Devices that answer at once: for opening a pool, and for tests.
 pub trait PoolDevices {
     /// Fills the first `blocks` blocks of the buffer from the device's block `block` on.
@@ -114,6 +129,14 @@ pub trait PoolDevices {
         buffer: &mut BlockBuffer,
         blocks: u32,
     ) -> Result<(), PoolDeviceError>;
+
+    /// Does some reads in any order, and notes how each ended. A device that does several at once is
+    /// faster with them.
+    fn read_all(&mut self, reads: &mut [DeviceRead]) {
+        for read in reads {
+            read.result = self.read(read.device, read.block, &mut read.buffer, read.blocks);
+        }
+    }
 
     /// Writes the first `blocks` blocks of the buffer.
     ///

@@ -2,6 +2,7 @@
 
 pub(crate) mod change;
 pub(crate) mod report;
+pub(crate) mod schedule;
 pub(crate) mod scrub;
 pub(crate) mod snapshots;
 mod streams;

@@ -18,6 +18,9 @@ const WIDE_PLACES: u64 = 400;
 /// A pass that proves all pages begins once in so many rounds.
 const SCRUB_ROUNDS: u64 = 200;
 
+/// A difference of snapshots is asked for once in so many rounds.
+const DIFF_ROUNDS: u64 = 12;
+
 /// The most changes under way.
 const CHANGES_MAX: usize = 2;
 
@@ -70,6 +73,9 @@ impl World {
             let blocks_per_s = self.random.between(100_000, 10_000_000);
             self.engine.as_mut().expect("the pool is open").scrub(blocks_per_s);
         }
+        if self.random.one_in(DIFF_ROUNDS) && self.requests.len() < self.plan.depth {
+            self.diff_some();
+        }
         let tries = self.random.below(4);
         for _ in 0..tries {
             if self.is_stuck() && self.random.one_in(4) {
@@ -102,7 +108,8 @@ impl World {
         Ok(())
     }
 
-    fn tag(&mut self) -> RequestTag {
+    /// A tag for the next request.
+    pub(crate) fn tag(&mut self) -> RequestTag {
         self.next_tag += 1;
         RequestTag(self.next_tag)
     }
@@ -154,7 +161,13 @@ impl World {
     }
 
     /// The engine took a request, or did not.
-    fn admitted(&mut self, admission: Admission, tag: RequestTag, stamp: u64, ask: Ask) -> bool {
+    pub(crate) fn admitted(
+        &mut self,
+        admission: Admission,
+        tag: RequestTag,
+        stamp: u64,
+        ask: Ask,
+    ) -> bool {
         let is_taken = admission == Admission::Taken;
         if is_taken {
             self.note(|| format!("#{stamp} {ask:?}"));

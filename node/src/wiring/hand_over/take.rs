@@ -33,7 +33,8 @@ use crate::wiring::networks::Nics;
 use crate::wiring::networks::hand_over::TakenNic;
 use crate::wiring::node::{Node, directories};
 use crate::wiring::objects::Objects;
-use crate::wiring::pools::timed::TimedSnapshots;
+use crate::wiring::pools::schedule::TimedSnapshots;
+use crate::wiring::pools::timed;
 use crate::wiring::strangers::Watcher;
 use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Volumes};
@@ -350,7 +351,7 @@ fn serve(config: &Config, ready: StartedParts, taken: TakenParts) -> Node {
     if let Err(error) = disks::steer::start(&inside, &config.sidecores) {
         tracing::error!(%error, "queues are not steered");
     }
-    TimedSnapshots::start(&inside);
+    timed::start(&inside);
     if let Err(error) = inside.keys.watch() {
         tracing::error!(%error, "the log will not warn of keys that expire");
     }

@@ -25,7 +25,7 @@ use super::devices::PoolFiles;
 use super::drive::{Drive, LaneTag};
 use super::error::StorePoolError;
 use super::failure::VolumeSigns;
-use super::ring::StoreRing;
+use super::ring::{RingDevices, StoreRing};
 use super::signs::PoolSigns;
 use super::thread as driver;
 use crate::backend::file::open::LOCK_TIMEOUT;
@@ -127,13 +127,14 @@ impl StorePool {
         name: &str,
         paths: &[PathBuf],
         settings: StoreSettings,
-        ring: StoreRing,
+        mut ring: StoreRing,
         lock_timeout: Duration,
     ) -> Result<Arc<Self>, StorePoolError> {
         let system =
             |what| move |source| StorePoolError::System { path: name.into(), what, source };
         let mut files = PoolFiles::open(paths, lock_timeout)?;
-        let engine = open_engine(name, &mut files, settings)?;
+        let devices = &mut RingDevices { files: &mut files, ring: &mut ring };
+        let engine = open_engine(name, devices, settings)?;
         let signs = Arc::new(PoolSigns::new().map_err(system("make an eventfd"))?);
         let (uuid, direct) = (files.uuid, files.direct);
         let ring_event = ring.event().try_clone_to_owned().map_err(system("copy an eventfd"))?;
@@ -309,7 +310,7 @@ fn tag_of(number: u32) -> RequestTag {
 
 fn open_engine(
     name: &str,
-    files: &mut PoolFiles,
+    devices: &mut RingDevices<'_>,
     settings: StoreSettings,
 ) -> Result<PoolEngine, StorePoolError> {
     let mut salt = [0; 16];
@@ -324,8 +325,8 @@ fn open_engine(
         cache_blocks: cache_blocks.max(CACHE_BLOCKS_MIN),
         log_blocks_max: (settings.log_bytes / block_bytes).max(1),
     };
-    let sizes_blocks = files.sizes_blocks().to_vec();
-    PoolEngine::open(files, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
+    let sizes_blocks = devices.files.sizes_blocks().to_vec();
+    PoolEngine::open(devices, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
         .map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })
 }
 
@@ -506,8 +507,11 @@ impl PoolInside {
             self.stop()?;
         }
         let mut files = PoolFiles::open(&self.paths, LOCK_TIMEOUT)?;
-        let engine = open_engine(&self.name, &mut files, self.settings)?;
-        self.lock_drive().resume(engine, files);
+        let mut drive = self.lock_drive();
+        let devices = &mut RingDevices { files: &mut files, ring: drive.ring() };
+        let engine = open_engine(&self.name, devices, self.settings)?;
+        drive.resume(engine, files);
+        drop(drive);
         self.signs.set_stopped(false);
         self.follow_sizes();
         Ok(())
