@@ -8,9 +8,9 @@ use random::Random;
 use store::block::Block;
 use store::format::{BlockPlace, DEVICE_HEADER_BLOCKS, RowHead, Superblock, superblock_blocks};
 use store::{
-    Admission, CACHE_BLOCKS_MIN, DeviceLayout, DeviceOp, PoolChange, PoolCompletion, PoolDevices,
-    PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind, RequestTag, SEGMENTS_MIN,
-    VolumeId, format_pool,
+    Admission, CACHE_BLOCKS_MIN, DeviceLayout, DeviceOp, PageCompression, PoolChange,
+    PoolCompletion, PoolDevices, PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind,
+    RequestTag, SEGMENTS_MIN, VolumeId, format_pool,
 };
 
 use crate::memory::MemoryDevices;
@@ -163,9 +163,13 @@ impl MediaPool {
     pub(crate) fn new_block(&mut self) -> Rc<Block> {
         let mut random = self.random.fork();
         let mut block = Block::ZERO;
-        block.0.chunks_exact_mut(8).for_each(|word| {
-            word.copy_from_slice(&random.draw().to_le_bytes());
-        });
+        // From a block that is packed into one sector to one that is not packed at all. No sector
+        // is zero, as those of a torn block are.
+        let (noise, rest) = (random.below(600) as usize, random.draw());
+        for (at, word) in block.0.chunks_exact_mut(8).enumerate() {
+            let value = if at < noise { random.draw() } else { rest };
+            word.copy_from_slice(&value.to_le_bytes());
+        }
         Rc::new(block)
     }
 
@@ -216,6 +220,10 @@ impl MediaPool {
         let change = PoolChange::Create { name: format!("v{}", self.tags), blocks };
         let id = self.change(&change).unwrap();
         self.model.insert(id, vec![None; blocks as usize]);
+        if self.random.one_in(2) {
+            let compression = Some(PageCompression::Lz4);
+            self.change(&PoolChange::Compression { volume: id, compression }).unwrap();
+        }
         id
     }
 

@@ -9,6 +9,7 @@ mod power;
 #[path = "../../../../store/tests/devices/recorded.rs"]
 mod recorded;
 mod sidecores;
+mod streams;
 
 use std::path::PathBuf;
 use std::sync::Arc;
