@@ -159,7 +159,7 @@ impl PowerRun {
     fn live(&mut self, paths: &[PathBuf]) {
         let begun = self.steps();
         let pool = open(paths);
-        // What an opening has found is durable.
+        // The state that an opening has found is durable.
         self.done(begun, true);
         let found = pool.volumes().into_iter().find(|it| it.name == "v").map(|it| it.id);
         let id = found.unwrap_or_else(|| {
