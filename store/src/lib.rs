@@ -15,8 +15,8 @@ mod layout;
 mod map;
 
 pub use api::{
-    Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
-    PoolError, RequestTag, VolumeId,
+    Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
+    PoolDevices, PoolError, RequestTag, VolumeId,
 };
 pub use engine::{
     DamagedBlock, IO_BLOCKS_MAX, PoolCounters, PoolEngine, PoolStatus, RANGE_BLOCKS_MAX,
