@@ -13,6 +13,8 @@ mod engine;
 pub mod format;
 mod layout;
 mod map;
+mod origin;
+pub mod stream;
 
 pub use api::{
     Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
@@ -24,3 +26,4 @@ pub use engine::{
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolVolume, PoolVolumeKind};
+pub use origin::{SnapshotOrigin, VolumeReceive};

@@ -28,7 +28,7 @@ use removal::RemovalPlan;
 use table::PageTable;
 use tree::{TreeEdit, TreePlan};
 
-pub(crate) use catalog::{CatalogState, VOLUME_BLOCKS_MAX};
+pub(crate) use catalog::{CatalogState, VOLUME_BLOCKS_MAX, is_name};
 pub use catalog::{PoolVolume, PoolVolumeKind};
 pub use diff::{ChangedBlocks, ChangedRun};
 pub(crate) use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};

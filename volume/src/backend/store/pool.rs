@@ -1,6 +1,6 @@
 //! A pool that is open.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How often a control thread looks for the end of its request: far below the time of a sync.
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// Rounds of the pool's thread before others may have the lock.
 const ROUNDS_MAX: u32 = 64;
@@ -86,6 +86,8 @@ pub(super) struct PoolInside {
     sizes: Mutex<HashMap<VolumeId, Size>>,
     /// The volumes that are told of a failure.
     volumes: Mutex<Vec<Weak<VolumeSigns>>>,
+    /// Names of volumes into which a request receives a part of a stream at this moment.
+    pub(super) receiving: Mutex<BTreeSet<String>>,
 }
 
 impl fmt::Debug for PoolInside {
@@ -150,6 +152,7 @@ impl StorePool {
             scrub_began: Mutex::default(),
             sizes: Mutex::default(),
             volumes: Mutex::default(),
+            receiving: Mutex::default(),
         });
         let pool = Self { inside: Arc::clone(&inside), thread: Mutex::new(None) };
         let started = thread::Builder::new()
