@@ -17,7 +17,7 @@ use sidecore::Idle;
 use super::Contests;
 use super::block::{Requests, SOCKET};
 use super::comparison::Comparison;
-use super::contest::{Case, ComparisonPlan, Contest, TurnSample};
+use super::contest::{Case, ComparisonPlan, Contest, Contestant as _, TurnSample};
 use super::running::RunningServers;
 use bench::block::{self, BlockOptions, Path, Volume};
 use testbed::cleanup::{Cleanup, tidily};

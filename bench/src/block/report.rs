@@ -303,7 +303,7 @@ impl fmt::Display for BlockReport {
         let Some(collecting) = &self.collecting else { return Ok(()) };
         writeln!(f, "while the pool collects, 80 % full:\n{collecting}")?;
         let ratio = collecting.latency_us.p99 / self.latency_us.p99;
-        write!(
+        writeln!(
             f,
             "  p99 while the pool collects: {} us, {} times the {p99} us without",
             number(collecting.latency_us.p99),

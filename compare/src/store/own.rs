@@ -7,7 +7,7 @@ use super::cases::overwrites;
 use super::goals::{AMPLIFICATION_GOAL, FILE, SNAPSHOT_GOAL, STEADY_GOAL, STORE, TAIL_GOAL};
 use super::sides::{Sides, StoreSide};
 use crate::block::Requests;
-use crate::contest::{Case, TurnSample};
+use crate::contest::{Case, Contestant, TurnSample};
 use crate::table::{OwnOutcome, OwnRow};
 use bench::block::{self, BlockOptions, BlockReport, Volume, make_pool};
 use bench::load::LoadPattern;
@@ -102,7 +102,7 @@ fn steady(
     let (mut rates, mut shares, mut tails) = (Vec::new(), Vec::new(), Vec::new());
     let (mut uniform, mut by_zipf) = (Vec::new(), Vec::new());
     for round in 1..=turns.options.plan.rounds {
-        let mut drive = |what: &str, volume: Volume, op, collects| -> Result<BlockReport> {
+        let mut drive = |what: &str, volume: Volume, op: LoadPattern, collects: bool| {
             progress.doing(format!("{}: round {round}, {what}", StoreOwn::Steady.name()));
             let asked = turns.options.options(volume, &Requests { op, ..overwrites() });
             let filled = !collects || is_filled;
@@ -110,7 +110,7 @@ fn steady(
             let asked = BlockOptions { collects, filled, ..asked };
             let report = block::measure(&asked, turns.cleanup, &Progress::silent())?;
             trips.extend(report.cache_line_rtts_ns.into_iter().flatten());
-            Ok(report)
+            anyhow::Ok(report)
         };
         let of_file = drive("a file", file.volume(), LoadPattern::RandWrite, false)?;
         let roomy = drive("a pool with room", store.volume(), LoadPattern::RandWrite, false)?;
@@ -150,8 +150,7 @@ fn snapshots(
     progress: &Progress,
     trips: &mut Vec<u64>,
 ) -> Result<Vec<Figure>> {
-    let after =
-        sides.with_snapshots().into_iter().find(|side| side.volume() == store_volume(sides));
+    let after = sides.with_snapshots().into_iter().find(StoreSide::is_ours);
     let (before, after) = (sides.of(STORE)?, after.context("the pool has snapshots")?);
     let (mut ratios, mut tails) = (Vec::new(), Vec::new());
     for round in 1..=turns.options.plan.rounds {
@@ -169,8 +168,4 @@ fn snapshots(
         ("IOPS after / before", ratios, Some((SNAPSHOT_GOAL, Bound::AtLeast(SNAPSHOT_MIN)))),
         ("p99 after / before", tails, None),
     ])
-}
-
-fn store_volume(sides: &Sides<'_>) -> Volume {
-    sides.of(STORE).map_or(Volume::Null, StoreSide::volume)
 }
