@@ -43,9 +43,12 @@ const REPEATS: usize = 20;
 /// Writes on either side of a snapshot that are compared.
 const COMPARED: u64 = 200_000;
 
+/// The kept blocks of as many as a segment has.
+type Part = Box<[Option<Box<Block>>]>;
+
 /// A device that keeps every block that is no guest's page.
 struct MadeUpDevice {
-    kept: Vec<Option<Box<[Option<Box<Block>>]>>>,
+    kept: Vec<Option<Part>>,
     page: Box<Block>,
     blocks: u64,
     reads: u64,

@@ -1,4 +1,4 @@
-//! What the contests of disks in pools are about.
+//! The subject of the contests of disks in pools: their requests and their files.
 
 use std::path::{Path, PathBuf};
 

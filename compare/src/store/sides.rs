@@ -20,7 +20,7 @@ use testbed::progress::Progress;
 /// The file systems that are made in files of their own, with the packages that make them.
 const FILE_SYSTEMS: [(&str, &str); 2] = [("xfs", "xfsprogs"), ("btrfs", "btrfs-progs")];
 
-/// What a user could pick as well, and why it is not measured.
+/// Other ways that a user could pick, and why they are not measured.
 const NOT_MEASURED: [&str; 2] = [
     "LVM thin, VDO and ZFS (each needs a device of its own, and VDO and ZFS modules of the kernel \
      that distributions do not all have)",
@@ -30,7 +30,7 @@ const NOT_MEASURED: [&str; 2] = [
 /// The name of the one snapshot.
 const SNAPSHOT: &str = "before";
 
-/// What keeps a disk.
+/// The keeper of a disk.
 #[derive(Clone, Debug)]
 pub(super) enum Kept {
     /// A node of ours, in this volume.
