@@ -127,7 +127,7 @@ impl StoreSide {
         if let Some(kind) = self.file_system {
             mount(kind, &self.file, cleanup)?;
         }
-        cleanup.path(self.file.clone());
+        cleanup.lasting(self.file.clone());
         match (&self.snapshots, &self.kept) {
             (Some(Snapshots::InPool), _) => {
                 make_pool(&self.file, false)?;
@@ -197,7 +197,7 @@ impl<'a> Sides<'a> {
     /// A file of this comparison, which is removed at its end.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         let file = file_in(&self.folder, name);
-        self.cleanup.path(file.clone());
+        self.cleanup.lasting(file.clone());
         file
     }
 
@@ -239,7 +239,7 @@ fn of_qemu(program: &Path, folder: &Path, missing: &mut Vec<String>) -> Vec<Stor
 fn mount(kind: &str, disk: &Path, cleanup: &Cleanup) -> Result<()> {
     let folder = disk.parent().context("a file is in a folder")?;
     let image = folder.with_extension(kind);
-    cleanup.path(image.clone());
+    cleanup.lasting(image.clone());
     let file = File::create(&image).with_context(|| format!("making {}", image.display()))?;
     fallocate(&file, FallocateFlags::empty(), 0, 2 * DISK_BYTES).context("reserving its space")?;
     fs::create_dir_all(folder)?;
