@@ -21,6 +21,7 @@ use super::page::TreeWord;
 use crate::api::VolumeId;
 use crate::block::BLOCK_BYTES;
 use crate::origin::{SnapshotOrigin, VolumeReceive};
+use crate::pack::PageCompression;
 
 pub(crate) use changes::is_name;
 pub(crate) use state::CatalogState;
@@ -67,6 +68,8 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+    /// How the pages that it writes are compressed when they move.
+    pub compression: Option<PageCompression>,
     /// The pool's generation when a snapshot was taken; 0 for a volume.
     pub generation: u64,
     /// The snapshot of which a received snapshot is a copy.
@@ -104,6 +107,8 @@ pub(super) struct Version {
     pub(super) at_s: u64,
     /// The removal is done with the blocks below.
     pub(super) removed_below: u64,
+    /// How pages that it writes are compressed when they move.
+    pub(super) compression: Option<PageCompression>,
     /// Of a snapshot that was received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) origin: Option<SnapshotOrigin>,
@@ -158,6 +163,10 @@ pub(super) struct PoolCatalog {
     /// The generation of what is born now.
     generation: u64,
     next_id: u32,
+    /// Versions that have a compression.
+    compressed: usize,
+    /// How often a version's compression has changed since the pool was opened.
+    compression_changes: u64,
 }
 
 impl PoolCatalog {
@@ -169,7 +178,19 @@ impl PoolCatalog {
             running: None,
             generation: 1,
             next_id: 0,
+            compressed: 0,
+            compression_changes: 0,
         }
+    }
+
+    /// How the pages that a version has written are compressed.
+    pub(super) fn compression(&self, id: u32) -> Option<PageCompression> {
+        self.versions.get(&id)?.compression
+    }
+
+    /// How many versions have a compression, and how often that has changed.
+    pub(super) fn compressions(&self) -> (usize, u64) {
+        (self.compressed, self.compression_changes)
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -189,6 +210,7 @@ impl PoolCatalog {
             parent: self.visible_ancestor(version.parent).map(VolumeId),
             blocks: version.blocks,
             at_s: version.at_s,
+            compression: version.compression,
             generation: version.generation,
             origin: version.origin,
             receive: version.receive.as_deref().cloned(),
@@ -281,7 +303,8 @@ impl PoolCatalog {
             self.set_parent(child, parent);
         }
         self.set_parent(id, None);
-        self.versions.remove(&id);
+        let removed = self.versions.remove(&id).expect("it was there above");
+        self.compressed -= usize::from(removed.compression.is_some());
         self.removing.remove(&id);
         self.running = None;
     }
@@ -310,6 +333,7 @@ impl PoolCatalog {
         if version.kind == PoolVolumeKind::Removing {
             self.removing.insert(version.id);
         }
+        self.compressed += usize::from(version.compression.is_some());
         let before = self.versions.insert(version.id, version);
         assert!(before.is_none(), "an id is never used again");
     }

@@ -63,6 +63,10 @@ impl PoolCatalog {
                 self.check_room(1, false)?;
                 Ok(*volume)
             }
+            PoolChange::Compression { volume, .. } => {
+                self.head(*volume)?;
+                Ok(*volume)
+            }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 check_receive(receive)?;
                 self.check_new_volume(volume_name)
@@ -100,10 +104,10 @@ impl PoolCatalog {
             }
             PoolChange::Clone { snapshot, name } => {
                 let id = self.take_id();
-                let Version { root, blocks, .. } = self.versions[&snapshot.0];
+                let Version { root, blocks, compression, .. } = self.versions[&snapshot.0];
                 let parent = Some(snapshot.0);
                 let name = name.clone();
-                self.insert(Version { name, root, blocks, parent, ..volume(id) });
+                self.insert(Version { name, root, blocks, parent, compression, ..volume(id) });
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.split(volume.0, PoolVolumeKind::Removing);
@@ -130,6 +134,13 @@ impl PoolCatalog {
                 self.set_parent(volume.0, parent);
                 let volume = self.get_mut(volume.0);
                 (volume.root, volume.receive) = (0, None);
+            }
+            PoolChange::Compression { volume, compression } => {
+                let version = self.get_mut(volume.0);
+                let before = std::mem::replace(&mut version.compression, *compression);
+                self.compressed -= usize::from(before.is_some());
+                self.compressed += usize::from(compression.is_some());
+                self.compression_changes += 1;
             }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 let id = self.take_id();
@@ -277,6 +288,7 @@ fn volume(id: u32) -> Version {
         root: 0,
         at_s: 0,
         removed_below: 0,
+        compression: None,
         origin: None,
         receive: None,
     }
