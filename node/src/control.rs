@@ -345,6 +345,10 @@ mod tests {
             Ok(said(format!("snapshots {volume} {rules}")))
         }
 
+        fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("compress {volume} {body}")))
+        }
+
         fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("resize disk {name} {body}")))
         }
@@ -488,6 +492,7 @@ mod tests {
             ("GET /v1/pools", "", 200, "[]"),
             ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
+            ("PUT /v1/volumes/v/compression", "{}", 200, "compress v {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
             ("POST /v1/pools/p/scrub", "{}", 200, "scrub p {}"),
             ("DELETE /v1/pools/p/scrub", "", 200, "stop the scrub of p"),

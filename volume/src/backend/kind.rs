@@ -90,6 +90,8 @@ pub struct BackendPool<'a> {
     pub name: &'a str,
     /// The least size of the volume; `None` for the size that it has.
     pub size_bytes: Option<u64>,
+    /// The compression of the volume; `None` for the one that it has.
+    pub compression: Option<VolumeCompression>,
 }
 
 /// The way to open a backend, as far as the volume and not the backend says it.

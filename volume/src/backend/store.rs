@@ -37,7 +37,7 @@ mod thread;
 mod volume;
 
 pub use absent::AbsentVolume;
-pub use configured::{StoreBackend, snapshot_of};
+pub use configured::{StoreBackend, VolumeCompression, snapshot_of};
 pub use counts::PoolCounts;
 pub use create::{PoolPlan, SEGMENT_BYTES};
 pub use error::StorePoolError;

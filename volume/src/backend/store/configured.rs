@@ -1,9 +1,13 @@
 //! A volume of a pool as the backend of a volume of the node: its keys, and finding or making it.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use sidecore::CounterText;
-use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
+use store::{
+    PageCompression, PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES,
+};
 
 use super::absent::AbsentVolume;
 use super::pool::StorePool;
@@ -14,6 +18,30 @@ use crate::backend::kind::{
 };
 use crate::settings::{SettingKey, Settings, show_size};
 
+/// How the pages of a volume of a pool are to be compressed; none at all is a choice as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeCompression(pub Option<PageCompression>);
+
+impl fmt::Display for VolumeCompression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("none"),
+            Some(compression) => compression.fmt(f),
+        }
+    }
+}
+
+impl FromStr for VolumeCompression {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            text => Ok(Self(Some(text.parse().map_err(|error| format!("{error}; or none"))?))),
+        }
+    }
+}
+
 /// `pool = ".."`: a volume of a pool of the node. It has the volume's name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreBackend {
@@ -23,6 +51,8 @@ pub struct StoreBackend {
     pub size_bytes: Option<u64>,
     /// The snapshot that it begins as a copy of if it is made.
     pub from: Option<String>,
+    /// Its compression; `None` for the one that it has.
+    pub compression: Option<VolumeCompression>,
 }
 
 impl VolumeBackend for StoreBackend {
@@ -39,6 +69,13 @@ impl VolumeBackend for StoreBackend {
             "For `pool`: the snapshot, `\"golden@v1\"`, as whose copy the volume begins if the \
              pool does not have it yet. A snapshot whose volume is gone is `\"p:17\"`, by its \
              number in the pool.",
+        ),
+        SettingKey::new(
+            "compression",
+            "For `pool`: `\"lz4\"`, `\"zstd:N\"` with a level from 1 to 9, or `\"none\"`. Blocks are \
+             compressed later, when the pool moves them or is idle, never while a guest waits. \
+             Without this key the volume keeps the compression that it has; a new one has none, \
+             and a clone that of its snapshot.",
         ),
     ];
     // A pool has an io_uring of its own, and the sidecores need none for it.
@@ -59,16 +96,27 @@ impl VolumeBackend for StoreBackend {
             true => Some(settings.text("from")?),
             false => None,
         };
+        let compression = match settings.has("compression") {
+            true => match settings.text("compression")?.parse() {
+                Ok(compression) => Some(compression),
+                Err(text) => {
+                    settings.fail_key("compression", format!("\"compression\": {text}"));
+                    return None;
+                }
+            },
+            false => None,
+        };
         if let Some(from) = from.as_ref().filter(|from| !from.contains(['@', ':'])) {
             let text = format!("{from:?} names no snapshot; write VOLUME@SNAPSHOT or POOL:NUMBER");
             settings.fail_key("from", format!("\"from\": {text}"));
             return None;
         }
-        Some(Self { pool, size_bytes, from })
+        Some(Self { pool, size_bytes, from, compression })
     }
 
     fn pool(&self) -> Option<BackendPool<'_>> {
-        Some(BackendPool { name: &self.pool, size_bytes: self.size_bytes })
+        let Self { pool: name, size_bytes, compression, .. } = self;
+        Some(BackendPool { name, size_bytes: *size_bytes, compression: *compression })
     }
 
     fn with_size(&self, size_bytes: u64) -> Option<Self> {
@@ -103,8 +151,8 @@ impl StoreBackend {
         let (name, all) = (opening.name, pool.volumes());
         let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
         let change = |change| pool.change(change).map_err(|error| error.to_string());
-        let (id, now_bytes) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
-            (Some(found), ..) => (found.id, found.size_bytes()),
+        let (id, now_bytes, now) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
+            (Some(found), ..) => (found.id, found.size_bytes(), found.compression),
             (None, ..) if opening.read_only => {
                 let pool = &self.pool;
                 return Err(format!(
@@ -116,12 +164,12 @@ impl StoreBackend {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
-                (id, snapshot.size_bytes())
+                (id, snapshot.size_bytes(), snapshot.compression)
             }
             (None, None, Some(size_bytes)) => {
                 let blocks = size_bytes / BLOCK_BYTES as u64;
                 let id = change(PoolChange::Create { name: name.to_owned(), blocks })?;
-                (id, size_bytes)
+                (id, size_bytes, None)
             }
             (None, None, None) => {
                 let pool = &self.pool;
@@ -134,6 +182,11 @@ impl StoreBackend {
         if let Some(size_bytes) = self.size_bytes.filter(|size_bytes| *size_bytes > now_bytes) {
             let blocks = size_bytes / BLOCK_BYTES as u64;
             change(PoolChange::Resize { volume: id, blocks })?;
+        }
+        if let Some(VolumeCompression(compression)) = self.compression
+            && compression != now
+        {
+            change(PoolChange::Compression { volume: id, compression })?;
         }
         Ok(id)
     }
