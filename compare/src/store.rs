@@ -98,7 +98,7 @@ fn compare(options: &StoreOptions, cleanup: &Cleanup, progress: &Progress) -> Re
     contests.retain(|contest| plan.wants_contest(&contest.name));
     let mut own = StoreOwn::ALL.to_vec();
     own.retain(|own| plan.wants_contest(own.name()) && plan.wants_case(&own.case().name()));
-    let turns = Turns { options, cleanup };
+    let turns = StoreTurns { options, cleanup };
     sides.prepare(progress, &|side| turns.fill(side));
     for contest in &mut contests {
         contest.contestants.retain(|side| sides.all.iter().any(|it| it.name() == side.name()));
@@ -116,12 +116,12 @@ fn compare(options: &StoreOptions, cleanup: &Cleanup, progress: &Progress) -> Re
 }
 
 /// The options of all turns.
-struct Turns<'a> {
+struct StoreTurns<'a> {
     options: &'a StoreOptions,
     cleanup: &'a Cleanup,
 }
 
-impl Turns<'_> {
+impl StoreTurns<'_> {
     fn turn(&self, case: &Requests, side: &StoreSide) -> Result<TurnSample> {
         side.snapshot()?;
         self.measure(side, &self.options.options(side.volume(), case))

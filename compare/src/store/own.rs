@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use super::Turns;
+use super::StoreTurns;
 use super::cases::overwrites;
 use super::goals::{AMPLIFICATION_GOAL, FILE, SNAPSHOT_GOAL, STEADY_GOAL, STORE, TAIL_GOAL};
 use super::sides::{Sides, StoreSide};
@@ -37,7 +37,7 @@ pub(super) enum StoreOwn {
 }
 
 /// One figure of each round, and the goal that is about it.
-type Figure = (&'static str, Vec<f64>, Option<(u8, Bound)>);
+type StoreFigure = (&'static str, Vec<f64>, Option<(u8, Bound)>);
 
 impl StoreOwn {
     pub(super) const ALL: [Self; 2] = [Self::Steady, Self::Snapshot];
@@ -54,7 +54,7 @@ impl StoreOwn {
         overwrites()
     }
 
-    /// Turns of one round, for the estimate.
+    /// StoreTurns of one round, for the estimate.
     pub(super) fn turns(self) -> u32 {
         match self {
             Self::Steady => 4,
@@ -65,7 +65,7 @@ impl StoreOwn {
     /// Measures it.
     pub(super) fn measure(
         self,
-        turns: &Turns<'_>,
+        turns: &StoreTurns<'_>,
         sides: &Sides<'_>,
         progress: &Progress,
     ) -> Result<OwnOutcome> {
@@ -75,7 +75,7 @@ impl StoreOwn {
             Self::Snapshot => snapshots(turns, sides, progress, &mut trips),
         };
         let figures = measured.with_context(|| self.name())?;
-        let row = |(figure, values, goal): Figure| OwnRow {
+        let row = |(figure, values, goal): StoreFigure| OwnRow {
             case: self.case().name(),
             figure,
             value: Spread::of(values.iter().copied()),
@@ -90,11 +90,11 @@ impl StoreOwn {
 
 /// A pool that collects beside one that has room, and beside a file.
 fn steady(
-    turns: &Turns<'_>,
+    turns: &StoreTurns<'_>,
     sides: &Sides<'_>,
     progress: &Progress,
     trips: &mut Vec<u64>,
-) -> Result<Vec<Figure>> {
+) -> Result<Vec<StoreFigure>> {
     let (file, store) = (sides.of(FILE)?, sides.of(STORE)?);
     let tight = sides.file("tight.pool");
     make_pool(&tight, true)?;
@@ -145,11 +145,11 @@ fn steady(
 
 /// A pool before and after a snapshot, in turn.
 fn snapshots(
-    turns: &Turns<'_>,
+    turns: &StoreTurns<'_>,
     sides: &Sides<'_>,
     progress: &Progress,
     trips: &mut Vec<u64>,
-) -> Result<Vec<Figure>> {
+) -> Result<Vec<StoreFigure>> {
     let after = sides.with_snapshots().into_iter().find(StoreSide::is_ours);
     let (before, after) = (sides.of(STORE)?, after.context("the pool has snapshots")?);
     let (mut ratios, mut tails) = (Vec::new(), Vec::new());
