@@ -10,6 +10,7 @@ mod causes;
 mod churn;
 mod cli;
 mod compare_net;
+mod compare_store;
 mod demo;
 mod ear;
 mod encrypt;
