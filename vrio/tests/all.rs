@@ -29,6 +29,7 @@ mod mpi_hosts;
 mod nics;
 mod operator;
 mod packaging;
+mod pool_guests;
 mod pools;
 mod power;
 mod privilege;
