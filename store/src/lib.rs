@@ -13,6 +13,7 @@ mod engine;
 pub mod format;
 mod layout;
 mod map;
+mod seal;
 
 pub use api::{
     Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
@@ -23,4 +24,5 @@ pub use engine::{
     SEGMENTS_MIN, ScrubStatus, SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
-pub use map::{ChangedBlocks, ChangedRun, PoolVolume, PoolVolumeKind};
+pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind};
+pub use seal::{SealEntropy, WrappedKey, WrappingKey};

@@ -1,7 +1,7 @@
 //! Collection: live pages of a segment move to another, so that the segment is free again.
 
 use super::core::{EngineCore, IoPurpose, unless_missing};
-use super::rows::{ROWS_MAX, RecordOwner, RowStream};
+use super::rows::{ROWS_MAX, RecordOwner, RowStream, crc_of};
 use crate::api::PoolDeviceError;
 use crate::block::{Block, BlockBuffer};
 use crate::format::{
@@ -24,6 +24,8 @@ const MOVED_ROWS_MAX: usize = 4;
 struct Payload {
     record: LogRecord,
     place: BlockPlace,
+    /// The sequence of the row.
+    sequence: u64,
 }
 
 /// The segment that is being collected.
@@ -50,7 +52,7 @@ enum Parsed {
     /// A row of so many blocks.
     Row(RowHead),
     /// A row whose head is damaged; the next row's head has its records.
-    Copy { records: Vec<LogRecord>, payload: u8 },
+    Copy { records: Vec<LogRecord>, payload: u8, sequence: u64 },
     /// More blocks are needed to say.
     Short,
     /// So many blocks belong to no row.
@@ -158,9 +160,12 @@ impl Collector {
 
 /// Whether a payload's page is alive, and then sees to it; `None` if it has to wait.
 fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<bool> {
-    let Payload { record, place } = payload;
+    let Payload { record, place, .. } = payload;
     match record {
-        LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
+        LogRecord::Write { number, .. }
+        | LogRecord::Sealed { number, .. }
+        | LogRecord::Resealed { number, .. }
+        | LogRecord::Move { number, .. } => {
             let entry = match unless_missing(core.map.entry(number))? {
                 Ok(entry) if entry.place() == Some(place) => entry,
                 Ok(_) => return Some(false),
@@ -175,7 +180,7 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
             }
             let window = victim.window.as_ref().expect("the window is here");
             let page = &window.blocks()[usize::from(place.block) - victim.start as usize];
-            push_move(core, number, entry, place, page);
+            push_move(core, number, entry, payload, page);
             Some(true)
         }
         LogRecord::Node { .. } | LogRecord::Table { .. } => {
@@ -189,7 +194,8 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
     }
 }
 
-fn may_move(core: &EngineCore) -> bool {
+/// Whether a page that is moved has a row and room.
+pub(crate) fn may_move(core: &EngineCore) -> bool {
     let rows = core.log.rows();
     let open = core.log.has_open(RowStream::Moved);
     // One more segment than the floor, since a row's end may take the next.
@@ -198,16 +204,30 @@ fn may_move(core: &EngineCore) -> bool {
         && core.failed.is_none()
 }
 
-fn push_move(core: &mut EngineCore, number: u64, entry: PageEntry, from: BlockPlace, page: &Block) {
+fn push_move(
+    core: &mut EngineCore,
+    number: u64,
+    entry: PageEntry,
+    payload: Payload,
+    page: &Block,
+) {
+    let from = payload.place;
     let moved = LogRecord::Move { number, crc: 0, from };
     let (domain, _) = tag_of(&moved);
-    let crc = tag_crc(&core.uuid, domain, number, entry.sequence.get(), &page.0);
-    let record = match crc == entry.crc.get() {
+    // A sealed page is proved by its row's head, for which no key is needed. A page that does not
+    // match is moved as it is: its tag says to its reader that it is damaged.
+    let is_sealed = entry.seal().is_some();
+    let (sequence, expected) = match is_sealed {
+        true => (payload.sequence, crc_of(&payload.record)),
+        false => (entry.sequence.get(), entry.crc.get()),
+    };
+    let is_whole = tag_crc(&core.uuid, domain, number, sequence, &page.0) == expected;
+    let record = match is_whole || is_sealed {
         true => moved,
         // The page is damaged: its readers get an error from here on, as they did before.
         false => LogRecord::Lost { number, from },
     };
-    core.counters.damaged_blocks += u64::from(crc != entry.crc.get());
+    core.counters.damaged_blocks += u64::from(!is_whole);
     core.counters.moved_pages += 1;
     let fill = |block: &mut Block| block.0.copy_from_slice(&page.0);
     let owner = RecordOwner::Move;
@@ -226,9 +246,9 @@ fn parse(core: &mut EngineCore, victim: &mut Victim) -> bool {
     let rest = blocks.get(offset as usize..).unwrap_or_default();
     let is_last = victim.start + victim.window_blocks >= victim.filled;
     let place = BlockPlace { segment: victim.segment, block: victim.at as u16 };
-    let (records, length) = match parse_row(&core.uuid, rest, place, is_last) {
-        Parsed::Row(head) => (head.records, 1 + u32::from(head.payload)),
-        Parsed::Copy { records, payload } => (records, 1 + u32::from(payload)),
+    let (records, length, sequence) = match parse_row(&core.uuid, rest, place, is_last) {
+        Parsed::Row(head) => (head.records, 1 + u32::from(head.payload), head.sequence),
+        Parsed::Copy { records, payload, sequence } => (records, 1 + u32::from(payload), sequence),
         Parsed::Hidden(count) => {
             victim.is_complete = false;
             victim.at += count;
@@ -246,6 +266,7 @@ fn parse(core: &mut EngineCore, victim: &mut Victim) -> bool {
     let with_payload = records.into_iter().filter(LogRecord::has_payload);
     victim.payloads.extend(with_payload.zip(1..).map(|(record, behind)| Payload {
         record,
+        sequence,
         place: BlockPlace { block: place.block + behind, ..place },
     }));
     victim.at += length;
@@ -278,7 +299,7 @@ fn parse_row(uuid: &[u8; 16], rest: &[Block], place: BlockPlace, is_last: bool) 
         let records = head.previous_records;
         return match head.previous {
             Some(row) if row.place == place && u16::from(row.payload) + 1 == behind => {
-                Parsed::Copy { records, payload: row.payload }
+                Parsed::Copy { records, payload: row.payload, sequence: row.sequence }
             }
             _ => Parsed::Hidden(behind.into()),
         };

@@ -3,9 +3,10 @@
 use super::core::{EngineCore, IoPurpose, RUN_BLOCKS_MAX, ReadPart, unless_missing};
 use super::slab::TokenTable;
 use crate::api::{PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId};
-use crate::block::BlockBuffer;
+use crate::block::{Block, BlockBuffer};
 use crate::format::{BlockPlace, PageEntry, TagDomain, tag_crc};
 use crate::map::Located;
+use crate::seal::PageKey;
 
 /// The most reads at once.
 const READS_MAX: usize = 256;
@@ -105,6 +106,8 @@ impl Reads {
         let Some(read) = self.reads.get_mut(token) else { return };
         let mut run: Vec<(u64, PageEntry)> = self.spare.pop().unwrap_or_default();
         let mut start = read.located;
+        // A page of an encrypted volume that is not sealed was put there by a hostile hand.
+        let family = core.map.family_of(read.volume);
         if core.map.volume_blocks(read.volume).is_none() {
             // It was removed meanwhile, and what it had must not read as zeroes.
             read.result = Err(PoolError::NoVolume(read.volume));
@@ -119,7 +122,8 @@ impl Reads {
             read.located += 1;
             match located {
                 Ok(Located::Page { number, entry })
-                    if entry.place().is_some_and(|place| core.segments.has(place)) =>
+                    if entry.place().is_some_and(|place| core.segments.has(place))
+                        && entry.seal().is_some() == family.is_some() =>
                 {
                     if !run.is_empty() && !follows(&run, &entry) {
                         send(core, read, token, start, std::mem::take(&mut run));
@@ -181,9 +185,9 @@ impl Reads {
         result: Result<(), PoolDeviceError>,
     ) {
         let place = part.pages[0].1.place().expect("a page that was read has a place");
-        let buffer = buffer.expect("a read's buffer comes back");
+        let mut buffer = buffer.expect("a read's buffer comes back");
         let wrong = match result {
-            Ok(()) => first_wrong(&core.uuid, &part.pages, &buffer),
+            Ok(()) => first_wrong(&core.uuid, &part, &mut buffer),
             Err(_) => Some(0),
         };
         if wrong.is_some() && !part.is_second {
@@ -218,11 +222,14 @@ impl Reads {
     }
 }
 
-/// Whether an entry's page lies behind the pages of a run, which has room for it.
+/// Whether an entry's page lies behind the pages of a run, which has room for it, and has the same
+/// key.
 fn follows(run: &[(u64, PageEntry)], entry: &PageEntry) -> bool {
     let last = run.last().and_then(|(_, entry)| entry.place());
     let next = last.map(|place| BlockPlace { block: place.block.wrapping_add(1), ..place });
-    run.len() < RUN_BLOCKS_MAX && next == entry.place()
+    let context = |entry: &PageEntry| entry.seal().map(|seal| seal.context);
+    let has_key = run.last().is_some_and(|(_, last)| context(last) == context(entry));
+    run.len() < RUN_BLOCKS_MAX && next == entry.place() && has_key
 }
 
 fn send(
@@ -237,14 +244,31 @@ fn send(
     core.segments.pin(place.segment);
     let blocks = pages.len();
     let buffer = core.buffer(blocks);
-    let part = ReadPart { read: token, first, pages, is_second: false };
+    // A page may be freed while it is read, and its context with it: the key is looked up now.
+    let key = core.key_of(&pages[0].1);
+    let part = ReadPart { read: token, first, key, pages, is_second: false };
     core.submit_read(place, buffer, blocks as u32, IoPurpose::Read(part));
 }
 
-/// The first page of a run that is not what its entry says.
-fn first_wrong(uuid: &[u8; 16], pages: &[(u64, PageEntry)], buffer: &BlockBuffer) -> Option<usize> {
-    pages.iter().zip(buffer.blocks()).position(|((number, entry), block)| {
-        let crc = tag_crc(uuid, TagDomain::Data, *number, entry.sequence.get(), &block.0);
-        crc != entry.crc.get()
+/// The first page of a run that is not what its entry says. Sealed pages are opened where they are.
+fn first_wrong(uuid: &[u8; 16], part: &ReadPart, buffer: &mut BlockBuffer) -> Option<usize> {
+    part.pages.iter().zip(buffer.blocks_mut()).position(|((number, entry), block)| {
+        !is_whole(uuid, part.key.as_deref(), *number, entry, block)
     })
+}
+
+/// Whether a page of data is what its entry says. A sealed page is opened; without its key nothing
+/// can be said for it.
+pub(crate) fn is_whole(
+    uuid: &[u8; 16],
+    key: Option<&PageKey>,
+    number: u64,
+    entry: &PageEntry,
+    block: &mut Block,
+) -> bool {
+    if let Some(seal) = entry.seal() {
+        return key.is_some_and(|key| key.open(number, &seal, &mut block.0));
+    }
+    let crc = tag_crc(uuid, TagDomain::Data, number, entry.sequence.get(), &block.0);
+    crc == entry.crc.get()
 }

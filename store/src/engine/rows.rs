@@ -1,6 +1,7 @@
 //! Rows: filled, written, and then applied in the order of their sequence.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::segments::SegmentTable;
 use crate::block::{Block, BlockBuffer};
@@ -9,6 +10,7 @@ use crate::format::{
     STREAMS, SegmentId, StreamPosition, tag_crc, tag_of,
 };
 use crate::map::{MapPage, WriteToken};
+use crate::seal::PageKey;
 
 /// The most rows that are filled or written at once, of all streams: 12.5 MiB of buffers, enough
 /// to keep a device busy with writes of 200 KiB.
@@ -45,6 +47,8 @@ pub(crate) enum RecordOwner {
     Removal,
     /// A move of a collection.
     Move,
+    /// A page that is sealed anew.
+    Reseal,
 }
 
 /// A row: being filled, written, or waiting for the rows before it.
@@ -56,6 +60,8 @@ pub(crate) struct Row {
     pub(crate) records: Vec<LogRecord>,
     /// The owner of each record.
     pub(crate) owners: Vec<RecordOwner>,
+    /// The keys of the records that are sealed, in their order.
+    keys: Vec<Arc<PageKey>>,
     /// Blocks of payload.
     pub(crate) payload: u8,
     /// Where it is, once it is closed.
@@ -249,6 +255,7 @@ impl RowLog {
             buffer: Some(BlockBuffer::new(ROW_BLOCKS_MAX)),
             records: Vec::with_capacity(RECORDS_MAX),
             owners: Vec::with_capacity(RECORDS_MAX),
+            keys: Vec::with_capacity(RECORDS_MAX),
             payload: 0,
             position: RowPosition { sequence: 0, place: none, payload: 0 },
             next: SegmentId(0),
@@ -257,6 +264,12 @@ impl RowLog {
             applied: 0,
             failures: 0,
         }
+    }
+
+    /// Sets the key of the record that was pushed last, whose page is to be sealed.
+    pub(crate) fn set_key(&mut self, stream: RowStream, key: Arc<PageKey>) {
+        let row = self.streams[stream as usize].open.as_mut().expect("an open row");
+        row.keys.push(key);
     }
 
     /// Sets the owner of the record that was pushed last.
@@ -289,6 +302,7 @@ impl RowLog {
         row.position = RowPosition { sequence, place, payload: row.payload };
         row.next = at.next;
         let mut buffer = row.buffer.take().expect("an open row has its buffer");
+        seal_pages(sequence, &mut row, &mut buffer.blocks_mut()[1..]);
         set_checks(&self.uuid, sequence, &mut row.records, &buffer.blocks()[1..]);
         let head = RowHead {
             salt: self.salt,
@@ -335,6 +349,7 @@ impl RowLog {
         }
         row.records.clear();
         row.owners.clear();
+        row.keys.clear();
         row.payload = 0;
         row.is_written = false;
         row.applied = 0;
@@ -367,6 +382,27 @@ impl RowLog {
     }
 }
 
+/// Seals the pages of encrypted volumes where they are. It is done when the row's sequence is
+/// known, which no other row has: the nonce follows from it.
+fn seal_pages(sequence: u64, row: &mut Row, payload: &mut [Block]) {
+    let mut payload = payload.iter_mut();
+    let mut keys = row.keys.drain(..);
+    for record in &mut row.records {
+        let page = match record.has_payload() {
+            true => payload.next().expect("a block for each record with a payload"),
+            false => continue,
+        };
+        if let LogRecord::Sealed { number, tag, version, .. }
+        | LogRecord::Resealed { number, tag, version, .. } = record
+        {
+            let key = keys.next().expect("a key for each sealed page");
+            *version = key.version as u8;
+            *tag = key.seal(*number, sequence, page);
+        }
+    }
+    assert!(keys.next().is_none(), "a sealed page for each key");
+}
+
 /// Sets the checks of the records' payloads.
 fn set_checks(uuid: &[u8; 16], row: u64, records: &mut [LogRecord], payload: &[Block]) {
     let mut payload = payload.iter();
@@ -379,6 +415,8 @@ fn set_checks(uuid: &[u8; 16], row: u64, records: &mut [LogRecord], payload: &[B
         let value = tag_crc(uuid, domain, number, row, page);
         match record {
             LogRecord::Write { crc, .. }
+            | LogRecord::Sealed { crc, .. }
+            | LogRecord::Resealed { crc, .. }
             | LogRecord::Move { crc, .. }
             | LogRecord::Change { crc, .. }
             | LogRecord::Node { crc, .. }
@@ -393,6 +431,8 @@ fn set_checks(uuid: &[u8; 16], row: u64, records: &mut [LogRecord], payload: &[B
 pub(crate) fn crc_of(record: &LogRecord) -> u64 {
     match *record {
         LogRecord::Write { crc, .. }
+        | LogRecord::Sealed { crc, .. }
+        | LogRecord::Resealed { crc, .. }
         | LogRecord::Move { crc, .. }
         | LogRecord::Change { crc, .. }
         | LogRecord::Node { crc, .. }

@@ -47,6 +47,21 @@ fn records() -> Vec<LogRecord> {
         LogRecord::Node { number: 2, crc },
         LogRecord::Table { kind: TableKind::Nodes, level: 5, index: 0x0a0b, crc },
         LogRecord::State { index: LogRecord::STATE_INDEX | 3, crc },
+        LogRecord::Sealed {
+            volume: 7,
+            block: 0x0001_0203_0405,
+            number: 0x0a_0b0c_0d0e,
+            crc,
+            tag: *b"the cipher's tag",
+            version: 2,
+        },
+        LogRecord::Resealed {
+            number: NUMBER_MAX,
+            crc,
+            from: place(15, 0x00ab_cdef, 0x1234),
+            tag: *b"the cipher's tag",
+            version: 3,
+        },
     ]
 }
 
@@ -58,7 +73,7 @@ fn head() -> RowHead {
         durable: 990,
         place: place(1, 2, 3),
         stream: 2,
-        payload: 6,
+        payload: 8,
         next: SegmentId::new(1, 9),
         previous: Some(RowPosition { sequence: 998, place: place(1, 2, 1), payload: 1 }),
         records: records(),
@@ -256,7 +271,12 @@ fn any_place(random: &mut Random) -> BlockPlace {
 fn any_record(random: &mut Random) -> LogRecord {
     let number = random.between(1, NUMBER_MAX);
     let (crc, block, volume) = (random.draw(), random.draw(), random.draw() as u32);
-    match random.below(9) {
+    let (tag, version) = (*b"0123456789abcdef", random.draw() as u8);
+    match random.below(11) {
+        9 => {
+            LogRecord::Sealed { volume, block: block >> 24, number, crc, tag, version }
+        }
+        10 => LogRecord::Resealed { number, crc, from: any_place(random), tag, version },
         0 => LogRecord::Write { volume, block, number, crc },
         1 => {
             let blocks = random.between(1, ZERO_BLOCKS_MAX - block % ZERO_BLOCKS_MAX) as u16;
@@ -448,13 +468,13 @@ fn values_that_no_head_has_are_named() {
         (75, 16, "next"),
         (76, 51, "records"),
         (77, 51, "previous records"),
-        (76, 10, "kind of record"),
+        (76, 12, "kind of record"),
         (77, 1, "bytes behind the records"),
         (78, 2, "previous payload"),
         (79, 2, "has previous"),
         (79, 0, "previous records"),
         (87, 0, "previous place"),
-        (96, 10, "kind of record"),
+        (96, 12, "kind of record"),
         (4095, 1, "bytes behind the records"),
     ] {
         let error = head_error(|block| block.0[at] = value);
@@ -493,7 +513,7 @@ fn fields_that_a_record_does_not_have_are_refused() {
         }
         assert!(other < RECORD_BYTES * 8 - 8, "{record:?} has fields that mean nothing");
     }
-    for kind in [0, 10, 255] {
+    for kind in [0, 12, 255] {
         let mut bytes = records()[0].encode();
         bytes[0] = kind;
         assert_eq!(LogRecord::decode(&bytes), Err(RecordError { kind }));

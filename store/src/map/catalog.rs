@@ -10,6 +10,7 @@
 //! snapshot or volume, and the old tree of a volume that was cleared, rolled back or made smaller.
 
 mod changes;
+mod family;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::page::TreeWord;
 use crate::api::VolumeId;
 use crate::block::BLOCK_BYTES;
+use crate::seal::WrappedKey;
 
 pub(crate) use state::CatalogState;
 
@@ -64,6 +66,23 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+    /// How it is encrypted, if it is.
+    pub seal: Option<PoolSeal>,
+}
+
+/// How a volume or snapshot is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolSeal {
+    /// The number of its family: the volumes and snapshots that share its data keys.
+    pub family: u32,
+    /// The name of the key that its data keys are kept under.
+    pub key_id: String,
+    /// The count of its data keys in its life.
+    pub version: u32,
+    /// Pages are being sealed anew with the newest data key.
+    pub is_resealing: bool,
+    /// Blocks of the volumes that share the data keys that are still under an old one.
+    pub old_blocks: u64,
 }
 
 impl PoolVolume {
@@ -89,6 +108,29 @@ pub(super) struct Version {
     pub(super) at_s: u64,
     /// The removal is done with the blocks below.
     pub(super) removed_below: u64,
+    /// The family of an encrypted volume.
+    pub(super) family: Option<u32>,
+}
+
+/// Volumes and snapshots that share their data keys: they share pages as well. Its fields' names
+/// are part of the format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SealFamily {
+    /// Its number in the pool, which no other family has or had.
+    id: u32,
+    /// Its name over all pools, in hexadecimal digits.
+    pub(crate) uuid: String,
+    /// Its data keys, the newest one last: one, or two while pages are sealed anew, or none after
+    /// it was shredded.
+    pub(crate) keys: Vec<WrappedKey>,
+}
+
+impl SealFamily {
+    /// Its number in the pool.
+    pub(crate) fn number(&self) -> u32 {
+        self.id
+    }
 }
 
 /// Which entries of a tree its volume may free or change in place.
@@ -137,6 +179,9 @@ pub(super) struct PoolCatalog {
     /// The generation of what is born now.
     generation: u64,
     next_id: u32,
+    /// Families of encrypted volumes.
+    families: BTreeMap<u32, SealFamily>,
+    next_family: u32,
 }
 
 impl PoolCatalog {
@@ -148,6 +193,8 @@ impl PoolCatalog {
             running: None,
             generation: 1,
             next_id: 0,
+            families: BTreeMap::new(),
+            next_family: 0,
         }
     }
 
@@ -168,6 +215,7 @@ impl PoolCatalog {
             parent: self.visible_ancestor(version.parent).map(VolumeId),
             blocks: version.blocks,
             at_s: version.at_s,
+            seal: version.family.and_then(|family| self.seal_of(family)),
         });
         list.collect()
     }
@@ -251,7 +299,7 @@ impl PoolCatalog {
         if below < VOLUME_BLOCKS_MAX {
             return;
         }
-        let parent = version.parent;
+        let (parent, family) = (version.parent, version.family);
         let child = self.children_of(id).next();
         if let Some(child) = child {
             self.set_parent(child, parent);
@@ -260,6 +308,7 @@ impl PoolCatalog {
         self.versions.remove(&id);
         self.removing.remove(&id);
         self.running = None;
+        self.drop_family(family);
     }
 
     /// The roots of all trees.

@@ -10,13 +10,17 @@ use super::model::{Model, ModelVolume};
 /// The volumes and snapshots that a change is about.
 pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
     match change {
-        PoolChange::Create { .. } => Vec::new(),
+        PoolChange::Create { .. } | PoolChange::CreateSealed { .. } => Vec::new(),
         PoolChange::Snapshot { volumes, .. } => volumes.clone(),
         PoolChange::Clone { snapshot, .. } => vec![*snapshot],
         PoolChange::Rollback { volume, snapshot } => vec![*volume, *snapshot],
         PoolChange::Resize { volume, .. }
         | PoolChange::Rename { volume, .. }
         | PoolChange::Remove { volume }
+        | PoolChange::Rewrap { volume, .. }
+        | PoolChange::Rekey { volume, .. }
+        | PoolChange::Resealed { volume, .. }
+        | PoolChange::Shred { volume, .. }
         | PoolChange::Clear { volume } => vec![*volume],
     }
 }
@@ -25,6 +29,7 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
 pub(crate) fn new_name(change: &PoolChange) -> Option<&String> {
     match change {
         PoolChange::Create { name, .. }
+        | PoolChange::CreateSealed { name, .. }
         | PoolChange::Snapshot { name, .. }
         | PoolChange::Clone { name, .. }
         | PoolChange::Rename { name, .. } => Some(name),
@@ -37,7 +42,7 @@ impl Model {
     /// be refused. Requests that are under way may go on: their order is that of admission.
     fn needs_quiet(&self, change: &PoolChange) -> bool {
         match change {
-            PoolChange::Resize { .. } | PoolChange::Remove { .. } => true,
+            PoolChange::Resize { .. } | PoolChange::Remove { .. } | PoolChange::Shred { .. } => true,
             PoolChange::Rollback { volume, snapshot } => {
                 self.volumes[volume].blocks != self.volumes[snapshot].blocks
             }
@@ -75,7 +80,7 @@ impl Model {
             (volume.is_changing, volume.is_quiet) = (false, false);
         }
         match change {
-            PoolChange::Create { name, blocks } => {
+            PoolChange::Create { name, blocks } | PoolChange::CreateSealed { name, blocks, .. } => {
                 let id = self.find_new(list, name, None)?;
                 self.volumes.insert(id, ModelVolume::new(name, *blocks));
             }
@@ -92,7 +97,12 @@ impl Model {
                 self.unwatch(stamp);
             }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
-            PoolChange::Remove { volume } => self.remove(*volume),
+            PoolChange::Remove { volume } | PoolChange::Shred { volume, .. } => {
+                self.remove(*volume);
+            }
+            PoolChange::Rewrap { .. }
+            | PoolChange::Rekey { .. }
+            | PoolChange::Resealed { .. } => {}
             PoolChange::Resize { volume, blocks } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let volume = self.known(*volume);
@@ -184,7 +194,9 @@ impl Model {
     fn has_happened(&self, change: &PoolChange, list: &[PoolVolume]) -> bool {
         let entry = |id: &VolumeId| list.iter().find(|entry| entry.id == *id);
         match change {
-            PoolChange::Create { name, .. } | PoolChange::Clone { name, .. } => {
+            PoolChange::Create { name, .. }
+            | PoolChange::CreateSealed { name, .. }
+            | PoolChange::Clone { name, .. } => {
                 self.search_new(list, name, None).is_some()
             }
             PoolChange::Snapshot { volumes, name, .. } => {
@@ -196,10 +208,15 @@ impl Model {
             PoolChange::Resize { volume, blocks } => {
                 entry(volume).is_some_and(|entry| entry.blocks == *blocks)
             }
-            PoolChange::Remove { volume } => {
+            PoolChange::Remove { volume } | PoolChange::Shred { volume, .. } => {
                 entry(volume).is_none_or(|entry| entry.kind == PoolVolumeKind::Removing)
             }
-            PoolChange::Clear { .. } | PoolChange::Rollback { .. } => false,
+            // Blocks tell of the first two, and no guest sees the others.
+            PoolChange::Clear { .. }
+            | PoolChange::Rollback { .. }
+            | PoolChange::Rewrap { .. }
+            | PoolChange::Rekey { .. }
+            | PoolChange::Resealed { .. } => false,
         }
     }
 

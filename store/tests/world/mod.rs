@@ -11,6 +11,7 @@ mod life;
 mod model;
 mod opening;
 pub(crate) mod plan;
+mod seals;
 mod users;
 mod verify;
 mod versions;

@@ -261,7 +261,9 @@ impl Model {
             let snapshot = &self.volumes[&snapshot];
             let younger = self.volumes.values().filter(|volume| volume.of == Some(id));
             let touched = younger.flat_map(|volume| volume.history.range(from..snapshot.blocks));
-            touched.for_each(|(&at, _)| drop(contents.entry(at).or_insert(Content::ZERO)));
+            for (&at, _) in touched {
+                contents.entry(at).or_insert(Content::ZERO);
+            }
             contents.extend(snapshot.history.keys().map(|&at| (at, snapshot.newest(at).0)));
         }
         let blocks: Vec<u64> = contents.keys().copied().collect();
