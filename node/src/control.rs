@@ -108,6 +108,20 @@ pub trait Service: Send + Sync {
     /// Why the volume is unchanged.
     fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
 
+    /// Puts an encrypted volume of a pool under another key, `{"key": "/etc/vrio/b.key"}`, or gives
+    /// it another data key, `{"data": true}`.
+    ///
+    /// # Errors
+    /// Why the volume has the keys that it had.
+    fn set_key(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
+    /// Forgets the data key of an encrypted volume or snapshot that the node does not serve; with
+    /// `{"all": true}` also if others have the same data key. All of them go.
+    ///
+    /// # Errors
+    /// Why all stay.
+    fn shred(&self, pool: &str, number: u32, body: &Value) -> Result<Done, Refused>;
+
     /// Removes a snapshot, or a volume that the node does not serve, from its pool.
     ///
     /// # Errors
@@ -485,6 +499,14 @@ mod tests {
             Ok(said(format!("roll back {volume} {body}")))
         }
 
+        fn set_key(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("key of {volume} {body}")))
+        }
+
+        fn shred(&self, pool: &str, number: u32, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("shred {number} of {pool} {body}")))
+        }
+
         fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
             Ok(said(format!("remove {number} from {pool}")))
         }
@@ -590,6 +612,8 @@ mod tests {
             ("GET /v1/pools", "", 200, "[]"),
             ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
+            ("PUT /v1/volumes/v/key", "{}", 200, "key of v {}"),
+            ("POST /v1/pools/p/volumes/7/shred", "{}", 200, "shred 7 of p {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
             ("POST /v1/pools/p/scrub", "{}", 200, "scrub p {}"),
             ("DELETE /v1/pools/p/scrub", "", 200, "stop the scrub of p"),

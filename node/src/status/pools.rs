@@ -70,6 +70,9 @@ pub struct ScrubReport {
     pub total_bytes: u64,
     /// How long the rest takes, by the time that it took until now.
     pub left_s: Option<u64>,
+    /// Bytes of encrypted volumes whose keys the pool was not given: read, and not proved.
+    #[serde(default)]
+    pub unproved_bytes: u64,
     /// Damaged blocks of guests' data.
     pub damaged_blocks: u64,
     /// Damaged blocks of the map.
@@ -95,4 +98,10 @@ pub struct PooledStatus {
     pub taken: Option<String>,
     /// Whether this node serves it.
     pub served: bool,
+    /// The check value of the key that encrypts it.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Bytes that are still under an old data key, of it and all volumes that share its key.
+    #[serde(default)]
+    pub old_key_bytes: u64,
 }

@@ -57,6 +57,8 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         }),
         taken: taken(it),
         served: served(it.id),
+        key: it.seal.as_ref().map(|seal| seal.key_id.clone()),
+        old_key_bytes: it.seal.as_ref().map_or(0, |seal| bytes(seal.old_blocks)),
     });
     StoragePoolStatus {
         state,
@@ -89,6 +91,7 @@ fn scrub(pool: &StorePool, status: &ScrubStatus, all: &[PoolVolume]) -> ScrubRep
         checked_bytes: bytes(status.checked_blocks),
         total_bytes: bytes(status.total_blocks),
         left_s,
+        unproved_bytes: bytes(status.unproved_blocks),
         damaged_blocks: status.damaged_blocks,
         damaged_map_blocks: status.damaged_map_blocks,
         found: found.collect(),
@@ -235,7 +238,7 @@ mod tests {
     fn pooled(id: u32, name: &str, kind: PoolVolumeKind, of: Option<u32>) -> PoolVolume {
         let of = of.map(VolumeId);
         let name = name.to_owned();
-        PoolVolume { id: VolumeId(id), name, kind, of, parent: None, blocks: 1, at_s: 0 }
+        PoolVolume { id: VolumeId(id), name, kind, of, parent: None, blocks: 1, at_s: 0, seal: None }
     }
 
     #[test]
