@@ -7,9 +7,9 @@ use crate::quantity::show_duration;
 use crate::reader::Value;
 
 /// The most rules of a volume: minutes, hours, days, weeks, months and years are six.
-pub const SNAPSHOT_RULES_MAX: usize = 8;
+const SNAPSHOT_RULES_MAX: usize = 8;
 
-/// The most snapshots that one rule keeps. A pool has 16,384 volumes and snapshots in all.
+/// The most snapshots that a rule keeps. A pool has 16,384 volumes and snapshots in all.
 const KEEP_MAX: u64 = 1000;
 
 /// The shortest time between two snapshots: each is a sync of the pool's devices.
@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn wrong_rules_are_refused_with_a_reason() {
-        let many: Vec<_> = (1..=9).map(|h| json!({ "every": format!("{h}h"), "keep": 1 })).collect();
+        let many: Vec<_> =
+            (1..=9).map(|h| json!({ "every": format!("{h}h"), "keep": 1 })).collect();
         for (rules, why) in [
             (json!([{ "every": "30s", "keep": 1 }]), "from 1min"),
             (json!([{ "every": "90500ms", "keep": 1 }]), "whole number of seconds"),

@@ -596,9 +596,7 @@ impl PoolEngine {
             Ok(Applied::Dropped) => Err(match *record {
                 LogRecord::Write { volume, .. }
                 | LogRecord::Sealed { volume, .. }
-                | LogRecord::Zero { volume, .. } => {
-                    PoolError::NoVolume(VolumeId(volume))
-                }
+                | LogRecord::Zero { volume, .. } => PoolError::NoVolume(VolumeId(volume)),
                 _ => PoolError::Invalid("the change was not possible any more".into()),
             }),
         };

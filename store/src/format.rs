@@ -22,7 +22,9 @@ pub use place::{
     BlockPlace, DEVICES_MAX, NO_SEGMENT, PageEntry, PageSeal, SEAL_SEQUENCE_MAX,
     SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_PER_DEVICE_MAX, SegmentId,
 };
-pub use record::{LogRecord, NUMBER_MAX, RECORD_BYTES, RecordError, SealTag, TableKind, ZERO_BLOCKS_MAX};
+pub use record::{
+    LogRecord, NUMBER_MAX, RECORD_BYTES, RecordError, SealTag, TableKind, ZERO_BLOCKS_MAX,
+};
 pub use superblock::{
     COUNT_MAX, DEVICE_HEADER_BLOCKS, DeviceRecord, FORMAT_VERSION, MAP_STREAM, STREAMS,
     StreamPosition, Superblock, SuperblockError, superblock_blocks,

@@ -13,11 +13,13 @@ mod engine;
 pub mod format;
 mod layout;
 mod map;
+mod origin;
 mod seal;
+pub mod stream;
 
 pub use api::{
-    Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
-    PoolError, RequestTag, VolumeId,
+    Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
+    PoolDevices, PoolError, RequestTag, VolumeId,
 };
 pub use engine::{
     DamagedBlock, IO_BLOCKS_MAX, PoolCounters, PoolEngine, PoolStatus, RANGE_BLOCKS_MAX,
@@ -25,4 +27,5 @@ pub use engine::{
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind};
+pub use origin::{SnapshotOrigin, VolumeReceive};
 pub use seal::{SealEntropy, WrappedKey, WrappingKey};

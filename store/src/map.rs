@@ -33,7 +33,7 @@ use seals::{CONTEXTS_MAX, SealContext, SealContexts};
 use table::PageTable;
 use tree::{TreeEdit, TreePlan};
 
-pub(crate) use catalog::{CatalogState, SealFamily, VOLUME_BLOCKS_MAX};
+pub(crate) use catalog::{CatalogState, SealFamily, VOLUME_BLOCKS_MAX, is_name};
 pub use catalog::{PoolSeal, PoolVolume, PoolVolumeKind};
 pub use diff::{ChangedBlocks, ChangedRun};
 pub(crate) use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
@@ -312,6 +312,28 @@ impl PoolMap {
         let context = self.pages.contexts.number(family, version)?;
         let seal = PageSeal { context, sequence, tag };
         (sequence <= SEAL_SEQUENCE_MAX).then(|| PageEntry::sealed(place, seal))
+    }
+
+    /// Asks for the pages that a record will need first, as far as they are known yet. It need not
+    /// be called, and more than these may be missing.
+    pub(crate) fn ask_for(&mut self, record: &LogRecord) {
+        // What is missing is noted, and what is damaged comes up again when the record is applied.
+        match *record {
+            LogRecord::Write { volume, block, number, .. }
+            | LogRecord::Sealed { volume, block, number, .. } => {
+                let _ = self.locate(VolumeId(volume), block);
+                let _ = self.pages.entry(TableKind::Data, number);
+            }
+            LogRecord::Zero { volume, block, .. } => {
+                let _ = self.locate(VolumeId(volume), block);
+            }
+            LogRecord::Move { number, .. }
+            | LogRecord::Resealed { number, .. }
+            | LogRecord::Lost { number, .. } => {
+                let _ = self.pages.entry(TableKind::Data, number);
+            }
+            _ => {}
+        }
     }
 
     fn write(

@@ -243,6 +243,10 @@ fn volume_detail(volume: &VolumeStatus) -> String {
         .into_iter()
         .chain(flags)
         .chain((!volume.chain.is_empty()).then(|| format!("chain {}", volume.chain.join(" > "))))
+        .chain(
+            (!volume.snapshots.is_empty())
+                .then(|| format!("snapshots by time {}", volume.snapshots.join(" "))),
+        )
         .collect();
     parts.join(", ")
 }

@@ -24,42 +24,42 @@ const KILLS: u64 = 8;
 const BLOCKS: u64 = 2048;
 
 /// A volume of the pool, with a disk.
-const VOLUME: &str = "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
-                      [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n";
+pub(crate) const VOLUME: &str = "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
+     [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n";
 
 /// The number of a user without rights, which every system has.
 const NOBODY: u32 = 65534;
 
 /// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 fn kills() -> u64 {
     let text = std::env::var("POOL_KILLS").ok().filter(|text| !text.is_empty());
     text.map_or(KILLS, |text| text.parse().expect("a number"))
 }
 
-fn mix() -> Mix {
+pub(crate) fn mix() -> Mix {
     Mix { blocks_max: 8, depth: 8, hot_blocks: 64, ..Mix::OF_ALL }
 }
 
-fn vrio(args: &[&str]) -> Output {
+pub(crate) fn vrio(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vrio")).args(args).output().expect("the binary was built")
 }
 
 /// Makes a pool in a file.
-fn make_pool(path: &Path, size: &str, segment: &str) {
+pub(crate) fn make_pool(path: &Path, size: &str, segment: &str) {
     let words = ["pool", "create", "--size", size, "--segment", segment];
     let made = vrio(&[&words[..], &[path.to_str().expect("a plain path")]].concat());
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-fn plan(home: &Path, config: &str) -> NodePlan {
+pub(crate) fn plan(home: &Path, config: &str) -> NodePlan {
     let config = format!("[sidecores]\ncount = 2\nidle = \"adaptive\"\n{config}");
     NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, "n1", config)
 }
 
 /// A plan with the directory for volumes, and a pool of this size in it.
-fn plan_with_pool(home: &Path, size: &str, config: &str) -> NodePlan {
+pub(crate) fn plan_with_pool(home: &Path, size: &str, config: &str) -> NodePlan {
     let plan = plan(home, &format!("[[pool]]\nname = \"p\"\ndevices = [\"p.pool\"]\n{config}"));
     plan.write().expect("its directories");
     make_pool(&plan.file("p.pool"), size, "1MiB");
@@ -67,14 +67,14 @@ fn plan_with_pool(home: &Path, size: &str, config: &str) -> NodePlan {
 }
 
 /// A command for a node, which succeeds: the output.
-fn told(node: &Node, words: &str) -> String {
+pub(crate) fn told(node: &Node, words: &str) -> String {
     let (is_done, text) = tried(node, words);
     assert!(is_done, "vrio {words}: {text}\n{}", node.log_tail());
     text
 }
 
 /// A command for a node: whether it succeeds, and its output or its error.
-fn tried(node: &Node, words: &str) -> (bool, String) {
+pub(crate) fn tried(node: &Node, words: &str) -> (bool, String) {
     let control = node.plan().control();
     let control = control.to_str().expect("a plain path");
     let words: Vec<_> = words.split(' ').chain(["--control", control]).collect();
@@ -83,22 +83,22 @@ fn tried(node: &Node, words: &str) -> (bool, String) {
     (done.status.success(), String::from_utf8_lossy(text).into_owned())
 }
 
-fn pool(node: &Node) -> Value {
+pub(crate) fn pool(node: &Node) -> Value {
     node.status().expect("it answers")["pools"][0].clone()
 }
 
-fn connect(node: &mut Node, disk: &str, mix: Mix, random: &mut Random) -> StandIn {
+pub(crate) fn connect(node: &mut Node, disk: &str, mix: Mix, random: &mut Random) -> StandIn {
     let socket = node.wait_for_disk(disk).expect("its socket");
     StandIn::connect(&socket, 2, mix, BLOCKS, random).expect("the guest's disk")
 }
 
-fn work_a_while(guest: &mut StandIn, checks: u64) {
+pub(crate) fn work_a_while(guest: &mut StandIn, checks: u64) {
     let enough = guest.checker.checked + checks;
     guest.work(|guest| guest.checker.checked >= enough).expect("the promise is kept");
 }
 
 /// All of the guest's blocks are what they may be, and nothing is on its way.
-fn check(guest: &mut StandIn) {
+pub(crate) fn check(guest: &mut StandIn) {
     guest.drain().expect("all requests end");
     guest.read_all().expect("the promise is kept");
 }
@@ -242,6 +242,10 @@ fn wrong_commands_say_what_to_do() {
         ("volume snapshot m --name s", "not a volume of a pool"),
         ("volume snapshot a a --name s", "named twice"),
         ("volume snapshot a --name s/t", "is no name"),
+        ("volume schedule m 1h:24", "not a volume of a pool"),
+        ("volume schedule a 1h", "is no rule for snapshots"),
+        ("volume schedule a 1s:5", "from 1min to 3660d"),
+        ("volume schedule b 1h:24", "no volume \"b\""),
         ("volume rollback a none", "has no snapshot \"a@none\""),
         ("volume rollback m none", "not a volume of a pool"),
         ("volume clone a@none b", "there is no snapshot \"a@none\""),
@@ -260,6 +264,56 @@ fn wrong_commands_say_what_to_do() {
     told(&node, "volume snapshot a --name s");
     let (done, text) = tried(&node, "volume snapshot a --name s");
     assert!(!done && text.contains("in use"), "{text}");
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn snapshots_by_time_are_taken_and_removed_as_the_rules_say() {
+    let home = tempfile::tempdir().expect("a directory");
+    let rules = "snapshots = [{ every = \"1d\", keep = 2 }]";
+    let both = format!(
+        "{}[[volume]]\nname = \"b\"\nbackend = {{ pool = \"p\", size = \"1MiB\" }}\n{rules}\n",
+        VOLUME.replace("[[disk]]", &format!("{rules}\n[[disk]]"))
+    );
+    let node = plan_with_pool(home.path(), "128MiB", &both).start().expect("a node");
+    let names = |node: &Node| -> Vec<String> {
+        let listed = told(node, "volume snapshots --json");
+        let listed: Value = serde_json::from_str(&listed).expect("JSON");
+        let all = listed.as_array().expect("a list").iter();
+        all.map(|it| it["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    let until = |node: &Node, what: &str, is_so: &dyn Fn(&[String]) -> bool| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let now = names(node);
+            if is_so(&now) {
+                return now;
+            }
+            assert!(Instant::now() < until, "{what}: {now:?}\n{}", node.log_tail());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let taken = until(&node, "one of each", &|all| all.len() >= 2);
+    let of = |volume: &str| taken.iter().find_map(|it| it.strip_prefix(volume));
+    assert!(of("a@auto-").is_some() && of("a@auto-") == of("b@auto-"), "{taken:?}");
+    let shown = told(&node, "volume show a");
+    assert!(shown.contains("snapshots by time 1d:2"), "{shown}");
+
+    // The first one of each period stays, and others of the rules' names go. A day ends now and
+    // then while this runs.
+    told(&node, "volume schedule b --none");
+    for name in ["auto-x", "auto-y", "mine"] {
+        told(&node, &format!("volume snapshot a b --name {name}"));
+    }
+    let left = until(&node, "others go", &|all| !all.iter().any(|it| it.starts_with("a@auto-y")));
+    assert!(left.contains(&"a@mine".to_owned()), "{left:?}");
+    assert!(left.iter().filter(|it| it.starts_with("a@auto-2")).count() >= 1, "{left:?}");
+    assert!(left.contains(&"b@auto-y".to_owned()), "{left:?}");
+
+    // A successor goes on with the rules of the file.
+    let node = node.hand_over().expect("a successor");
+    told(&node, "volume snapshot a --name auto-z");
+    until(&node, "the successor removes", &|all| !all.contains(&"a@auto-z".to_owned()));
     node.stop().expect("an orderly end");
 }
 

@@ -204,13 +204,7 @@ pub(crate) fn may_move(core: &EngineCore) -> bool {
         && core.failed.is_none()
 }
 
-fn push_move(
-    core: &mut EngineCore,
-    number: u64,
-    entry: PageEntry,
-    payload: Payload,
-    page: &Block,
-) {
+fn push_move(core: &mut EngineCore, number: u64, entry: PageEntry, payload: Payload, page: &Block) {
     let from = payload.place;
     let moved = LogRecord::Move { number, crc: 0, from };
     let (domain, _) = tag_of(&moved);

@@ -183,8 +183,8 @@ impl Resealer {
         let key = core.key_of(&page.entry);
         let block = &mut buffer.blocks_mut()[0];
         // A page that does not open stays as it is: its readers and a scrub say that it is damaged.
-        let is_whole = result.is_ok()
-            && is_whole(&core.uuid, key.as_deref(), page.number, &page.entry, block);
+        let is_whole =
+            result.is_ok() && is_whole(&core.uuid, key.as_deref(), page.number, &page.entry, block);
         if is_whole {
             self.ready.push_back((page, buffer));
         } else {

@@ -50,9 +50,9 @@ impl EngineCore {
         // A volume that was removed meanwhile may be an encrypted one, which has no plain page.
         self.map.volume_blocks(volume).ok_or(PoolError::NoVolume(volume))?;
         let Some(family) = self.map.family_of(volume) else { return Ok(None) };
-        self.newest_key(family).map(Some).ok_or_else(|| {
-            self.map.family(family).map_or(PoolError::NoVolume(volume), locked)
-        })
+        self.newest_key(family)
+            .map(Some)
+            .ok_or_else(|| self.map.family(family).map_or(PoolError::NoVolume(volume), locked))
     }
 
     /// The key for new pages of a family; `None` if it was not given.

@@ -284,9 +284,7 @@ fn any_record(random: &mut Random) -> LogRecord {
     let (crc, block, volume) = (random.draw(), random.draw(), random.draw() as u32);
     let (tag, version) = (*b"0123456789abcdef", random.draw() as u8);
     match random.below(11) {
-        9 => {
-            LogRecord::Sealed { volume, block: block >> 24, number, crc, tag, version }
-        }
+        9 => LogRecord::Sealed { volume, block: block >> 24, number, crc, tag, version },
         10 => LogRecord::Resealed { number, crc, from: any_place(random), tag, version },
         0 => LogRecord::Write { volume, block, number, crc },
         1 => {

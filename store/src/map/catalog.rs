@@ -11,6 +11,7 @@
 
 mod changes;
 mod family;
+mod receive;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +21,10 @@ use serde::{Deserialize, Serialize};
 use super::page::TreeWord;
 use crate::api::VolumeId;
 use crate::block::BLOCK_BYTES;
+use crate::origin::{SnapshotOrigin, VolumeReceive};
 use crate::seal::WrappedKey;
 
+pub(crate) use changes::is_name;
 pub(crate) use state::CatalogState;
 
 /// The most volumes and snapshots of a pool, with those that are being removed: the state of a
@@ -66,6 +69,12 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+    /// The pool's generation when a snapshot was taken; 0 for a volume.
+    pub generation: u64,
+    /// The snapshot of which a received snapshot is a copy.
+    pub origin: Option<SnapshotOrigin>,
+    /// The stream that is being received into a volume.
+    pub receive: Option<VolumeReceive>,
     /// How it is encrypted, if it is.
     pub seal: Option<PoolSeal>,
 }
@@ -90,6 +99,12 @@ impl PoolVolume {
     pub fn size_bytes(&self) -> u64 {
         self.blocks.saturating_mul(BLOCK_BYTES as u64)
     }
+
+    /// The identity of a snapshot of the pool with this UUID.
+    pub fn identity(&self, pool: [u8; 16]) -> SnapshotOrigin {
+        let Self { id, generation, at_s, .. } = *self;
+        self.origin.unwrap_or(SnapshotOrigin { pool, id: id.0, generation, at_s })
+    }
 }
 
 /// A volume or snapshot. It is part of a checkpoint, so a field's name is part of the format.
@@ -108,6 +123,12 @@ pub(super) struct Version {
     pub(super) at_s: u64,
     /// The removal is done with the blocks below.
     pub(super) removed_below: u64,
+    /// Of a snapshot that was received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) origin: Option<SnapshotOrigin>,
+    /// Of a volume into which a stream is being received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) receive: Option<Box<VolumeReceive>>,
     /// The family of an encrypted volume.
     pub(super) family: Option<u32>,
 }
@@ -216,6 +237,9 @@ impl PoolCatalog {
             blocks: version.blocks,
             at_s: version.at_s,
             seal: version.family.and_then(|family| self.seal_of(family)),
+            generation: version.generation,
+            origin: version.origin,
+            receive: version.receive.as_deref().cloned(),
         });
         list.collect()
     }

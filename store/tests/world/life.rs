@@ -9,6 +9,7 @@ use store::{
     VolumeId, format_pool,
 };
 
+use super::diffs::DiffPart;
 use super::disk::{CrashKind, SimDisk};
 use super::model::Model;
 use super::opening::{Opened, OpeningDisks};
@@ -75,6 +76,8 @@ pub(crate) enum Ask {
     Flush,
     /// A change of the catalog.
     Change(PoolChange),
+    /// A part of a difference of snapshots.
+    Diff(DiffPart),
     /// A request that must fail.
     Wrong,
 }
@@ -126,6 +129,8 @@ pub(crate) struct World {
     pub(crate) stop_opening_at: Option<u64>,
     /// A crash after so many answers for superblocks.
     pub(crate) crash_superblocks: Option<u64>,
+    /// Parts of differences that go on.
+    pub(crate) diffs: Vec<DiffPart>,
     /// The single blocks of a verification's reads that failed.
     pub(crate) damaged: Vec<(VolumeId, u64)>,
     pub(crate) tally: Tally,
@@ -156,6 +161,7 @@ impl World {
             crash_in: None,
             stop_opening_at: None,
             crash_superblocks: None,
+            diffs: Vec::new(),
             damaged: Vec::new(),
             tally: Tally::default(),
             history: VecDeque::new(),
@@ -434,22 +440,50 @@ impl World {
                 self.model.durable(stamp);
                 self.tally.add("flushes", 1);
             }
-            Ask::Change(change) => {
-                let list = self.engine.as_ref().expect("it answered").volumes();
-                self.model.end_change(stamp, &change, &list)?;
-                self.unlock_new()?;
-                self.tally.add("changes", 1);
-                if let PoolChange::Snapshot { .. } = change {
-                    self.tally.add("snapshots", 1);
-                }
+            Ask::Change(change) => self.take_change(stamp, &change)?,
+            Ask::Diff(part) => {
+                let engine = self.engine.as_mut().expect("it answered");
+                let found = engine.take_changed(tag);
+                let missing =
+                    || Failure::new("a difference without its answer", format!("#{stamp}"));
+                self.take_diff(part, &found.ok_or_else(missing)?)?;
             }
             Ask::Wrong => {}
         }
         Ok(())
     }
 
+    fn take_change(&mut self, stamp: u64, change: &PoolChange) -> Result<(), Failure> {
+        let list = self.engine.as_ref().expect("it answered").volumes();
+        if let PoolChange::Receive { volume, receive } = change
+            && let Some(onto) = receive.onto.filter(|_| receive.next_block == 0)
+            && self.plan.has_good_media()
+            && self.model.differs(*volume, onto)
+        {
+            let text = format!("#{stamp} {volume:?}, of {onto:?}");
+            return Err(Failure::new("a changed volume is received into", text));
+        }
+        self.model.end_change(stamp, change, &list)?;
+        self.unlock_new()?;
+        self.tally.add("changes", 1);
+        match change {
+            PoolChange::Snapshot { .. } => self.tally.add("snapshots", 1),
+            PoolChange::Received { .. } => self.tally.add("received snapshots", 1),
+            PoolChange::Receive { receive, .. } if receive.next_block == 0 => {
+                self.tally.add("streams onto snapshots", 1);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// A request failed: may it?
     fn take_error(&mut self, ask: &Ask, stamp: u64, error: &PoolError) -> Result<(), Failure> {
+        if let (Ask::Change(change), PoolError::ChangedSinceBase(_)) = (ask, error) {
+            self.tally.add("refused streams", 1);
+            self.model.refused(change);
+            return Ok(());
+        }
         let device = self.plan.faults.write_error_ppm > 0 || self.plan.faults.read_error_ppm > 0;
         let may = match error {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),

@@ -6,12 +6,14 @@ use std::fmt;
 
 mod changes;
 mod content;
+mod diffs;
 pub(crate) mod disk;
 mod life;
 mod model;
 mod opening;
 pub(crate) mod plan;
 mod seals;
+mod streams;
 mod users;
 mod verify;
 mod versions;

@@ -56,7 +56,10 @@ impl SealWatch {
         for (record, page) in with_payload.zip(&blocks[1..]) {
             let number = match *record {
                 LogRecord::Write { volume, .. } if self.volumes.contains(&VolumeId(volume)) => {
-                    return Err(Failure::new("an encrypted volume in clear", format!("{record:?}")));
+                    return Err(Failure::new(
+                        "an encrypted volume in clear",
+                        format!("{record:?}"),
+                    ));
                 }
                 LogRecord::Sealed { number, .. } | LogRecord::Resealed { number, .. } => number,
                 _ => continue,
@@ -118,9 +121,9 @@ impl World {
     pub(crate) fn unlock(&mut self) -> Result<Turn, Failure> {
         let list = self.engine.as_ref().expect("the pool is open").volumes();
         self.seals.know(&list);
-        let sealed = list.iter().find(|volume| {
-            volume.seal.is_some() && volume.kind != PoolVolumeKind::Removing
-        });
+        let sealed = list
+            .iter()
+            .find(|volume| volume.seal.is_some() && volume.kind != PoolVolumeKind::Removing);
         if let Some(volume) = sealed
             && self.random.one_in(2)
         {

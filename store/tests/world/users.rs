@@ -18,6 +18,9 @@ const WIDE_PLACES: u64 = 400;
 /// A pass that proves all pages begins once in so many rounds.
 const SCRUB_ROUNDS: u64 = 200;
 
+/// A difference of snapshots is asked for once in so many rounds.
+const DIFF_ROUNDS: u64 = 12;
+
 /// The most changes under way.
 const CHANGES_MAX: usize = 2;
 
@@ -70,6 +73,9 @@ impl World {
             let blocks_per_s = self.random.between(100_000, 10_000_000);
             self.engine.as_mut().expect("the pool is open").scrub(blocks_per_s);
         }
+        if self.random.one_in(DIFF_ROUNDS) && self.requests.len() < self.plan.depth {
+            self.diff_some();
+        }
         let tries = self.random.below(4);
         for _ in 0..tries {
             if self.is_stuck() && self.random.one_in(4) {
@@ -102,7 +108,8 @@ impl World {
         Ok(())
     }
 
-    fn tag(&mut self) -> RequestTag {
+    /// A tag for the next request.
+    pub(crate) fn tag(&mut self) -> RequestTag {
         self.next_tag += 1;
         RequestTag(self.next_tag)
     }
@@ -154,7 +161,13 @@ impl World {
     }
 
     /// The engine took a request, or did not.
-    fn admitted(&mut self, admission: Admission, tag: RequestTag, stamp: u64, ask: Ask) -> bool {
+    pub(crate) fn admitted(
+        &mut self,
+        admission: Admission,
+        tag: RequestTag,
+        stamp: u64,
+        ask: Ask,
+    ) -> bool {
         let is_taken = admission == Admission::Taken;
         if is_taken {
             self.note(|| format!("#{stamp} {ask:?}"));
@@ -306,7 +319,7 @@ impl World {
     }
 
     /// A name that nothing has, and that nothing under way will have.
-    fn free_name(&mut self, letter: &str) -> String {
+    pub(super) fn free_name(&mut self, letter: &str) -> String {
         loop {
             let name = format!("{letter}{}", self.random.below(60));
             let is_used = self.model.volumes.values().any(|volume| volume.name == name);
@@ -323,7 +336,8 @@ impl World {
     fn change_something(&mut self) {
         let count = self.model.volumes.values().filter(|volume| !volume.is_hidden).count();
         let may_add = count < self.plan.volumes;
-        match self.random.below(12) {
+        match self.random.below(15) {
+            12..15 => self.receive(may_add),
             0..2 if may_add => self.create(),
             2..6 if may_add => self.snapshot(),
             6..8 if may_add => {
@@ -355,6 +369,7 @@ impl World {
         for _ in 0..self.random.between(1, 3) {
             volumes.extend(self.pick(false));
         }
+        volumes.retain(|volume| self.model.volumes[volume].receive.is_none());
         volumes.sort_unstable();
         volumes.dedup();
         if !volumes.is_empty() {
@@ -364,7 +379,7 @@ impl World {
     }
 
     /// A snapshot whose content is known in full: its copies are judged by it.
-    fn known_snapshot(&mut self) -> Option<VolumeId> {
+    pub(super) fn known_snapshot(&mut self) -> Option<VolumeId> {
         let known = self.model.volumes.iter().filter(|(_, volume)| {
             volume.is_snapshot && !volume.is_hidden && volume.unknown().is_empty()
         });
@@ -387,6 +402,10 @@ impl World {
         if self.random.one_in(2) {
             let name = self.free_name("v");
             self.change(PoolChange::Rename { volume, name });
+            return;
+        }
+        // The size of a volume that is received is the stream's.
+        if self.model.volumes[&volume].receive.is_some() {
             return;
         }
         let before = self.model.volumes[&volume].blocks;
@@ -449,10 +468,7 @@ impl World {
     }
 
     /// A request that must fail.
-    pub(crate) fn ask_wrong(
-        &mut self,
-        ask: impl FnOnce(&mut PoolEngine, RequestTag) -> Admission,
-    ) {
+    pub(crate) fn ask_wrong(&mut self, ask: impl FnOnce(&mut PoolEngine, RequestTag) -> Admission) {
         let (tag, stamp) = (self.tag(), self.model.tick());
         let admission = ask(self.engine.as_mut().expect("the pool is open"), tag);
         self.admitted(admission, tag, stamp, Ask::Wrong);

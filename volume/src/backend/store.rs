@@ -7,6 +7,7 @@
 //! | `drive` | the engine and its devices behind the pool's lock, and a round of them |
 //! | `channel` | a sidecore's way to a volume: it does rounds itself |
 //! | `thread` | the pool's thread, which does rounds when no sidecore does |
+//! | `send`, `receive`, `lane` | snapshots as streams, for control threads |
 //! | `devices`, `create` | files and block devices, their locks, which is which |
 //!
 //! A polled sidecore has its answers without a wake-up of another thread. Only the lock is shared;
@@ -23,9 +24,12 @@ mod drive;
 mod error;
 mod failure;
 mod guest;
+mod lane;
 pub(super) mod pool;
 pub(super) mod pools;
+mod receive;
 mod ring;
+mod send;
 mod signs;
 #[cfg(test)]
 mod tests;
@@ -39,5 +43,6 @@ pub use create::{PoolPlan, SEGMENT_BYTES};
 pub use error::StorePoolError;
 pub use pool::{StorePool, StoreSettings};
 pub use pools::{OpenedPool, Pools};
+pub use receive::{ReceiveError, ReceivedState};
 pub use ring::StoreRing;
 pub use volume::{StoreCounters, StoreVolume};

@@ -10,9 +10,9 @@ use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::StorePool;
 
 use super::snapshots::{done, fields, refused};
-use crate::api::{Done, Refused, RefusedKind};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
+use api::{Done, Refused, RefusedKind};
 
 /// A request for other keys of a volume.
 #[derive(Debug, Deserialize)]
@@ -103,9 +103,7 @@ impl Inside {
             .iter()
             .filter(|served| {
                 let of = served.backend.in_pool();
-                of.is_some_and(|(of, its)| {
-                    std::ptr::eq(&**of, pool) && family(its) == family(id)
-                })
+                of.is_some_and(|(of, its)| std::ptr::eq(&**of, pool) && family(its) == family(id))
             })
             .map(|served| served.export.name().to_owned())
             .collect();
@@ -145,9 +143,9 @@ impl Inside {
         };
         let served = self.objects().volumes.clone();
         let of_family = served.iter().find(|it| {
-            it.backend.in_pool().is_some_and(|(of, its)| {
-                std::sync::Arc::ptr_eq(of, &pool) && is_of(its)
-            })
+            it.backend
+                .in_pool()
+                .is_some_and(|(of, its)| std::sync::Arc::ptr_eq(of, &pool) && is_of(its))
         });
         if let Some(served) = of_family {
             let error = format!(

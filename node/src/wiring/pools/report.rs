@@ -5,8 +5,9 @@ use sidecore::CounterText;
 use store::{PoolStatus, PoolVolume, PoolVolumeKind, ScrubStatus, VolumeId, block::BLOCK_BYTES};
 use volume::backend::store::{Pools, StorePool};
 
-use crate::status::{Counters, PoolState, PooledStatus, ScrubReport, StoragePoolStatus};
+use super::streams::progress;
 use crate::wiring::objects::Objects;
+use api::status::{Counters, PoolState, PooledStatus, ScrubReport, StoragePoolStatus};
 
 /// The pools, in the order in which they were added.
 pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus> {
@@ -59,6 +60,7 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         served: served(it.id),
         key: it.seal.as_ref().map(|seal| seal.key_id.clone()),
         old_key_bytes: it.seal.as_ref().map_or(0, |seal| bytes(seal.old_blocks)),
+        receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
     StoragePoolStatus {
         state,
@@ -238,7 +240,19 @@ mod tests {
     fn pooled(id: u32, name: &str, kind: PoolVolumeKind, of: Option<u32>) -> PoolVolume {
         let of = of.map(VolumeId);
         let name = name.to_owned();
-        PoolVolume { id: VolumeId(id), name, kind, of, parent: None, blocks: 1, at_s: 0, seal: None }
+        PoolVolume {
+            id: VolumeId(id),
+            name,
+            kind,
+            of,
+            parent: None,
+            blocks: 1,
+            at_s: 0,
+            generation: 0,
+            origin: None,
+            receive: None,
+            seal: None,
+        }
     }
 
     #[test]

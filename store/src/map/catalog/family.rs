@@ -69,11 +69,7 @@ impl PoolCatalog {
         self.families.get_mut(&family).expect("a version's family is there")
     }
 
-    pub(super) fn check_new_family(
-        &self,
-        family: &str,
-        key: &WrappedKey,
-    ) -> Result<(), PoolError> {
+    pub(super) fn check_new_family(&self, family: &str, key: &WrappedKey) -> Result<(), PoolError> {
         if !is_uuid(family) || !key.is_possible() || key.version != 1 {
             return invalid("the key of the new volume is not a first one of a family");
         }

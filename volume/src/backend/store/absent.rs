@@ -44,12 +44,7 @@ impl AbsentVolume {
         Self::made(storage, why, size_bytes, opening)
     }
 
-    fn made(
-        storage: String,
-        why: String,
-        size_bytes: Option<u64>,
-        opening: &Opening<'_>,
-    ) -> Self {
+    fn made(storage: String, why: String, size_bytes: Option<u64>, opening: &Opening<'_>) -> Self {
         let info = VolumeInfo {
             size_bytes: size_bytes.unwrap_or(SIZE_BYTES_UNKNOWN),
             block_bytes: 512,

@@ -1,6 +1,6 @@
 //! A pool that is open.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use super::devices::PoolFiles;
 use super::drive::{Drive, LaneTag};
 use super::error::StorePoolError;
 use super::failure::VolumeSigns;
-use super::ring::StoreRing;
+use super::ring::{RingDevices, StoreRing};
 use super::signs::PoolSigns;
 use super::thread as driver;
 use crate::backend::file::open::LOCK_TIMEOUT;
@@ -40,7 +40,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How often a control thread looks for the end of its request: far below the time of a sync.
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// Rounds of the pool's thread before others may have the lock.
 const ROUNDS_MAX: u32 = 64;
@@ -90,6 +90,8 @@ pub(super) struct PoolInside {
     keys: Mutex<Vec<(VolumeId, WrappingKey)>>,
     /// The volumes that are told of a failure.
     volumes: Mutex<Vec<Weak<VolumeSigns>>>,
+    /// Names of volumes into which a request receives a part of a stream at this moment.
+    pub(super) receiving: Mutex<BTreeSet<String>>,
 }
 
 impl fmt::Debug for PoolInside {
@@ -129,13 +131,14 @@ impl StorePool {
         name: &str,
         paths: &[PathBuf],
         settings: StoreSettings,
-        ring: StoreRing,
+        mut ring: StoreRing,
         lock_timeout: Duration,
     ) -> Result<Arc<Self>, StorePoolError> {
         let system =
             |what| move |source| StorePoolError::System { path: name.into(), what, source };
         let mut files = PoolFiles::open(paths, lock_timeout)?;
-        let engine = open_engine(name, &mut files, settings)?;
+        let devices = &mut RingDevices { files: &mut files, ring: &mut ring };
+        let engine = open_engine(name, devices, settings)?;
         let signs = Arc::new(PoolSigns::new().map_err(system("make an eventfd"))?);
         let (uuid, direct) = (files.uuid, files.direct);
         let ring_event = ring.event().try_clone_to_owned().map_err(system("copy an eventfd"))?;
@@ -154,6 +157,7 @@ impl StorePool {
             sizes: Mutex::default(),
             keys: Mutex::default(),
             volumes: Mutex::default(),
+            receiving: Mutex::default(),
         });
         let pool = Self { inside: Arc::clone(&inside), thread: Mutex::new(None) };
         let started = thread::Builder::new()
@@ -224,9 +228,8 @@ impl StorePool {
     ) -> Result<VolumeId, PoolError> {
         let wrapping = key.wrapping();
         let [entropy] = entropy()?;
-        let plan = |engine: &mut PoolEngine| {
-            Ok(engine.sealed_volume(name, blocks, &wrapping, &entropy))
-        };
+        let plan =
+            |engine: &mut PoolEngine| Ok(engine.sealed_volume(name, blocks, &wrapping, &entropy));
         self.change(self.inside.plan(plan)?)
     }
 
@@ -387,7 +390,7 @@ fn entropy<const N: usize>() -> Result<[SealEntropy; N], PoolError> {
 
 fn open_engine(
     name: &str,
-    files: &mut PoolFiles,
+    devices: &mut RingDevices<'_>,
     settings: StoreSettings,
 ) -> Result<PoolEngine, StorePoolError> {
     let mut salt = [0; 16];
@@ -402,8 +405,8 @@ fn open_engine(
         cache_blocks: cache_blocks.max(CACHE_BLOCKS_MIN),
         log_blocks_max: (settings.log_bytes / block_bytes).max(1),
     };
-    let sizes_blocks = files.sizes_blocks().to_vec();
-    PoolEngine::open(files, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
+    let sizes_blocks = devices.files.sizes_blocks().to_vec();
+    PoolEngine::open(devices, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
         .map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })
 }
 
@@ -601,13 +604,16 @@ impl PoolInside {
             self.stop()?;
         }
         let mut files = PoolFiles::open(&self.paths, LOCK_TIMEOUT)?;
-        let mut engine = open_engine(&self.name, &mut files, self.settings)?;
+        let mut drive = self.lock_drive();
+        let devices = &mut RingDevices { files: &mut files, ring: drive.ring() };
+        let mut engine = open_engine(&self.name, devices, self.settings)?;
         for (id, key) in &*self.keys.lock() {
             if let Err(error) = engine.unlock(*id, key) {
                 tracing::error!(pool = self.name, volume = id.0, %error, "the volume stays locked");
             }
         }
-        self.lock_drive().resume(engine, files);
+        drive.resume(engine, files);
+        drop(drive);
         self.signs.set_stopped(false);
         self.follow_sizes();
         Ok(())

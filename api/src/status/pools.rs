@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Counters, Origin};
+use crate::ReceiveProgress;
 
 /// A pool of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,4 +105,7 @@ pub struct PooledStatus {
     /// Bytes that are still under an old data key, of it and all volumes that share its key.
     #[serde(default)]
     pub old_key_bytes: u64,
+    /// The stream that is being received into it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiving: Option<ReceiveProgress>,
 }
