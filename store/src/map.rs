@@ -677,6 +677,11 @@ impl PoolMap {
         self.pages.contexts.get(number)
     }
 
+    /// How many families of encrypted volumes there are.
+    pub(crate) fn families(&self) -> usize {
+        self.catalog.families()
+    }
+
     /// How many seal contexts there are.
     pub(crate) fn contexts(&self) -> usize {
         self.pages.contexts.len()

@@ -486,6 +486,7 @@ impl EngineCore {
         let tables = dirty + 2 * usize::from(self.map.tables_levels()) + 2;
         let state = 2
             * (self.map.volume_count() * STATE_BYTES_PER_VOLUME
+                + self.map.families() * STATE_BYTES_PER_FAMILY
                 + self.map.contexts() * STATE_BYTES_PER_CONTEXT
                 + self.segments.total() * 16)
                 .div_ceil(crate::block::BLOCK_BYTES)
@@ -524,12 +525,14 @@ const KEPT_FOR_COLLECTION: usize = 3;
 /// the one with its own checkpoint. Collection gets them back, for which it needs room itself.
 const KEPT_FOR_RESTART: usize = 4;
 
-/// The most bytes that a volume takes in the state's JSON, names and the two data keys of a family
-/// of its own included.
-const STATE_BYTES_PER_VOLUME: usize = 1024;
+/// The most bytes that a volume takes in the state's JSON, names included.
+const STATE_BYTES_PER_VOLUME: usize = 336;
+
+/// The most bytes that a family of encrypted volumes takes there, with two data keys.
+const STATE_BYTES_PER_FAMILY: usize = 560;
 
 /// The most bytes that a seal context takes there.
-const STATE_BYTES_PER_CONTEXT: usize = 128;
+const STATE_BYTES_PER_CONTEXT: usize = 112;
 
 /// The block of the device that a place is.
 pub(crate) fn device_block(place: BlockPlace, segment_blocks: u32) -> u64 {

@@ -27,6 +27,11 @@ impl PoolCatalog {
         self.families.get(&family)
     }
 
+    /// How many families there are.
+    pub(in crate::map) fn families(&self) -> usize {
+        self.families.len()
+    }
+
     /// The version of a family's newest data key.
     pub(in crate::map) fn newest_key(&self, family: u32) -> Option<u32> {
         self.families.get(&family)?.keys.last().map(|key| key.version)
