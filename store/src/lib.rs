@@ -14,6 +14,7 @@ pub mod format;
 mod layout;
 mod map;
 mod origin;
+mod pack;
 mod seal;
 pub mod stream;
 
@@ -28,4 +29,5 @@ pub use engine::{
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind};
 pub use origin::{SnapshotOrigin, VolumeReceive};
+pub use pack::PageCompression;
 pub use seal::{SealEntropy, WrappedKey, WrappingKey};

@@ -16,12 +16,13 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 11] = [
+const EVENTS: [&str; 12] = [
     "kills",
     "power cuts",
     "crashes in openings",
     "clean ends",
     "rests",
+    "packed pages at rest",
     "snapshots",
     "differences",
     "differences that go on",

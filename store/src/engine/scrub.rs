@@ -178,15 +178,15 @@ impl Scrubber {
     }
 
     fn submit(&mut self, core: &mut EngineCore, page: ScrubPage) {
-        let place = page.entry.place().filter(|&place| core.segments.has(place));
-        let Some(place) = place else {
+        let Some(place) = core.segments.place_of(&page.entry) else {
             self.suspects.push(page);
             return;
         };
         self.under_way += 1;
         core.segments.pin(place.segment);
-        let buffer = core.buffer(1);
-        core.submit_read(place, buffer, 1, IoPurpose::Scrub(page));
+        let span = page.entry.span();
+        let buffer = core.buffer(span as usize);
+        core.submit_read(place, buffer, span, IoPurpose::Scrub(page));
     }
 
     /// A device's answer for a page.
@@ -198,20 +198,23 @@ impl Scrubber {
         result: Result<(), PoolDeviceError>,
     ) {
         let mut buffer = buffer.expect("a read's buffer comes back");
-        let block = &mut buffer.blocks_mut()[0];
         let key = core.key_of(&page.entry);
-        let is_unproved = page.entry.seal().is_some() && key.is_none() && result.is_ok();
-        let is_whole = result.is_ok()
-            && match page.kind {
-                TableKind::Data => {
-                    is_whole(&core.uuid, key.as_deref(), page.number, &page.entry, block)
-                }
-                TableKind::Nodes => {
-                    let (number, sequence) = (page.number, page.entry.sequence.get());
-                    let crc = tag_crc(&core.uuid, TagDomain::Node, number, sequence, &block.0);
-                    crc == page.entry.crc.get()
-                }
+        let is_sealed = page.kind == TableKind::Data && page.entry.seal().is_some();
+        let is_unproved = is_sealed && key.is_none() && result.is_ok();
+        let is_page = if is_sealed {
+            let block = &mut buffer.blocks_mut()[0];
+            is_whole(&core.uuid, key.as_deref(), page.number, &page.entry, block)
+        } else {
+            let domain = match page.kind {
+                TableKind::Data => TagDomain::Data,
+                TableKind::Nodes => TagDomain::Node,
             };
+            // The stored bytes are proved, packed or not.
+            let content = page.entry.bytes_in(buffer.blocks());
+            let sequence = page.entry.sequence.get();
+            tag_crc(&core.uuid, domain, page.number, sequence, content) == page.entry.crc.get()
+        };
+        let is_whole = result.is_ok() && is_page;
         let place = page.entry.place().expect("a page that was read has a place");
         core.recycle(buffer);
         core.segments.unpin(place.segment);

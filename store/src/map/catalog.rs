@@ -22,6 +22,7 @@ use super::page::TreeWord;
 use crate::api::VolumeId;
 use crate::block::BLOCK_BYTES;
 use crate::origin::{SnapshotOrigin, VolumeReceive};
+use crate::pack::PageCompression;
 use crate::seal::WrappedKey;
 
 pub(crate) use changes::is_name;
@@ -69,6 +70,8 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+    /// How the pages that it writes are compressed when they move.
+    pub compression: Option<PageCompression>,
     /// The pool's generation when a snapshot was taken; 0 for a volume.
     pub generation: u64,
     /// The snapshot of which a received snapshot is a copy.
@@ -123,6 +126,8 @@ pub(super) struct Version {
     pub(super) at_s: u64,
     /// The removal is done with the blocks below.
     pub(super) removed_below: u64,
+    /// How pages that it writes are compressed when they move.
+    pub(super) compression: Option<PageCompression>,
     /// Of a snapshot that was received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) origin: Option<SnapshotOrigin>,
@@ -203,6 +208,10 @@ pub(super) struct PoolCatalog {
     /// Families of encrypted volumes.
     families: BTreeMap<u32, SealFamily>,
     next_family: u32,
+    /// Versions that have a compression.
+    compressed: usize,
+    /// How often a version's compression has changed since the pool was opened.
+    compression_changes: u64,
 }
 
 impl PoolCatalog {
@@ -216,7 +225,19 @@ impl PoolCatalog {
             next_id: 0,
             families: BTreeMap::new(),
             next_family: 0,
+            compressed: 0,
+            compression_changes: 0,
         }
+    }
+
+    /// How the pages that a version has written are compressed.
+    pub(super) fn compression(&self, id: u32) -> Option<PageCompression> {
+        self.versions.get(&id)?.compression
+    }
+
+    /// How many versions have a compression, and how often that has changed.
+    pub(super) fn compressions(&self) -> (usize, u64) {
+        (self.compressed, self.compression_changes)
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -237,6 +258,7 @@ impl PoolCatalog {
             blocks: version.blocks,
             at_s: version.at_s,
             seal: version.family.and_then(|family| self.seal_of(family)),
+            compression: version.compression,
             generation: version.generation,
             origin: version.origin,
             receive: version.receive.as_deref().cloned(),
@@ -329,7 +351,8 @@ impl PoolCatalog {
             self.set_parent(child, parent);
         }
         self.set_parent(id, None);
-        self.versions.remove(&id);
+        let removed = self.versions.remove(&id).expect("it was there above");
+        self.compressed -= usize::from(removed.compression.is_some());
         self.removing.remove(&id);
         self.running = None;
         self.drop_family(family);
@@ -359,6 +382,7 @@ impl PoolCatalog {
         if version.kind == PoolVolumeKind::Removing {
             self.removing.insert(version.id);
         }
+        self.compressed += usize::from(version.compression.is_some());
         let before = self.versions.insert(version.id, version);
         assert!(before.is_none(), "an id is never used again");
     }

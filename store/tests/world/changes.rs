@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
+use store::{PageCompression, PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
 
 use super::Failure;
 use super::model::{Model, ModelVolume};
@@ -23,6 +23,7 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
         | PoolChange::Rekey { volume, .. }
         | PoolChange::Resealed { volume, .. }
         | PoolChange::Shred { volume, .. }
+        | PoolChange::Compression { volume, .. }
         | PoolChange::Receive { volume, .. }
         | PoolChange::Received { volume }
         | PoolChange::Clear { volume } => vec![*volume],
@@ -107,9 +108,9 @@ impl Model {
             }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 let id = self.find_new(list, volume_name, None)?;
-                let mut volume = ModelVolume::new(volume_name, receive.blocks);
-                volume.receive = Some(receive.clone());
+                let volume = ModelVolume::new(volume_name, receive.blocks);
                 self.volumes.insert(id, volume);
+                self.known(id).receive = Some(receive.clone());
             }
             PoolChange::Receive { volume, receive } => {
                 self.known(*volume).receive = Some(receive.clone());
@@ -126,6 +127,7 @@ impl Model {
                 self.remove(*volume);
             }
             PoolChange::Rewrap { .. } | PoolChange::Rekey { .. } | PoolChange::Resealed { .. } => {}
+            PoolChange::Compression { volume, compression } => self.compress(*volume, *compression),
             PoolChange::Resize { volume, blocks } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let volume = self.known(*volume);
@@ -149,6 +151,10 @@ impl Model {
         }
         self.durable(stamp);
         Ok(())
+    }
+
+    fn compress(&mut self, volume: VolumeId, compression: Option<PageCompression>) {
+        self.known(volume).compression = compression;
     }
 
     fn known(&mut self, id: VolumeId) -> &mut ModelVolume {
@@ -272,6 +278,9 @@ impl Model {
             PoolChange::Remove { volume } | PoolChange::Shred { volume, .. } => {
                 entry(volume).is_none_or(|entry| entry.kind == PoolVolumeKind::Removing)
             }
+            PoolChange::Compression { volume, compression } => {
+                entry(volume).is_some_and(|entry| entry.compression == *compression)
+            }
             // Blocks tell of the first two, and no guest sees the others.
             PoolChange::Clear { .. }
             | PoolChange::Rollback { .. }
@@ -290,8 +299,9 @@ impl Model {
             let entry = list.iter().filter(visible).find(|entry| entry.id == *id);
             let entry = entry.ok_or_else(|| missing(*id, list))?;
             let is_snapshot = entry.kind == PoolVolumeKind::Snapshot;
-            let found = (&entry.name, entry.blocks, is_snapshot, entry.of);
-            let wanted = (&volume.name, volume.blocks, volume.is_snapshot, volume.of);
+            let found = (&entry.name, entry.blocks, is_snapshot, entry.of, entry.compression);
+            let wanted =
+                (&volume.name, volume.blocks, volume.is_snapshot, volume.of, volume.compression);
             if found != wanted {
                 let text = format!("{id:?} is {found:?} and must be {wanted:?}");
                 return Err(Failure::new("a volume is listed wrongly", text));

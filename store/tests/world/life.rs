@@ -632,6 +632,7 @@ impl World {
         let status = engine.status();
         let (used, scrub) = (status.data_blocks, status.scrub);
         self.tally.add("scrubs", scrub.passes);
+        self.tally.add("packed pages at rest", status.packed_pages);
         let damaged = scrub.damaged_blocks + scrub.damaged_map_blocks;
         if damaged > 0 && self.plan.has_good_media() {
             return Err(Failure::new("damage on a good medium", format!("{scrub:?}")));

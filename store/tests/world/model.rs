@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use store::block::Block;
-use store::{PoolChange, SnapshotOrigin, VolumeId, VolumeReceive};
+use store::{PageCompression, PoolChange, SnapshotOrigin, VolumeId, VolumeReceive};
 
 use super::Failure;
 use super::changes::subjects;
@@ -23,6 +23,8 @@ pub(crate) struct ModelVolume {
     pub(crate) is_hidden: bool,
     /// Its size.
     pub(crate) blocks: u64,
+    /// How its pages are compressed.
+    pub(crate) compression: Option<PageCompression>,
     /// The snapshot that it came from.
     pub(crate) parent: Option<VolumeId>,
     /// The volume that a snapshot was taken of.
@@ -50,6 +52,7 @@ impl ModelVolume {
             is_snapshot: false,
             is_hidden: false,
             blocks,
+            compression: None,
             parent: None,
             of: None,
             is_changing: false,
@@ -231,6 +234,7 @@ impl Model {
             let mut snapshot = ModelVolume::new(name, volume.blocks);
             snapshot.is_snapshot = true;
             (snapshot.of, snapshot.parent) = (Some(of), volume.parent.replace(id));
+            snapshot.compression = volume.compression;
             snapshot.group = group;
             for (&block, versions) in &volume.history {
                 let versions = versions[floor(versions, stamp)..].to_vec();
@@ -244,7 +248,7 @@ impl Model {
     pub(crate) fn clone_of(&mut self, snapshot: VolumeId, name: &str, id: VolumeId) {
         let source = &self.volumes[&snapshot];
         let mut volume = ModelVolume::new(name, source.blocks);
-        volume.parent = Some(snapshot);
+        (volume.parent, volume.compression) = (Some(snapshot), source.compression);
         volume.history.clone_from(&source.history);
         for version in volume.history.values_mut().flatten() {
             version.completed = 0;

@@ -1,7 +1,7 @@
 //! Users and their requests.
 
 use random::Random;
-use store::{Admission, PoolChange, PoolEngine, RequestTag, VolumeId};
+use store::{Admission, PageCompression, PoolChange, PoolEngine, RequestTag, VolumeId};
 
 use super::changes::subjects;
 use super::content::{Content, LAYERS_MAX, fill_part};
@@ -87,6 +87,9 @@ impl World {
             if !self.model.volumes.values().any(|volume| !volume.is_snapshot) {
                 self.create();
                 return Ok(());
+            }
+            if self.plan.compresses && self.random.one_in(64) {
+                self.compress();
             }
             let weights = self.mood.weights();
             let mut at = self.random.below(weights.iter().sum());
@@ -347,6 +350,7 @@ impl World {
                 }
             }
             8 => self.rollback(),
+            9 if self.random.one_in(2) => self.compress(),
             9 => self.resize_or_rename(),
             10 if self.random.one_in(3) => self.change_keys(),
             10 if self.random.one_in(2) => {
@@ -394,6 +398,19 @@ impl World {
         let Some(volume) = self.model.volumes[&snapshot].of else { return };
         if self.model.descends(volume, snapshot) {
             self.change(PoolChange::Rollback { volume, snapshot });
+        }
+    }
+
+    fn compress(&mut self) {
+        let Some(volume) = self.pick(false) else { return };
+        let compression = match self.random.below(4) {
+            0 => None,
+            1 => Some(PageCompression::Zstd(self.random.between(1, 9) as u8)),
+            _ => Some(PageCompression::Lz4),
+        };
+        // Whether a change happened, the list must tell.
+        if self.model.volumes[&volume].compression != compression {
+            self.change(PoolChange::Compression { volume, compression });
         }
     }
 

@@ -72,6 +72,10 @@ impl PoolCatalog {
                 self.check_room(1, false)?;
                 Ok(*volume)
             }
+            PoolChange::Compression { volume, .. } => {
+                self.head(*volume)?;
+                Ok(*volume)
+            }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 check_receive(receive)?;
                 self.check_new_volume(volume_name)
@@ -109,10 +113,11 @@ impl PoolCatalog {
             }
             PoolChange::Clone { snapshot, name } => {
                 let id = self.take_id();
-                let Version { root, blocks, family, .. } = self.versions[&snapshot.0];
+                let Version { root, blocks, compression, family, .. } = self.versions[&snapshot.0];
                 let parent = Some(snapshot.0);
                 let name = name.clone();
-                self.insert(Version { name, root, blocks, parent, family, ..volume(id) });
+                let new = volume(id);
+                self.insert(Version { name, root, blocks, parent, compression, family, ..new });
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.split(volume.0, PoolVolumeKind::Removing);
@@ -139,6 +144,13 @@ impl PoolCatalog {
                 self.set_parent(volume.0, parent);
                 let volume = self.get_mut(volume.0);
                 (volume.root, volume.receive) = (0, None);
+            }
+            PoolChange::Compression { volume, compression } => {
+                let version = self.get_mut(volume.0);
+                let before = std::mem::replace(&mut version.compression, *compression);
+                self.compressed -= usize::from(before.is_some());
+                self.compressed += usize::from(compression.is_some());
+                self.compression_changes += 1;
             }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 let id = self.take_id();
@@ -300,6 +312,7 @@ fn volume(id: u32) -> Version {
         at_s: 0,
         removed_below: 0,
         family: None,
+        compression: None,
         origin: None,
         receive: None,
     }
