@@ -345,6 +345,10 @@ mod tests {
             Ok(said(format!("snapshots {volume} {rules}")))
         }
 
+        fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("compress {volume} {body}")))
+        }
+
         fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("resize disk {name} {body}")))
         }
@@ -498,6 +502,7 @@ mod tests {
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
             ("PUT /v1/volumes/v/key", "{}", 200, "key of v {}"),
             ("POST /v1/pools/p/volumes/7/shred", "{}", 200, "shred 7 of p {}"),
+            ("PUT /v1/volumes/v/compression", "{}", 200, "compress v {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
             ("POST /v1/pools/p/scrub", "{}", 200, "scrub p {}"),
             ("DELETE /v1/pools/p/scrub", "", 200, "stop the scrub of p"),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use peer::Allow;
+use volume::backend::store::VolumeCompression;
 use volume::backend::{
     BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, BackendPool, whole_sectors,
 };
@@ -30,6 +31,8 @@ impl VolumeConfig {
     pub const CHAIN: &str = "chain";
     /// The rules for snapshots by time.
     pub const SNAPSHOTS: &str = "snapshots";
+    /// The step that changes its compression.
+    pub const COMPRESSION: &str = "compression";
 }
 
 impl VolumeConfig {
@@ -300,6 +303,12 @@ fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     now_bytes < wanted_bytes && grown.as_ref() == Some(&wanted.backend)
 }
 
+/// The compression that the volume must get, if that differs from the one of before.
+fn compresses(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeCompression> {
+    let (before, after) = (now.backend.pool()?, wanted.backend.pool()?);
+    after.compression.filter(|_| before.compression != after.compression)
+}
+
 impl Object for VolumeConfig {
     const KEY: &'static str = "volume";
     const NEEDS: &'static [&'static str] = &["peer", "pool"];
@@ -392,6 +401,11 @@ impl Object for VolumeConfig {
                 text: format!("change {object}: snapshots by time are now {rules}"),
             }
         });
-        allow.into_iter().chain(size).chain(chain).chain(snapshots).collect()
+        let compression = compresses(self, wanted).map(|compression| InPlace {
+            step: Self::COMPRESSION,
+            text: format!("change {object}: the compression is now {compression}"),
+        });
+        let steps = allow.into_iter().chain(size).chain(chain).chain(snapshots);
+        steps.chain(compression).collect()
     }
 }

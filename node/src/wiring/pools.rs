@@ -1,6 +1,7 @@
 //! The pools of a node: opening them, closing them, and their rings.
 
 pub(crate) mod change;
+mod compression;
 mod keys;
 pub(crate) mod report;
 pub(crate) mod schedule;

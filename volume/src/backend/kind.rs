@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sidecore::CounterText;
 use store::VolumeId;
 
+use super::store::compression::VolumeCompression;
 use super::store::pool::StorePool;
 use super::store::pools::Pools;
 use crate::record::{FileRecords, RecordError};
@@ -101,6 +102,8 @@ pub struct BackendPool<'a> {
     pub name: &'a str,
     /// The least size of the volume; `None` for the size that it has.
     pub size_bytes: Option<u64>,
+    /// The compression of the volume; `None` for the one that it has.
+    pub compression: Option<VolumeCompression>,
 }
 
 /// The way to open a backend, as far as the volume and not the backend says it.

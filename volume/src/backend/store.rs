@@ -15,6 +15,7 @@
 
 mod absent;
 mod channel;
+pub(super) mod compression;
 mod configured;
 mod counts;
 mod create;
@@ -37,6 +38,7 @@ mod thread;
 mod volume;
 
 pub use absent::AbsentVolume;
+pub use compression::VolumeCompression;
 pub use configured::{StoreBackend, snapshot_of};
 pub use counts::PoolCounts;
 pub use create::{PoolPlan, SEGMENT_BYTES};

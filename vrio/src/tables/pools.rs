@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use node::config::show_size;
-use node::status::{PooledStatus, ScrubReport, StoragePoolStatus};
+use node::status::{PackedReport, PooledStatus, ScrubReport, StoragePoolStatus};
 
 use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
 use super::verdict;
@@ -21,12 +21,32 @@ pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
     let mut text = pool_list(std::slice::from_ref(pool));
     let line = format!("devices {}, origin {}", pool.devices.join(", "), pool.origin);
     writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    if let Some(line) = packed(pool.packed) {
+        writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    }
     if let Some(line) = scrub(&pool.scrub) {
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
     section(&mut text, "volumes and snapshots", pooled(&pool.volumes));
     section(&mut text, "counters", counter_table(&pool.counters));
     text
+}
+
+/// A line about compressed blocks; none if there are none.
+fn packed(packed: PackedReport) -> Option<String> {
+    let PackedReport { data_bytes, used_bytes, all_bytes } = packed;
+    if data_bytes == 0 {
+        return None;
+    }
+    let saved = data_bytes.saturating_sub(used_bytes);
+    let ratio = all_bytes as f64 / all_bytes.saturating_sub(saved).max(1) as f64;
+    Some(format!(
+        "compression: {} of {} are compressed to {}, which saves {} ({ratio:.2} to 1 for all)",
+        show_size(data_bytes),
+        show_size(all_bytes),
+        show_size(used_bytes),
+        show_size(saved),
+    ))
 }
 
 /// A line about the proof of all blocks; none if there was none.
@@ -83,7 +103,8 @@ pub(super) fn pools(all: &[StoragePoolStatus]) -> Table {
 }
 
 fn pooled(all: &[PooledStatus]) -> Table {
-    let header = ["name", "kind", "from", "taken", "served", "key", "size", "number"];
+    let header =
+        ["name", "kind", "from", "taken", "served", "key", "size", "compression", "number"];
     let mut table = table(&header, 6);
     for it in all {
         table.add_row([
@@ -94,10 +115,11 @@ fn pooled(all: &[PooledStatus]) -> Table {
             if it.served { "yes" } else { "-" }.to_owned(),
             key_of(it),
             show_size(it.size_bytes),
+            it.compression.clone().unwrap_or_else(|| "-".to_owned()),
             it.number.to_string(),
         ]);
     }
-    fit(table, &["number", "from"])
+    fit(table, &["number", "compression", "from"])
 }
 
 /// The key of an encrypted volume, and how much is still under an old data key.

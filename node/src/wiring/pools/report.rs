@@ -7,7 +7,9 @@ use volume::backend::store::{Pools, StorePool};
 
 use super::streams::progress;
 use crate::wiring::objects::Objects;
-use api::status::{Counters, PoolState, PooledStatus, ScrubReport, StoragePoolStatus};
+use api::status::{
+    Counters, PackedReport, PoolState, PooledStatus, ScrubReport, StoragePoolStatus,
+};
 
 /// The pools, in the order in which they were added.
 pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus> {
@@ -60,6 +62,7 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         served: served(it.id),
         key: it.seal.as_ref().map(|seal| seal.key_id.clone()),
         old_key_bytes: it.seal.as_ref().map_or(0, |seal| bytes(seal.old_blocks)),
+        compression: it.compression.map(|compression| compression.to_string()),
         receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
     StoragePoolStatus {
@@ -67,6 +70,11 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         detail,
         size_bytes: bytes(status.size_blocks),
         used_bytes: bytes(status.used_blocks),
+        packed: PackedReport {
+            data_bytes: bytes(status.packed_pages),
+            used_bytes: bytes(status.packed_blocks),
+            all_bytes: bytes(status.data_blocks),
+        },
         volumes: volumes.collect(),
         scrub: scrub(pool, &status.scrub, &all),
         counters,
@@ -192,9 +200,15 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-const NOW: [PoolNumber; 14] = [
-    number("data_bytes_now", "The part of the used space that has guests' data.", |it| {
+const NOW: [PoolNumber; 16] = [
+    number("data_bytes_now", "Guests' data, as large as guests see it.", |it| {
         bytes(it.data_blocks)
+    }),
+    number("compressed_data_bytes_now", "The part of it that is compressed.", |it| {
+        bytes(it.packed_pages)
+    }),
+    number("compressed_bytes_now", "The space that the compressed part takes.", |it| {
+        bytes(it.packed_blocks)
     }),
     number("segments_now", "Segments of the pool.", |it| it.segments.total),
     number("segments_free_now", "Segments that can be written.", |it| it.segments.free),
@@ -249,6 +263,7 @@ mod tests {
             blocks: 1,
             at_s: 0,
             generation: 0,
+            compression: None,
             origin: None,
             receive: None,
             seal: None,

@@ -44,6 +44,7 @@ impl RunningObject for VolumeConfig {
             Self::ALLOW => node.change_allow(self),
             Self::SIZE => node.change_size(self),
             Self::SNAPSHOTS => Ok(node.change_snapshots(self)),
+            Self::COMPRESSION => node.change_compression(self),
             _ => node.change_chain(self),
         }
     }

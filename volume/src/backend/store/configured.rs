@@ -7,6 +7,7 @@ use sidecore::CounterText;
 use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
 
 use super::absent::AbsentVolume;
+use super::compression::VolumeCompression;
 use super::pool::StorePool;
 use super::volume::StoreVolume;
 use crate::backend::kind::{
@@ -27,6 +28,8 @@ pub struct StoreBackend {
     pub from: Option<String>,
     /// The file of the key that encrypts it.
     pub key: Option<PathBuf>,
+    /// Its compression; `None` for the one that it has.
+    pub compression: Option<VolumeCompression>,
 }
 
 impl VolumeBackend for StoreBackend {
@@ -49,6 +52,13 @@ impl VolumeBackend for StoreBackend {
             "For `pool`: the absolute path of the file of the key that \
              [encrypts](pools.md#encrypted-volumes) the volume (`vrio key new --volume`).",
         ),
+        SettingKey::new(
+            "compression",
+            "For `pool`: `\"lz4\"`, `\"zstd:N\"` with a level from 1 to 9, or `\"none\"`. Blocks are \
+             compressed later, when the pool moves them or is idle, never while a guest waits. \
+             Without this key the volume keeps the compression that it has; a new one has none, \
+             and a clone that of its snapshot.",
+        ),
     ];
     // A pool has an io_uring of its own, and the sidecores need none for it.
     const NEEDS: BackendNeeds = BackendNeeds {
@@ -68,6 +78,16 @@ impl VolumeBackend for StoreBackend {
             true => Some(settings.text("from")?),
             false => None,
         };
+        let compression = match settings.has("compression") {
+            true => match settings.text("compression")?.parse() {
+                Ok(compression) => Some(compression),
+                Err(text) => {
+                    settings.fail_key("compression", format!("\"compression\": {text}"));
+                    return None;
+                }
+            },
+            false => None,
+        };
         if let Some(from) = from.as_ref().filter(|from| !from.contains(['@', ':'])) {
             let text = format!("{from:?} names no snapshot; write VOLUME@SNAPSHOT or POOL:NUMBER");
             settings.fail_key("from", format!("\"from\": {text}"));
@@ -77,11 +97,12 @@ impl VolumeBackend for StoreBackend {
             true => Some(settings.path("key", "key = \"/etc/vrio/alice.key\"")?),
             false => None,
         };
-        Some(Self { pool, size_bytes, from, key })
+        Some(Self { pool, size_bytes, from, key, compression })
     }
 
     fn pool(&self) -> Option<BackendPool<'_>> {
-        Some(BackendPool { name: &self.pool, size_bytes: self.size_bytes })
+        let Self { pool: name, size_bytes, compression, .. } = self;
+        Some(BackendPool { name, size_bytes: *size_bytes, compression: *compression })
     }
 
     fn key_file(&self) -> Option<&Path> {
@@ -138,8 +159,8 @@ impl StoreBackend {
         let (name, all) = (opening.name, pool.volumes());
         let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
         let change = |change| pool.change(change).map_err(|error| error.to_string());
-        let (id, now_bytes) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
-            (Some(found), ..) => (found.id, found.size_bytes()),
+        let (id, now_bytes, now) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
+            (Some(found), ..) => (found.id, found.size_bytes(), found.compression),
             (None, ..) if opening.read_only => {
                 let pool = &self.pool;
                 return Err(format!(
@@ -152,7 +173,7 @@ impl StoreBackend {
                 check_key(snapshot, key)?;
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
-                (id, snapshot.size_bytes())
+                (id, snapshot.size_bytes(), snapshot.compression)
             }
             (None, None, Some(size_bytes)) => {
                 let blocks = size_bytes / BLOCK_BYTES as u64;
@@ -160,7 +181,7 @@ impl StoreBackend {
                     Some(key) => pool.create_sealed(name, blocks, key),
                     None => pool.change(PoolChange::Create { name: name.to_owned(), blocks }),
                 };
-                (id.map_err(|error| error.to_string())?, size_bytes)
+                (id.map_err(|error| error.to_string())?, size_bytes, None)
             }
             (None, None, None) => {
                 let pool = &self.pool;
@@ -173,6 +194,11 @@ impl StoreBackend {
         if let Some(size_bytes) = self.size_bytes.filter(|size_bytes| *size_bytes > now_bytes) {
             let blocks = size_bytes / BLOCK_BYTES as u64;
             change(PoolChange::Resize { volume: id, blocks })?;
+        }
+        if let Some(VolumeCompression(compression)) = self.compression
+            && compression != now
+        {
+            change(PoolChange::Compression { volume: id, compression })?;
         }
         Ok(id)
     }

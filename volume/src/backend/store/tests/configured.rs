@@ -6,7 +6,14 @@ use crate::stage::VolumeKey;
 
 fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
     let from = from.map(str::to_owned);
-    StoreBackend { pool: "p".to_owned(), size_bytes, from, key: None }.into()
+    let (pool, key, compression) = ("p".to_owned(), None, None);
+    StoreBackend { pool, size_bytes, from, key, compression }.into()
+}
+
+fn compressed(compression: &str) -> BackendConfig {
+    let compression = Some(compression.parse().expect("a compression"));
+    let (pool, size_bytes, from, key) = ("p".to_owned(), Some(1 << 20), None, None);
+    StoreBackend { pool, size_bytes, from, key, compression }.into()
 }
 
 fn open_as(
@@ -57,6 +64,26 @@ fn a_volume_is_made_once_grows_and_is_copied_from_a_snapshot() {
 }
 
 #[test]
+fn a_volume_has_the_compression_that_was_configured_last() {
+    let Some(home) = Home::new("a_volume_has_the_compression") else { return };
+    let pools = Pools::default();
+    let pool = open(&home.create(&["a"], POOL_BYTES));
+    pools.insert("p", Ok(Arc::clone(&pool)));
+    let now = || pool.volumes()[0].compression.map(|compression| compression.to_string());
+    for (wanted, is) in [
+        (backend(Some(1 << 20), None), None),
+        (compressed("lz4"), Some("lz4")),
+        // A configuration without the key leaves it as it is.
+        (backend(None, None), Some("lz4")),
+        (compressed("zstd:3"), Some("zstd:3")),
+        (compressed("none"), None),
+    ] {
+        open_as(&pools, "v", &wanted).expect("there");
+        assert_eq!(now().as_deref(), is);
+    }
+}
+
+#[test]
 fn a_volume_of_a_pool_that_is_not_open_is_there_and_fails() {
     let pools = Pools::default();
     let unknown = open_as(&pools, "v", &backend(None, None)).expect_err("no such pool");
@@ -87,7 +114,8 @@ fn an_encrypted_volume_is_closed_without_its_key_and_with_another() {
     let backend = |from: Option<&str>| {
         let (size_bytes, from) = (Some(1 << 20), from.map(str::to_owned));
         let key = Some("/the/node/reads/it".into());
-        BackendConfig::from(StoreBackend { pool: "p".to_owned(), size_bytes, from, key })
+        let (pool, compression) = ("p".to_owned(), None);
+        BackendConfig::from(StoreBackend { pool, size_bytes, from, key, compression })
     };
     let opened = |name: &str, from, key: Option<&VolumeKey>| {
         open_with(&pools, name, &backend(from), key.map(Ok))
