@@ -904,7 +904,7 @@ impl PoolEngine {
             || self.reads.len() > 0
             || self.differences.len() > 0
             || self.scrubber.is_running()
-            || (self.resealer.is_busy() && self.core.failed.is_none())
+            || (self.resealer.is_busy() && self.core.failed.is_none() && self.core.has_room(1))
             || self.packs_soon()
     }
 

@@ -69,16 +69,21 @@ impl Resealer {
         self.is_awake = false;
         self.step = ResealStep::Rests;
         self.pages.clear();
+        self.ready.clear();
     }
 
     /// Whether pages are being sealed anew.
     pub(crate) fn is_busy(&self) -> bool {
-        self.is_awake || self.is_working()
+        self.is_awake || self.has_pages()
     }
 
-    /// Whether a page is under way.
+    /// Whether a page is under way to or from a device.
     pub(crate) fn is_working(&self) -> bool {
-        self.reads + self.ready.len() + self.pushed > 0
+        self.reads + self.pushed > 0
+    }
+
+    fn has_pages(&self) -> bool {
+        self.is_working() || !self.ready.is_empty()
     }
 
     /// Goes on. A walk that has left no page under an old key gives the change that says so.
@@ -114,7 +119,7 @@ impl Resealer {
     }
 
     fn begin(&mut self, core: &mut EngineCore) {
-        if !self.is_awake || self.is_working() {
+        if !self.is_awake || self.has_pages() {
             return;
         }
         let mut families = core.map.resealing().into_iter();
@@ -134,7 +139,7 @@ impl Resealer {
         (family, volume): (u32, VolumeId),
         old: u64,
     ) -> Option<PoolChange> {
-        if self.is_working() {
+        if self.has_pages() {
             self.step = ResealStep::Walks {
                 family,
                 volume,
@@ -193,7 +198,9 @@ impl Resealer {
     }
 
     fn push_ready(&mut self, core: &mut EngineCore) {
-        while !core.is_halted && !self.ready.is_empty() && may_move(core) {
+        // A page that is sealed anew takes a place before it leaves one: collection's reserve is not
+        // for it, or a full pool could not be collected any more.
+        while !core.is_halted && !self.ready.is_empty() && may_move(core) && core.has_room(1) {
             let (page, buffer) = self.ready.pop_front().expect("one is ready");
             let (key, from) = (core.newest_key(page.family), page.entry.place());
             if let (Some(key), Some(from)) = (key, from) {
@@ -205,9 +212,6 @@ impl Resealer {
                 });
             }
             core.recycle(buffer);
-        }
-        if core.failed.is_some() {
-            self.ready.clear();
         }
     }
 }

@@ -625,7 +625,10 @@ impl World {
         let engine = self.engine.as_ref().expect("a turn has an engine");
         self.model.check_list(&engine.volumes())?;
         let is_late = |volume: PoolVolume| volume.seal.is_some_and(|seal| seal.is_resealing);
-        if self.plan.has_good_media() && engine.volumes().into_iter().any(is_late) {
+        if self.plan.has_good_media()
+            && !engine.status().is_full
+            && engine.volumes().into_iter().any(is_late)
+        {
             let text = format!("{:?}", engine.volumes());
             return Err(Failure::new("an old data key stays", text));
         }

@@ -120,6 +120,8 @@ impl World {
     /// The pool gets its keys after an opening, at once or after some rounds without them.
     pub(crate) fn unlock(&mut self) -> Result<Turn, Failure> {
         let list = self.engine.as_ref().expect("the pool is open").volumes();
+        // A number of a volume that a crash took back may be given to another one.
+        self.seals.volumes.clear();
         self.seals.know(&list);
         let sealed = list
             .iter()
