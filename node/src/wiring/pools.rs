@@ -2,6 +2,7 @@
 
 pub(crate) mod change;
 mod compression;
+mod keys;
 pub(crate) mod report;
 pub(crate) mod schedule;
 pub(crate) mod scrub;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use random::Random;
 use store::format::{Superblock, superblock_blocks};
 use store::{
-    PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag, VolumeId,
-    format_pool,
+    PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, PoolVolume, RequestTag,
+    VolumeId, format_pool,
 };
 
 use super::diffs::DiffPart;
@@ -14,6 +14,7 @@ use super::disk::{CrashKind, SimDisk};
 use super::model::Model;
 use super::opening::{Opened, OpeningDisks};
 use super::plan::{Plan, PlannedStop, StopAt};
+use super::seals::SealWatch;
 use super::users::Mood;
 use super::{Failure, Tally};
 
@@ -108,6 +109,7 @@ pub(crate) struct World {
     pub(crate) disks: Vec<SimDisk>,
     pub(crate) engine: Option<PoolEngine>,
     pub(crate) model: Model,
+    pub(crate) seals: SealWatch,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) next_tag: u64,
     pub(crate) round: u64,
@@ -146,6 +148,7 @@ impl World {
             disks,
             engine: None,
             model: Model::new(!plan.has_good_media()),
+            seals: SealWatch::new(plan.layout.uuid),
             requests: BTreeMap::new(),
             next_tag: 1,
             round: 0,
@@ -338,6 +341,7 @@ impl World {
         engine.poll(self.now_ns);
         for _ in 0..ROUND_IOS_MAX {
             let Some(io) = engine.next_io() else { return Ok(()) };
+            self.tally.add("sealed pages", self.seals.watch(&io)?);
             let disk = self.disks.get_mut(usize::from(io.device));
             let disk = disk.ok_or_else(|| Failure::new("bad request", format!("{io:?}")))?;
             disk.take(io, self.round, &mut self.random)
@@ -460,6 +464,7 @@ impl World {
             return Err(Failure::new("a changed volume is received into", text));
         }
         self.model.end_change(stamp, change, &list)?;
+        self.unlock_new()?;
         self.tally.add("changes", 1);
         match change {
             PoolChange::Snapshot { .. } => self.tally.add("snapshots", 1),
@@ -619,6 +624,14 @@ impl World {
         self.check_room()?;
         let engine = self.engine.as_ref().expect("a turn has an engine");
         self.model.check_list(&engine.volumes())?;
+        let is_late = |volume: PoolVolume| volume.seal.is_some_and(|seal| seal.is_resealing);
+        if self.plan.has_good_media()
+            && !engine.status().is_full
+            && engine.volumes().into_iter().any(is_late)
+        {
+            let text = format!("{:?}", engine.volumes());
+            return Err(Failure::new("an old data key stays", text));
+        }
         let status = engine.status();
         let (used, scrub) = (status.data_blocks, status.scrub);
         self.tally.add("scrubs", scrub.passes);

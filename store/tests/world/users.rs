@@ -1,7 +1,7 @@
 //! Users and their requests.
 
 use random::Random;
-use store::{Admission, PageCompression, PoolChange, RequestTag, VolumeId};
+use store::{Admission, PageCompression, PoolChange, PoolEngine, RequestTag, VolumeId};
 
 use super::changes::subjects;
 use super::content::{Content, LAYERS_MAX, fill_part};
@@ -317,7 +317,8 @@ impl World {
             _ => self.random.between(100, 700),
         };
         let name = self.free_name("v");
-        self.change(PoolChange::Create { name, blocks });
+        let change = self.creation(name, blocks);
+        self.change(change);
     }
 
     /// A name that nothing has, and that nothing under way will have.
@@ -351,6 +352,7 @@ impl World {
             8 => self.rollback(),
             9 if self.random.one_in(2) => self.compress(),
             9 => self.resize_or_rename(),
+            10 if self.random.one_in(3) => self.change_keys(),
             10 if self.random.one_in(2) => {
                 if let Some(volume) = self.pick(false) {
                     self.change(PoolChange::Clear { volume });
@@ -479,6 +481,13 @@ impl World {
             6 => engine.change(tag, PoolChange::Remove { volume: VolumeId(1_000_001) }),
             _ => engine.write(tag, volume, blocks, 1, &mut |_, _| {}),
         };
+        self.admitted(admission, tag, stamp, Ask::Wrong);
+    }
+
+    /// A request that must fail.
+    pub(crate) fn ask_wrong(&mut self, ask: impl FnOnce(&mut PoolEngine, RequestTag) -> Admission) {
+        let (tag, stamp) = (self.tag(), self.model.tick());
+        let admission = ask(self.engine.as_mut().expect("the pool is open"), tag);
         self.admitted(admission, tag, stamp, Ask::Wrong);
     }
 

@@ -103,8 +103,9 @@ pub(super) fn pools(all: &[StoragePoolStatus]) -> Table {
 }
 
 fn pooled(all: &[PooledStatus]) -> Table {
-    let header = ["name", "kind", "from", "taken", "served", "size", "compression", "number"];
-    let mut table = table(&header, 5);
+    let header =
+        ["name", "kind", "from", "taken", "served", "key", "size", "compression", "number"];
+    let mut table = table(&header, 6);
     for it in all {
         table.add_row([
             it.name.clone(),
@@ -112,12 +113,22 @@ fn pooled(all: &[PooledStatus]) -> Table {
             it.from.clone().unwrap_or_else(|| "-".to_owned()),
             it.taken.clone().unwrap_or_else(|| "-".to_owned()),
             if it.served { "yes" } else { "-" }.to_owned(),
+            key_of(it),
             show_size(it.size_bytes),
             it.compression.clone().unwrap_or_else(|| "-".to_owned()),
             it.number.to_string(),
         ]);
     }
     fit(table, &["number", "compression", "from"])
+}
+
+/// The key of an encrypted volume, and how much is still under an old data key.
+fn key_of(it: &PooledStatus) -> String {
+    match (&it.key, it.old_key_bytes) {
+        (None, _) => "-".to_owned(),
+        (Some(key), 0) => key.clone(),
+        (Some(key), left) => format!("{key} ({} under the old data key)", show_size(left)),
+    }
 }
 
 fn snapshots(all: &[PooledStatus]) -> Table {

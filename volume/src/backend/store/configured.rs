@@ -1,5 +1,6 @@
 //! A volume of a pool as the backend of a volume of the node: its keys, and finding or making it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sidecore::CounterText;
@@ -14,6 +15,7 @@ use crate::backend::kind::{
     volume_bytes,
 };
 use crate::settings::{SettingKey, Settings, show_size};
+use crate::stage::VolumeKey;
 
 /// `pool = ".."`: a volume of a pool of the node. It has the volume's name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub struct StoreBackend {
     pub size_bytes: Option<u64>,
     /// The snapshot that it begins as a copy of if it is made.
     pub from: Option<String>,
+    /// The file of the key that encrypts it.
+    pub key: Option<PathBuf>,
     /// Its compression; `None` for the one that it has.
     pub compression: Option<VolumeCompression>,
 }
@@ -42,6 +46,11 @@ impl VolumeBackend for StoreBackend {
             "For `pool`: the snapshot, `\"golden@v1\"`, as whose copy the volume begins if the \
              pool does not have it yet. A snapshot whose volume is gone is `\"p:17\"`, by its \
              number in the pool.",
+        ),
+        SettingKey::new(
+            "key",
+            "For `pool`: the absolute path of the file of the key that \
+             [encrypts](pools.md#encrypted-volumes) the volume (`vrio key new --volume`).",
         ),
         SettingKey::new(
             "compression",
@@ -84,12 +93,24 @@ impl VolumeBackend for StoreBackend {
             settings.fail_key("from", format!("\"from\": {text}"));
             return None;
         }
-        Some(Self { pool, size_bytes, from, compression })
+        let key = match settings.has("key") {
+            true => Some(settings.path("key", "key = \"/etc/vrio/alice.key\"")?),
+            false => None,
+        };
+        Some(Self { pool, size_bytes, from, key, compression })
     }
 
     fn pool(&self) -> Option<BackendPool<'_>> {
         let Self { pool: name, size_bytes, compression, .. } = self;
         Some(BackendPool { name, size_bytes: *size_bytes, compression: *compression })
+    }
+
+    fn key_file(&self) -> Option<&Path> {
+        self.key.as_deref()
+    }
+
+    fn with_key(&self, key: &Path) -> Option<Self> {
+        Some(Self { key: Some(key.to_owned()), ..self.clone() })
     }
 
     fn with_size(&self, size_bytes: u64) -> Option<Self> {
@@ -113,14 +134,28 @@ impl VolumeBackend for StoreBackend {
                        it with --give-up, then remove the volume and add it again";
             return Ok(Box::new(absent(why)));
         }
-        let id = self.find(&pool, opening)?;
+        let locked = |why: &str| AbsentVolume::locked(&self.pool, why, self.size_bytes, opening);
+        let key = match opening.key.transpose() {
+            Ok(key) => key,
+            // A key that cannot be read stops this volume, and no other.
+            Err(why) => return Ok(Box::new(locked(why))),
+        };
+        let id = self.find(&pool, key, opening)?;
+        if let Err(why) = unlock(&pool, id, key) {
+            return Ok(Box::new(locked(&why)));
+        }
         Ok(Box::new(StoreVolume::open(&pool, id, opening)?))
     }
 }
 
 impl StoreBackend {
     /// The volume in the pool, which is made if it is missing, and is as large as configured.
-    fn find(&self, pool: &Arc<StorePool>, opening: &Opening<'_>) -> Result<VolumeId, String> {
+    fn find(
+        &self,
+        pool: &Arc<StorePool>,
+        key: Option<&VolumeKey>,
+        opening: &Opening<'_>,
+    ) -> Result<VolumeId, String> {
         let (name, all) = (opening.name, pool.volumes());
         let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
         let change = |change| pool.change(change).map_err(|error| error.to_string());
@@ -135,14 +170,18 @@ impl StoreBackend {
             }
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
+                check_key(snapshot, key)?;
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
                 (id, snapshot.size_bytes(), snapshot.compression)
             }
             (None, None, Some(size_bytes)) => {
                 let blocks = size_bytes / BLOCK_BYTES as u64;
-                let id = change(PoolChange::Create { name: name.to_owned(), blocks })?;
-                (id, size_bytes, None)
+                let id = match key {
+                    Some(key) => pool.create_sealed(name, blocks, key),
+                    None => pool.change(PoolChange::Create { name: name.to_owned(), blocks }),
+                };
+                (id.map_err(|error| error.to_string())?, size_bytes, None)
             }
             (None, None, None) => {
                 let pool = &self.pool;
@@ -163,6 +202,32 @@ impl StoreBackend {
         }
         Ok(id)
     }
+}
+
+/// Whether a volume or snapshot is encrypted as its user says: a clone has the key of its snapshot.
+fn check_key(volume: &PoolVolume, key: Option<&VolumeKey>) -> Result<(), String> {
+    match (&volume.seal, key) {
+        (Some(seal), None) => Err(format!(
+            "it is encrypted under the key {}, and no key is named; write key = FILE beside \
+             \"pool\" (`vrio key show FILE` prints a file's key)",
+            seal.key_id
+        )),
+        (None, Some(key)) => Err(format!(
+            "it is not encrypted in the pool, and the key {} is named for it; remove \"key\", or \
+             copy its data into a new volume with a key",
+            key.check()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Gives the pool the key of an encrypted volume.
+fn unlock(pool: &StorePool, id: VolumeId, key: Option<&VolumeKey>) -> Result<(), String> {
+    let all = pool.volumes();
+    let volume = all.iter().find(|it| it.id == id);
+    volume.map_or(Ok(()), |volume| check_key(volume, key))?;
+    let unlocked = key.map(|key| pool.unlock(id, key)).transpose();
+    unlocked.map(drop).map_err(|error| error.to_string())
 }
 
 /// A size that a volume of a pool can have.
