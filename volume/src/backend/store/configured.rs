@@ -137,7 +137,13 @@ impl VolumeBackend for StoreBackend {
                        it with --give-up, then remove the volume and add it again";
             return Ok(Box::new(absent(why)));
         }
-        let locked = |why: &str| AbsentVolume::locked(&self.pool, why, self.size_bytes, opening);
+        let locked = |why: &str| {
+            let name = opening.name;
+            absent(&format!(
+                "{why}. When that is done: `vrio volume remove {name} --force` and `vrio node \
+                 reload`, or restart the node"
+            ))
+        };
         let key = match opening.key.transpose() {
             Ok(key) => key,
             // A key that cannot be read stops this volume, and no other.
