@@ -136,21 +136,23 @@ impl Model {
             PoolChange::Clear { volume } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let parent = self.visible_ancestor(*volume);
-                let volume = self.known(*volume);
-                (volume.whole, volume.parent, volume.receive) = (None, parent, None);
-                self.drop_hidden();
+                self.began_again(*volume, parent);
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let blocks = self.volumes[snapshot].blocks;
-                let volume = self.known(*volume);
-                (volume.blocks, volume.whole, volume.parent) = (blocks, None, Some(*snapshot));
-                volume.receive = None;
-                self.drop_hidden();
+                self.known(*volume).blocks = blocks;
+                self.began_again(*volume, Some(*snapshot));
             }
         }
         self.durable(stamp);
         Ok(())
+    }
+
+    fn began_again(&mut self, volume: VolumeId, parent: Option<VolumeId>) {
+        let volume = self.known(volume);
+        (volume.whole, volume.parent, volume.receive) = (None, parent, None);
+        self.drop_hidden();
     }
 
     fn compress(&mut self, volume: VolumeId, compression: Option<PageCompression>) {
