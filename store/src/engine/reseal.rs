@@ -190,8 +190,8 @@ impl Resealer {
     }
 
     fn push_ready(&mut self, core: &mut EngineCore) {
-        // A page that is sealed anew takes a place before it leaves one: collection's reserve is not
-        // for it, or a full pool could not be collected any more.
+        // A page that is sealed anew takes a place before it leaves one. Collection's reserve is
+        // not for it, or a full pool could not be collected any more.
         while !core.is_halted && !self.ready.is_empty() && may_move(core) && core.has_room(1) {
             let (page, buffer) = self.ready.pop_front().expect("one is ready");
             let (key, from) = (core.newest_key(page.family), page.entry.place());

@@ -115,13 +115,7 @@ impl Model {
             PoolChange::Receive { volume, receive } => {
                 self.known(*volume).receive = Some(receive.clone());
             }
-            PoolChange::Received { volume } => {
-                let receive = self.known(*volume).receive.take().expect("the world asked for it");
-                let id = self.find_new(list, &receive.name, Some(*volume))?;
-                self.snapshot(stamp, &receive.name, &[(*volume, id)]);
-                self.known(id).origin = Some(receive.origin);
-                self.unwatch(stamp);
-            }
+            PoolChange::Received { volume } => self.end_receive(stamp, *volume, list)?,
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
             PoolChange::Remove { volume } | PoolChange::Shred { volume, .. } => {
                 self.remove(*volume);
@@ -157,6 +151,21 @@ impl Model {
 
     fn compress(&mut self, volume: VolumeId, compression: Option<PageCompression>) {
         self.known(volume).compression = compression;
+    }
+
+    /// The stream into a volume has ended: it is a snapshot.
+    fn end_receive(
+        &mut self,
+        stamp: u64,
+        volume: VolumeId,
+        list: &[PoolVolume],
+    ) -> Result<(), Failure> {
+        let receive = self.known(volume).receive.take().expect("the world asked for it");
+        let id = self.find_new(list, &receive.name, Some(volume))?;
+        self.snapshot(stamp, &receive.name, &[(volume, id)]);
+        self.known(id).origin = Some(receive.origin);
+        self.unwatch(stamp);
+        Ok(())
     }
 
     fn known(&mut self, id: VolumeId) -> &mut ModelVolume {
