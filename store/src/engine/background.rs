@@ -39,7 +39,7 @@ impl PoolEngine {
     }
 
     /// Free segments below which collection works.
-    fn free_target(&self) -> usize {
+    pub(super) fn free_target(&self) -> usize {
         let ahead = (self.core.segments.total() / 64).max(4);
         self.core.guest_floor() + ahead + self.checkpoint_batch()
     }
