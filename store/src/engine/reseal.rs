@@ -193,7 +193,17 @@ impl Resealer {
         // A page that is sealed anew takes a place before it leaves one. Collection's reserve is
         // not for it, or a full pool could not be collected any more.
         while !core.is_halted && !self.ready.is_empty() && may_move(core) && core.has_room(1) {
+            let now = core.map.entry(self.ready[0].0.number);
+            if now == Err(MapError::Missing) {
+                break;
+            }
             let (page, buffer) = self.ready.pop_front().expect("one is ready");
+            // While it waited for room, the page may have been freed, and its number and its place
+            // be another page's.
+            if now != Ok(page.entry) {
+                core.recycle(buffer);
+                continue;
+            }
             let (key, from) = (core.newest_key(page.family), page.entry.place());
             if let (Some(key), Some(from)) = (key, from) {
                 let (number, crc, tag, version) = (page.number, 0, SealTag::default(), 0);

@@ -446,13 +446,15 @@ impl RowLog {
     }
 }
 
-/// Seals the pages of encrypted volumes where they are; all of them are whole. It is done when the
-/// row's sequence is known, which no other row has: the nonce follows from it.
+/// Seals the pages of encrypted volumes where they are; all of them are whole, and lie in front of
+/// packed ones. It is done when the row's sequence is known, which no other row has: the nonce
+/// follows from it.
 fn seal_pages(sequence: u64, row: &mut Row, payload: &mut [Block]) {
     let mut payload = payload.iter_mut();
     let mut keys = row.keys.drain(..);
     for record in &mut row.records {
-        let page = match record.has_payload() {
+        let is_whole = record.form().is_some_and(|form| !form.is_packed());
+        let page = match is_whole {
             true => payload.next(),
             false => continue,
         };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use random::Random;
-use store::format::{LogRecord, RowHead};
+use store::format::{LogRecord, RowHead, payload_places};
 use store::{
     DeviceIo, DeviceOp, PoolChange, PoolError, PoolVolume, PoolVolumeKind, SealEntropy, VolumeId,
     WrappingKey,
@@ -52,8 +52,9 @@ impl SealWatch {
         let blocks = &buffer.blocks()[..*blocks as usize];
         let Ok(head) = RowHead::decode(&self.uuid, &blocks[0]) else { return Ok(0) };
         let mut count = 0;
-        let with_payload = head.records.iter().filter(|record| record.has_payload());
-        for (record, page) in with_payload.zip(&blocks[1..]) {
+        let places = payload_places(head.place, &head.records);
+        for (record, at) in head.records.iter().zip(places) {
+            let page = &blocks[usize::from(at.place.block - head.place.block)];
             let number = match *record {
                 LogRecord::Write { volume, .. } if self.volumes.contains(&VolumeId(volume)) => {
                     return Err(Failure::new(
