@@ -578,7 +578,10 @@ impl PoolEngine {
             }
             RecordOwner::Removal => self.removal_under_way = false,
             RecordOwner::Move => self.collector.moves_under_way -= 1,
-            RecordOwner::Reseal => self.resealer.pushed -= 1,
+            RecordOwner::Reseal => {
+                self.resealer.pushed -= 1;
+                self.core.resealed += 1;
+            }
             RecordOwner::None | RecordOwner::Page(..) | RecordOwner::State { .. } => {}
         }
         true
@@ -745,7 +748,7 @@ impl PoolEngine {
     pub fn is_busy(&self) -> bool {
         let is_removing = self.core.map.has_removal() && self.core.failed.is_none();
         let collects = self.core.segments.free_count() < self.free_target()
-            && self.rests_at != Some(self.core.counters.guest_row_blocks);
+            && self.rests_at != Some(self.core.rewritten());
         self.core.ios_under_way() > 0
             || (self.core.failed.is_none()
                 && (self.is_working()

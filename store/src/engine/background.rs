@@ -57,7 +57,7 @@ impl PoolEngine {
 
     pub(super) fn collect(&mut self) {
         let free = self.core.segments.free_count();
-        let rows = self.core.counters.guest_row_blocks;
+        let rows = self.core.rewritten();
         let is_short = free < self.free_target() && self.core.failed.is_none();
         let rests = self.rests_at == Some(rows);
         if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {

@@ -158,6 +158,8 @@ pub(crate) struct EngineCore {
     pub(crate) failed: Option<PoolDeviceError>,
     /// The host has no space for a row.
     pub(crate) no_space: bool,
+    /// Pages that were sealed anew since the pool was opened.
+    pub(crate) resealed: u64,
     ios: TokenTable<IoPurpose>,
     out: VecDeque<DeviceIo>,
     completions: VecDeque<PoolCompletion>,
@@ -202,6 +204,7 @@ impl EngineCore {
             is_halted: false,
             failed: None,
             no_space: false,
+            resealed: 0,
             ios: TokenTable::new(),
             out: VecDeque::new(),
             completions: VecDeque::new(),
@@ -287,6 +290,12 @@ impl EngineCore {
         if is_full {
             self.close_row(stream);
         }
+    }
+
+    /// Grows whenever pages are written that leave others behind: guests' ones, and those that are
+    /// sealed anew. Collection that gained nothing rests until then.
+    pub(crate) fn rewritten(&self) -> u64 {
+        self.counters.guest_row_blocks + self.resealed
     }
 
     fn write_op(&self, position: &RowPosition, buffer: BlockBuffer) -> (u8, DeviceOp) {
