@@ -13,6 +13,7 @@ mod changed;
 mod checkpoint;
 mod collect;
 mod core;
+mod devices;
 mod parts;
 mod reads;
 mod recover;
@@ -32,6 +33,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 pub use self::core::PoolCounters;
+pub use devices::{DeviceChange, PoolDevice};
 pub use recover::{SEGMENTS_MIN, format_pool};
 pub use scrub::{DamagedBlock, ScrubStatus};
 pub use segments::SegmentCounts;
@@ -48,6 +50,7 @@ use crate::map::{Applied, ChangedBlocks, MapError, PoolVolume};
 use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::Collector;
+use devices::DeviceWork;
 use parts::PartialWrites;
 use reads::{ReadFor, Reads};
 use request::{RequestKind, Requests};
@@ -90,6 +93,8 @@ pub struct PoolStatus {
     pub data_blocks: u64,
     /// Segments of each sort.
     pub segments: SegmentCounts,
+    /// The devices.
+    pub devices: Vec<PoolDevice>,
     /// Blocks of a segment.
     pub segment_blocks: u32,
     /// Writes wait for room.
@@ -128,6 +133,7 @@ pub struct PoolEngine {
     collector: Collector,
     differences: Differences,
     scrubber: Scrubber,
+    device_work: DeviceWork,
     numbers: VecDeque<u64>,
     /// The page table is so damaged that no more numbers are found.
     has_no_numbers: bool,
@@ -175,6 +181,7 @@ impl PoolEngine {
             collector: Collector::default(),
             differences: Differences::default(),
             scrubber: Scrubber::default(),
+            device_work: DeviceWork::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
             has_no_numbers: false,
             refused_blocks: 0,
@@ -506,6 +513,7 @@ impl PoolEngine {
         // The end of a checkpoint lets rows be applied again.
         self.apply_rows();
         self.collect();
+        self.work_on_devices();
         self.remove();
         self.mark_if_idle();
         self.core.close_row(RowStream::Guests);
@@ -620,7 +628,7 @@ impl PoolEngine {
     }
 
     fn collect(&mut self) {
-        let free = self.core.segments.free_count();
+        let free = self.core.segments.free_staying();
         let rows = self.core.counters.guest_row_blocks;
         let is_short = free < self.free_target() && self.core.failed.is_none();
         let rests = self.rests_at == Some(rows);
@@ -639,8 +647,7 @@ impl PoolEngine {
 
     /// Segments are short: another one is collected, or a checkpoint frees those that are empty.
     fn begin_collection(&mut self, free: usize, rows: u64) {
-        let emptied = self.core.segments.emptied(self.core.applied).count();
-        let coming = emptied + self.core.segments.waiting();
+        let coming = self.core.segments.coming(self.core.applied);
         // More than ever since the guests' last row: the count goes up and down by the segments
         // of the checkpoints themselves.
         let (most, rows_before) = self.space_before;
@@ -767,6 +774,8 @@ impl PoolEngine {
                 self.core.page_answered((page, place, is_second), buffer, result);
             }
             Some(IoPurpose::Sync) => self.core.sync_answered(result),
+            // The device has left, whatever it says.
+            Some(IoPurpose::Farewell) => buffer.into_iter().for_each(|it| self.core.recycle(it)),
             Some(IoPurpose::Superblock) => {
                 if let Some(buffer) = buffer {
                     self.core.recycle(buffer);
@@ -805,7 +814,7 @@ impl PoolEngine {
     /// Whether to poll again soon: something is under way, or there is background work.
     pub fn is_busy(&self) -> bool {
         let is_removing = self.core.map.has_removal() && self.core.failed.is_none();
-        let collects = self.core.segments.free_count() < self.free_target()
+        let collects = self.core.segments.free_staying() < self.free_target()
             && self.rests_at != Some(self.core.counters.guest_row_blocks);
         self.core.ios_under_way() > 0
             || (self.core.failed.is_none()
@@ -817,6 +826,7 @@ impl PoolEngine {
                     || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
             || is_removing
+            || (self.is_leaving() && self.core.failed.is_none())
             || self.reads.len() > 0
             || self.differences.len() > 0
             || self.scrubber.is_running()
@@ -846,6 +856,7 @@ impl PoolEngine {
             used_blocks: core.segments.live(),
             data_blocks: core.map.used_pages(),
             segments: core.segments.counts(core.applied),
+            devices: self.devices(),
             segment_blocks: core.segments.segment_blocks(),
             is_full: core.no_space || !core.has_room(self.refused_blocks.max(1)),
             no_space: core.no_space,

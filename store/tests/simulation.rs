@@ -16,7 +16,7 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 9] = [
+const EVENTS: [&str; 13] = [
     "kills",
     "power cuts",
     "crashes in openings",
@@ -26,6 +26,10 @@ const EVENTS: [&str; 9] = [
     "times without room",
     "ends with a tail that was hit",
     "failed engines",
+    "longer devices",
+    "devices that joined",
+    "devices that began to leave",
+    "rests without a device that left",
 ];
 
 fn number(variable: &str) -> Option<u64> {

@@ -79,8 +79,14 @@ impl Collector {
 
     /// Begins with a segment, if one is worth it.
     pub(crate) fn begin(&mut self, core: &mut EngineCore) {
+        if let Some(segment) = core.segments.victim(core.applied) {
+            self.begin_with(core, segment);
+        }
+    }
+
+    /// Begins with this segment.
+    pub(crate) fn begin_with(&mut self, core: &mut EngineCore, segment: SegmentId) {
         debug_assert!(self.victim.is_none());
-        let Some(segment) = core.segments.victim(core.applied) else { return };
         core.segments.pin(segment);
         self.victim = Some(Victim {
             segment,

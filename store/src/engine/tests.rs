@@ -3,6 +3,7 @@
 mod basics;
 mod changed;
 mod damage;
+mod devices;
 mod full;
 #[path = "../../tests/devices/memory.rs"]
 mod memory;

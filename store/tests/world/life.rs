@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use random::Random;
 use store::format::{Superblock, superblock_blocks};
 use store::{
-    PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag, VolumeId,
-    format_pool,
+    DeviceChange, PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag,
+    VolumeId, format_pool,
 };
 
 use super::disk::{CrashKind, SimDisk};
@@ -74,6 +74,8 @@ pub(crate) enum Ask {
     Flush,
     /// A change of the catalog.
     Change(PoolChange),
+    /// A change of the devices.
+    Devices(DeviceChange),
     /// A request that must fail.
     Wrong,
 }
@@ -438,6 +440,7 @@ impl World {
                     self.tally.add("snapshots", 1);
                 }
             }
+            Ask::Devices(change) => self.devices_changed(change),
             Ask::Wrong => {}
         }
         Ok(())
@@ -450,6 +453,8 @@ impl World {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),
             PoolError::DeviceFailed(PoolDeviceError::Failed(_)) => device,
             PoolError::NoVolume(volume) => self.model.is_removed(*volume),
+            // Other devices may have no room.
+            PoolError::Invalid(_) => matches!(ask, Ask::Devices(_)),
             PoolError::DeviceFailed(PoolDeviceError::NoSpace) => self.plan.faults.no_space_ppm > 0,
             _ => false,
         };
@@ -491,7 +496,9 @@ impl World {
         }
         self.checkpoint = number;
         self.tally.add("checkpoints", 1);
-        for (device, disk) in self.disks.iter().enumerate() {
+        let devices = self.engine.as_ref().expect("a turn has an engine").devices();
+        for device in devices.iter().map(|device| usize::from(device.number)) {
+            let disk = &self.disks[device];
             for block in superblock_blocks(number) {
                 let found = Superblock::decode(&disk.durable_block(block));
                 if found.is_ok_and(|superblock| superblock.checkpoint == number) {
@@ -586,6 +593,7 @@ impl World {
         let engine = self.engine.as_ref().expect("a turn has an engine");
         self.model.check_list(&engine.volumes())?;
         let status = engine.status();
+        self.check_devices_at_rest(&status)?;
         let (used, scrub) = (status.data_blocks, status.scrub);
         self.tally.add("scrubs", scrub.passes);
         let damaged = scrub.damaged_blocks + scrub.damaged_map_blocks;

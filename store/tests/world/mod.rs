@@ -6,6 +6,7 @@ use std::fmt;
 
 mod changes;
 mod content;
+mod devices;
 pub(crate) mod disk;
 mod life;
 mod model;

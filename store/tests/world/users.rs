@@ -70,6 +70,7 @@ impl World {
             let blocks_per_s = self.random.between(100_000, 10_000_000);
             self.engine.as_mut().expect("the pool is open").scrub(blocks_per_s);
         }
+        self.change_devices();
         let tries = self.random.below(4);
         for _ in 0..tries {
             if self.is_stuck() && self.random.one_in(4) {
@@ -102,7 +103,7 @@ impl World {
         Ok(())
     }
 
-    fn tag(&mut self) -> RequestTag {
+    pub(super) fn tag(&mut self) -> RequestTag {
         self.next_tag += 1;
         RequestTag(self.next_tag)
     }
@@ -154,7 +155,13 @@ impl World {
     }
 
     /// The engine took a request, or did not.
-    fn admitted(&mut self, admission: Admission, tag: RequestTag, stamp: u64, ask: Ask) -> bool {
+    pub(super) fn admitted(
+        &mut self,
+        admission: Admission,
+        tag: RequestTag,
+        stamp: u64,
+        ask: Ask,
+    ) -> bool {
         let is_taken = admission == Admission::Taken;
         if is_taken {
             self.note(|| format!("#{stamp} {ask:?}"));

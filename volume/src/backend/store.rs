@@ -35,7 +35,7 @@ mod volume;
 pub use absent::AbsentVolume;
 pub use configured::{StoreBackend, snapshot_of};
 pub use counts::PoolCounts;
-pub use create::{PoolPlan, SEGMENT_BYTES};
+pub use create::PoolPlan;
 pub use error::StorePoolError;
 pub use pool::{StorePool, StoreSettings};
 pub use pools::{OpenedPool, Pools};

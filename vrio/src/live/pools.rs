@@ -5,7 +5,7 @@ use std::path::{PathBuf, absolute};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use node::config::size_bytes;
-use node::pools::{PoolPlan, SEGMENT_BYTES, StorePool};
+use node::pools::{PoolPlan, StorePool};
 use node::status::StoragePoolStatus;
 use serde_json::json;
 
@@ -49,7 +49,7 @@ pub(crate) struct PoolCreate {
     /// The size of each file, such as "100GiB"; its space is taken from the file system at once.
     #[arg(long)]
     size: Option<String>,
-    /// The size of a segment; the default suits all but very small pools.
+    /// The size of a segment, from 256KiB; the default suits the size of the pool.
     #[arg(long, value_name = "SIZE")]
     segment: Option<String>,
     /// Overwrite what is there, also another pool.
@@ -131,7 +131,7 @@ impl PoolCreate {
         let plan = PoolPlan {
             paths: self.paths.clone(),
             size_bytes: size("--size", self.size.as_ref())?,
-            segment_bytes: size("--segment", self.segment.as_ref())?.unwrap_or(SEGMENT_BYTES),
+            segment_bytes: size("--segment", self.segment.as_ref())?,
             force: self.force,
         };
         StorePool::create(&plan).map_err(CommandFailure::running)?;

@@ -15,8 +15,12 @@ use store::{DeviceLayout, PoolLayout, format_pool};
 use super::devices::{PoolFiles, blocks_of, open_device, same_twice, superblock_of};
 use super::error::StorePoolError;
 
-/// The length of a segment that is right for most devices.
-pub const SEGMENT_BYTES: u64 = 32 << 20;
+/// The longest segment that a pool gets by itself: longer ones gain nothing.
+const SEGMENT_BYTES: u64 = 32 << 20;
+
+/// Segments that a pool has at least if its segments are chosen: some 25 are kept free, which is a
+/// twentieth of these then.
+const SEGMENTS_WANTED: u64 = 512;
 
 /// The shortest segment: rows of the longest requests still fit.
 const SEGMENT_BLOCKS_MIN: u64 = 64;
@@ -37,8 +41,8 @@ pub struct PoolPlan {
     pub paths: Vec<PathBuf>,
     /// The length of each file. Block devices, and files that have a length, keep theirs.
     pub size_bytes: Option<u64>,
-    /// The length of a segment; [`SEGMENT_BYTES`] is right for most devices.
-    pub segment_bytes: u64,
+    /// The length of a segment; `None` chooses one by the size of the pool.
+    pub segment_bytes: Option<u64>,
     /// Overwrite all content.
     pub force: bool,
 }
@@ -49,13 +53,13 @@ pub struct PoolPlan {
 /// # Errors
 /// [`StorePoolError`]. Files that were made for it are removed again.
 pub(super) fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
-    let segment_blocks = segment_blocks(plan.segment_bytes)?;
+    let wanted_blocks = plan.segment_bytes.map(segment_blocks).transpose()?;
     if !(1..=DEVICES_MAX).contains(&plan.paths.len()) {
         return Err(StorePoolError::Count { count: plan.paths.len() });
     }
     same_twice(&plan.paths)?;
     let mut made = Vec::new();
-    let done = make(plan, segment_blocks, &mut made);
+    let done = make(plan, wanted_blocks, &mut made);
     if done.is_err() {
         for path in made {
             // The error that is told is the first one.
@@ -79,28 +83,35 @@ fn segment_blocks(segment_bytes: u64) -> Result<u32, StorePoolError> {
     Ok(blocks as u32)
 }
 
+/// The length of a segment that suits devices of so many blocks together.
+fn suitable_blocks(blocks: u64) -> u32 {
+    let most = SEGMENT_BYTES / BLOCK_BYTES as u64;
+    let wanted = (blocks / SEGMENTS_WANTED).clamp(SEGMENT_BLOCKS_MIN, most);
+    // The power of two below it.
+    1 << wanted.ilog2()
+}
+
 fn make(
     plan: &PoolPlan,
-    segment_blocks: u32,
+    wanted_blocks: Option<u32>,
     made: &mut Vec<PathBuf>,
 ) -> Result<(), StorePoolError> {
     let mut files = Vec::with_capacity(plan.paths.len());
     for path in &plan.paths {
-        if make_file(path, plan)? {
+        if make_file(path, plan.size_bytes)? {
             made.push(path.clone());
         }
-        files.push(device(path, plan, segment_blocks)?);
+        files.push(device(path, plan.size_bytes, plan.force)?);
     }
-    let random = || {
-        let mut bytes = [0; 16];
-        getrandom(&mut bytes, GetRandomFlags::empty())
-            .map(|_| bytes)
-            .map_err(|error| system(&plan.paths[0], "get random numbers", error))
-    };
-    let uuid = random()?;
+    let all_blocks = files.iter().map(|(_, blocks)| blocks).sum();
+    let segment_blocks = wanted_blocks.unwrap_or_else(|| suitable_blocks(all_blocks));
+    for (path, (_, blocks)) in plan.paths.iter().zip(&files) {
+        large_enough(path, *blocks, segment_blocks)?;
+    }
+    let uuid = random_uuid(&plan.paths[0])?;
     let mut devices = Vec::with_capacity(files.len());
-    for (_, blocks) in &files {
-        devices.push(DeviceLayout { uuid: random()?, blocks: *blocks });
+    for (path, (_, blocks)) in plan.paths.iter().zip(&files) {
+        devices.push(DeviceLayout { uuid: random_uuid(path)?, blocks: *blocks });
     }
     let layout = PoolLayout { uuid, segment_blocks, devices };
     let mut files = PoolFiles::for_format(files, uuid);
@@ -114,12 +125,20 @@ fn make(
     Ok(())
 }
 
+/// A UUID that nothing else has.
+pub(super) fn random_uuid(path: &Path) -> Result<[u8; 16], StorePoolError> {
+    let mut bytes = [0; 16];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map(|_| bytes)
+        .map_err(|error| system(path, "get random numbers", error))
+}
+
 /// Makes the file if there is none; `true` if it did.
-fn make_file(path: &Path, plan: &PoolPlan) -> Result<bool, StorePoolError> {
+pub(super) fn make_file(path: &Path, size_bytes: Option<u64>) -> Result<bool, StorePoolError> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     match options.open(path) {
-        Ok(_) if plan.size_bytes.is_some() => Ok(true),
+        Ok(_) if size_bytes.is_some() => Ok(true),
         Ok(_) => {
             let _ = std::fs::remove_file(path);
             Err(StorePoolError::NoSize { path: path.to_owned() })
@@ -136,8 +155,8 @@ fn make_file(path: &Path, plan: &PoolPlan) -> Result<bool, StorePoolError> {
 /// A device with its locks and its length in blocks, which may be overwritten.
 fn device(
     path: &Path,
-    plan: &PoolPlan,
-    segment_blocks: u32,
+    size_bytes: Option<u64>,
+    force: bool,
 ) -> Result<(File, u64), StorePoolError> {
     let (locked, _) = open_device(path, LOCK_TIMEOUT)?;
     let is_file = !locked.is_block_device;
@@ -148,10 +167,10 @@ fn device(
         r#source: error,
     })?;
     let descriptor = descriptor.into();
-    if !plan.force {
+    if !force {
         refuse_used(path, &file, blocks_of(path, &descriptor)?)?;
     }
-    if let Some(size_bytes) = plan.size_bytes.filter(|_| is_file) {
+    if let Some(size_bytes) = size_bytes.filter(|_| is_file) {
         // Content that a forced file had must not be read as rows of the new pool, and goes.
         let emptied = ftruncate(&file, 0);
         emptied.map_err(|error| system(path, "empty the file", error))?;
@@ -163,17 +182,26 @@ fn device(
     if blocks == 0 && is_file {
         return Err(StorePoolError::NoSize { path: path.to_owned() });
     }
-    let wanted_blocks = DEVICE_HEADER_BLOCKS + SEGMENTS_MIN * u64::from(segment_blocks);
-    if blocks < wanted_blocks {
-        let block_bytes = BLOCK_BYTES as u64;
-        return Err(StorePoolError::TooSmall {
-            path: path.to_owned(),
-            actual_bytes: blocks * block_bytes,
-            wanted_bytes: wanted_blocks * block_bytes,
-            segment_bytes: plan.segment_bytes,
-        });
-    }
     Ok((file, blocks))
+}
+
+/// Refuses a device that has no room for a segment.
+pub(super) fn large_enough(
+    path: &Path,
+    blocks: u64,
+    segment_blocks: u32,
+) -> Result<(), StorePoolError> {
+    let wanted_blocks = DEVICE_HEADER_BLOCKS + SEGMENTS_MIN * u64::from(segment_blocks);
+    if blocks >= wanted_blocks {
+        return Ok(());
+    }
+    let block_bytes = BLOCK_BYTES as u64;
+    Err(StorePoolError::TooSmall {
+        path: path.to_owned(),
+        actual_bytes: blocks * block_bytes,
+        wanted_bytes: wanted_blocks * block_bytes,
+        segment_bytes: u64::from(segment_blocks) * block_bytes,
+    })
 }
 
 /// Refuses a device with a pool or with anything else at its beginning.
@@ -207,4 +235,29 @@ fn sync_directory(path: &Path) -> Result<(), Errno> {
 
 fn system(path: &Path, what: &'static str, error: Errno) -> StorePoolError {
     StorePoolError::System { path: path.to_owned(), what, r#source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_has_segments_that_suit_its_size() {
+        let blocks = |bytes: u64| bytes / BLOCK_BYTES as u64;
+        for (pool_bytes, segment_bytes) in [
+            (0, 256 << 10),
+            (64 << 20, 256 << 10),
+            (256 << 20, 512 << 10),
+            ((1 << 30) - 1, 1 << 20),
+            (1 << 30, 2 << 20),
+            (16 << 30, 32 << 20),
+            (1 << 50, 32 << 20),
+        ] {
+            let found = suitable_blocks(blocks(pool_bytes));
+            assert_eq!(u64::from(found), blocks(segment_bytes), "{pool_bytes}");
+            // Some 25 segments are kept: a twentieth, but for the smallest pools.
+            let kept_bytes = 25 * segment_bytes;
+            assert!(pool_bytes < 128 << 20 || kept_bytes <= pool_bytes / 20 + 1, "{pool_bytes}");
+        }
+    }
 }

@@ -163,7 +163,7 @@ pub enum StorePoolError {
     /// No segments are so long.
     #[error(
         "segments of {segment_bytes} bytes: write a multiple of 4096 from {min_bytes} to \
-         {max_bytes}; 32 MiB is right for most devices"
+         {max_bytes}, or leave it to the pool's size"
     )]
     Segment {
         /// The wanted length.
