@@ -20,6 +20,7 @@ mod public_keys;
 mod quantity;
 mod reader;
 mod request;
+mod schedule;
 mod sections;
 mod values;
 
@@ -38,6 +39,7 @@ pub use object::{AnyObject, InPlace, Object, PartOf};
 pub use quantity::{show_duration, size_bytes};
 pub use reader::{ConfigError, Lines, Problem};
 pub use request::{Resize, value};
+pub use schedule::{SnapshotRule, show_snapshot_rules};
 pub use sections::{
     Directories, FaultConfig, KEYS_PER_PEER_MAX, LinkConfig, LinkKind, MemoryConfig,
     NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,

@@ -14,12 +14,13 @@ const SIZE_UNITS: [(&str, u64); 9] = [
 ];
 
 /// Units of time, in nanoseconds.
-const TIME_UNITS: [(&str, u64); 5] = [
+const TIME_UNITS: [(&str, u64); 6] = [
     ("us", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
     ("min", 60_000_000_000),
     ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
 ];
 
 /// Reads a size such as "20GiB", in bytes.

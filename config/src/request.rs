@@ -13,6 +13,7 @@ use crate::kinds::Kind;
 use crate::kinds::nic::{self, NIC_CHANGEABLE};
 use crate::kinds::volume::size_of_volume;
 use crate::reader::{Problem, Reader, TableReader};
+use crate::schedule::{SnapshotRule, snapshot_rules};
 use crate::sections::OBJECTS_MAX;
 use crate::values::chain;
 
@@ -110,6 +111,23 @@ impl Config {
         let chain = reader.parse().and_then(|document| chain_alone(&reader, &document));
         match reader.into_problems() {
             problems if problems.is_empty() => Ok(chain.unwrap_or_default()),
+            problems => Err(problems),
+        }
+    }
+
+    /// The rules for snapshots by time.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn snapshots(rules: &Value) -> Result<Vec<SnapshotRule>, Vec<Problem>> {
+        let fields = Map::from_iter([("snapshots".to_owned(), rules.clone())]);
+        let text = toml_text("", &fields, "")?;
+        let reader = Reader::new(&text);
+        let rules = reader.parse().and_then(|document| {
+            snapshot_rules(&alone(&reader, &document, &["snapshots"]).get("snapshots")?)
+        });
+        match reader.into_problems() {
+            problems if problems.is_empty() => Ok(rules.unwrap_or_default()),
             problems => Err(problems),
         }
     }

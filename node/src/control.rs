@@ -78,6 +78,12 @@ pub trait Service: Send + Sync {
     /// Why the old chain stays.
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
 
+    /// Gives a volume of a pool other rules for snapshots by time.
+    ///
+    /// # Errors
+    /// Why the old rules stay.
+    fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused>;
+
     /// Makes the volume of a disk of this node larger or smaller.
     ///
     /// # Errors
@@ -459,6 +465,10 @@ mod tests {
             Ok(said(format!("chain {volume} {chain}")))
         }
 
+        fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("snapshots {volume} {rules}")))
+        }
+
         fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("resize disk {name} {body}")))
         }
@@ -597,6 +607,7 @@ mod tests {
             ("DELETE /v1/volumes/v?force=true", "", 200, "remove volume v true"),
             ("DELETE /v1/peers/p?force=yes", "", 400, "the only parameter is force=true"),
             ("PUT /v1/volumes/v/chain", "[\"meter\"]", 200, "chain v [\\\"meter\\\"]"),
+            ("PUT /v1/volumes/v/snapshots", "[]", 200, "snapshots v []"),
             ("PUT /v1/disks/a/queues/1", "{\"sidecore\": 2}", 200, "move a 1 {\\\"sidecore\\\":2}"),
             ("PUT /v1/disks/a/queues/x", "{}", 400, "x"),
             ("POST /v1/disks/a/take", "", 200, "take a"),

@@ -166,7 +166,7 @@ impl PoolEngine {
         devices: &mut dyn PoolDevices,
         sizes_blocks: &[u64],
         options: PoolOptions,
-        salt: u64,
+        salt: u128,
         now_ns: u64,
     ) -> Result<Self, PoolOpenError> {
         let (mut core, checkpointer) = recover::open(devices, sizes_blocks, &options, salt)?;

@@ -103,7 +103,7 @@ pub(crate) fn results(all: &[ListedRun]) -> Table {
 
 /// Volumes in a table.
 pub(crate) fn volume_list(all: &[VolumeStatus]) -> String {
-    let mut text = verdict::of_list("volume", all.len(), &[]);
+    let mut text = verdict::of_list("volume", all.len(), &verdict::volumes(all));
     section(&mut text, "volumes", volumes(all));
     text
 }
@@ -243,6 +243,10 @@ fn volume_detail(volume: &VolumeStatus) -> String {
         .into_iter()
         .chain(flags)
         .chain((!volume.chain.is_empty()).then(|| format!("chain {}", volume.chain.join(" > "))))
+        .chain(
+            (!volume.snapshots.is_empty())
+                .then(|| format!("snapshots by time {}", volume.snapshots.join(" "))),
+        )
         .collect();
     parts.join(", ")
 }

@@ -242,6 +242,10 @@ fn wrong_commands_say_what_to_do() {
         ("volume snapshot m --name s", "not a volume of a pool"),
         ("volume snapshot a a --name s", "named twice"),
         ("volume snapshot a --name s/t", "is no name"),
+        ("volume schedule m 1h:24", "not a volume of a pool"),
+        ("volume schedule a 1h", "is no rule for snapshots"),
+        ("volume schedule a 1s:5", "from 1min to 3660d"),
+        ("volume schedule b 1h:24", "no volume \"b\""),
         ("volume rollback a none", "has no snapshot \"a@none\""),
         ("volume rollback m none", "not a volume of a pool"),
         ("volume clone a@none b", "there is no snapshot \"a@none\""),
@@ -260,6 +264,56 @@ fn wrong_commands_say_what_to_do() {
     told(&node, "volume snapshot a --name s");
     let (done, text) = tried(&node, "volume snapshot a --name s");
     assert!(!done && text.contains("in use"), "{text}");
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn snapshots_by_time_are_taken_and_removed_as_the_rules_say() {
+    let home = tempfile::tempdir().expect("a directory");
+    let rules = "snapshots = [{ every = \"1d\", keep = 2 }]";
+    let both = format!(
+        "{}[[volume]]\nname = \"b\"\nbackend = {{ pool = \"p\", size = \"1MiB\" }}\n{rules}\n",
+        VOLUME.replace("[[disk]]", &format!("{rules}\n[[disk]]"))
+    );
+    let node = plan_with_pool(home.path(), "128MiB", &both).start().expect("a node");
+    let names = |node: &Node| -> Vec<String> {
+        let listed = told(node, "volume snapshots --json");
+        let listed: Value = serde_json::from_str(&listed).expect("JSON");
+        let all = listed.as_array().expect("a list").iter();
+        all.map(|it| it["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    let until = |node: &Node, what: &str, is_so: &dyn Fn(&[String]) -> bool| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let now = names(node);
+            if is_so(&now) {
+                return now;
+            }
+            assert!(Instant::now() < until, "{what}: {now:?}\n{}", node.log_tail());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let taken = until(&node, "one of each", &|all| all.len() >= 2);
+    let of = |volume: &str| taken.iter().find_map(|it| it.strip_prefix(volume));
+    assert!(of("a@auto-").is_some() && of("a@auto-") == of("b@auto-"), "{taken:?}");
+    let shown = told(&node, "volume show a");
+    assert!(shown.contains("snapshots by time 1d:2"), "{shown}");
+
+    // The first one of each period stays, and others of the rules' names go. A day ends now and
+    // then while this runs.
+    told(&node, "volume schedule b --none");
+    for name in ["auto-x", "auto-y", "mine"] {
+        told(&node, &format!("volume snapshot a b --name {name}"));
+    }
+    let left = until(&node, "others go", &|all| !all.iter().any(|it| it.starts_with("a@auto-y")));
+    assert!(left.contains(&"a@mine".to_owned()), "{left:?}");
+    assert!(left.iter().filter(|it| it.starts_with("a@auto-2")).count() >= 1, "{left:?}");
+    assert!(left.contains(&"b@auto-y".to_owned()), "{left:?}");
+
+    // A successor goes on with the rules of the file.
+    let node = node.hand_over().expect("a successor");
+    told(&node, "volume snapshot a --name auto-z");
+    until(&node, "the successor removes", &|all| !all.contains(&"a@auto-z".to_owned()));
     node.stop().expect("an orderly end");
 }
 

@@ -16,6 +16,9 @@ use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{InPlace, Object, PartOf, keys};
 use crate::public_keys::{ALLOW_KEYS, allow as allowed_node};
 use crate::reader::{Lines, Reader, TableReader, Value};
+use crate::schedule::{
+    SNAPSHOT_RULE_KEYS, SnapshotRule, show_snapshot_rules, snapshot_rules,
+};
 use crate::sections::Directories;
 use crate::values::{Section, chain, file_path, name};
 
@@ -27,6 +30,8 @@ impl VolumeConfig {
     pub const SIZE: &str = "size";
     /// The stages before the volume.
     pub const CHAIN: &str = "chain";
+    /// The rules for snapshots by time.
+    pub const SNAPSHOTS: &str = "snapshots";
 }
 
 impl VolumeConfig {
@@ -50,6 +55,8 @@ pub struct VolumeConfig {
     pub write_through: bool,
     /// The stages that every request passes, the first one first.
     pub chain: Vec<StageConfig>,
+    /// Snapshots by time, of a volume of a pool.
+    pub snapshots: Vec<SnapshotRule>,
     /// The nodes whose disks may use it, some only with an attachment key; this node's own always
     /// may.
     pub allow: Vec<Allow>,
@@ -63,7 +70,7 @@ pub struct VolumeConfig {
     pub lines: Lines,
 }
 
-const VOLUME_KEYS: [SettingKey; 9] = [
+const VOLUME_KEYS: [SettingKey; 10] = [
     key("name", "The volume's name."),
     key("backend", "The place of its blocks; see [backends](#backends)."),
     key(
@@ -72,6 +79,12 @@ const VOLUME_KEYS: [SettingKey; 9] = [
          `\"write-through\"`: each write is durable when it completes.",
     ),
     key("chain", "The [stages](#stages) that each request passes, first to last, at most 8."),
+    key(
+        "snapshots",
+        "Snapshots by time of a volume of a pool, as [rules](#snapshots) of which each takes one in \
+         each period and keeps some, such as \
+         `[{ every = \"1h\", keep = 24 }, { every = \"1d\", keep = 30 }]`; at most 8.",
+    ),
     key(
         "allow",
         "The nodes whose disks may use the volume: `\"vm1\"`, or only those disks that \
@@ -134,6 +147,7 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
     let words = [("flush", false), ("write-through", true)];
     let through = table.get("durability").and_then(|value| value.word(&words));
     let chain = table.get("chain").and_then(|value| chain(&value)).unwrap_or_default();
+    let snapshots = timed_snapshots(&table, backend.as_ref());
     let allow = table.get("allow").and_then(|value| value.array()).unwrap_or_default();
     let allow = allow.iter().filter_map(allowed_node).collect();
     let flag = |key| table.get(key).and_then(|value| value.bool()).unwrap_or(false);
@@ -147,12 +161,26 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
         backend: backend?,
         write_through: through.unwrap_or(false),
         chain,
+        snapshots,
         allow,
         read_only,
         shared: flag("shared"),
         lines: table.lines.clone(),
         name: name?,
     })
+}
+
+/// Reads the rules for snapshots by time.
+fn timed_snapshots(
+    table: &TableReader<'_, '_>,
+    backend: Option<&BackendConfig>,
+) -> Vec<SnapshotRule> {
+    let Some(value) = table.get("snapshots") else { return Vec::new() };
+    let rules = snapshot_rules(&value).unwrap_or_default();
+    if !rules.is_empty() && backend.is_some_and(|backend| backend.pool().is_none()) {
+        value.fail("only a volume of a pool has snapshots: backend = { pool = \"..\" }".to_owned());
+    }
+    rules
 }
 
 /// Reads the layout of the storage that guests are told. A key that is left out is found out.
@@ -288,7 +316,10 @@ impl Object for VolumeConfig {
 
     fn inner_tables() -> Vec<KeyTable> {
         let allow = format!("{SAMPLE}allow = [{{ ? }}]");
-        let own = [KeyTable::new("allow", &allow, &ALLOW_KEYS), backend_table()];
+        let rules =
+            "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\" }\nsnapshots = [{ ? }]".to_owned();
+        let rules = KeyTable::new("snapshots", &rules, &SNAPSHOT_RULE_KEYS);
+        let own = [KeyTable::new("allow", &allow, &ALLOW_KEYS), rules, backend_table()];
         own.into_iter().chain(stage_tables()).collect()
     }
 
@@ -328,8 +359,13 @@ impl Object for VolumeConfig {
             ("physical-block-size", told.physical_bytes != tell.physical_bytes),
             ("optimal-io-size", told.optimal_bytes != tell.optimal_bytes),
         ];
-        let (allow, chain) = (wanted.allow.clone(), wanted.chain.clone());
-        let mut changed = Self { lines: wanted.lines.clone(), allow, chain, ..self.clone() };
+        let mut changed = Self {
+            lines: wanted.lines.clone(),
+            allow: wanted.allow.clone(),
+            chain: wanted.chain.clone(),
+            snapshots: wanted.snapshots.clone(),
+            ..self.clone()
+        };
         if !is_moved(self, wanted) {
             changed.backend.clone_from(&wanted.backend);
         }
@@ -351,6 +387,13 @@ impl Object for VolumeConfig {
                 text: format!("change {object}: the chain is now {chain}"),
             }
         });
-        allow.into_iter().chain(size).chain(chain).collect()
+        let snapshots = (self.snapshots != wanted.snapshots).then(|| {
+            let rules = show_snapshot_rules(&wanted.snapshots);
+            InPlace {
+                step: Self::SNAPSHOTS,
+                text: format!("change {object}: snapshots by time are now {rules}"),
+            }
+        });
+        allow.into_iter().chain(size).chain(chain).chain(snapshots).collect()
     }
 }

@@ -37,6 +37,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/metrics", get(metrics))
         .route("/v1/volumes/{name}/chain", put(set_chain))
+        .route("/v1/volumes/{name}/snapshots", put(set_snapshots))
         .route("/v1/volumes/{name}/size", put(resize_volume))
         .route("/v1/volumes/{name}/rollback", post(roll_back))
         .route("/v1/snapshots", post(take_snapshot))
@@ -165,6 +166,17 @@ async fn set_chain(
 ) -> Response {
     match json(body) {
         Ok(body) => change(move || service.set_chain(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn set_snapshots(
+    State(service): RouteState,
+    PathNames(name): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.set_snapshots(&name, &body)).await,
         Err(refused) => refuse(&refused),
     }
 }

@@ -14,6 +14,7 @@ use super::fabric::Domains;
 use super::hand_over::fds::HandoverFds;
 use super::networks::Nics;
 use super::objects::Objects;
+use super::pools::timed::TimedSnapshots;
 use super::strangers::Watcher;
 use super::turns::Turns;
 use super::volumes::Volumes;
@@ -35,6 +36,7 @@ pub(crate) struct Inside {
     pub(crate) domains: Domains,
     pub(crate) steerer: Steerer,
     pub(crate) watchdog: Watchdog,
+    pub(crate) timed: TimedSnapshots,
     /// Works until it is dropped.
     pub(crate) _strangers: Watcher,
     /// A thread that changes something waits for its turn first.
@@ -62,6 +64,7 @@ impl Inside {
         }
         self.watchdog.stop();
         self.steerer.stop();
+        self.timed.stop();
         let disks: Vec<Arc<ServedDisk>> = self.objects().disks.clone();
         self.disks.stop(&disks);
         self.nics().stop();

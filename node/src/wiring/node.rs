@@ -18,6 +18,7 @@ use super::hand_over::fds::HandoverFds;
 use super::inside::Inside;
 use super::networks::uplinks::OpenedUplink;
 use super::objects::Objects;
+use super::pools::timed::TimedSnapshots;
 use super::strangers::Watcher;
 use super::turns::Turns;
 use super::watchdog::Watchdog;
@@ -86,6 +87,7 @@ impl Node {
             domains,
             steerer,
             watchdog,
+            timed: TimedSnapshots::default(),
             _strangers: strangers,
             turns,
             objects,
@@ -96,6 +98,7 @@ impl Node {
         shown.inspect_err(|_| inside.stop())?;
         let steered = disks::steer::start(&inside, &config.sidecores);
         steered.inspect_err(|_| inside.stop())?;
+        TimedSnapshots::start(&inside);
         let control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics_listener);
         let control = control.inspect_err(|_| inside.stop())?;
         let node = Self { control, inside };

@@ -4,6 +4,7 @@ pub(crate) mod change;
 pub(crate) mod report;
 pub(crate) mod scrub;
 pub(crate) mod snapshots;
+pub(crate) mod timed;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -63,6 +63,10 @@ impl Service for Inside {
         self.set_chain(volume, chain)
     }
 
+    fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {
+        self.set_snapshots(volume, rules)
+    }
+
     fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         self.resize_disk(name, body)
     }

@@ -77,7 +77,7 @@ pub(crate) fn open(
     devices: &mut dyn PoolDevices,
     sizes_blocks: &[u64],
     options: &PoolOptions,
-    salt: u64,
+    salt: u128,
 ) -> Result<(EngineCore, Checkpointer), PoolOpenError> {
     assert!(options.cache_blocks >= CACHE_BLOCKS_MIN);
     let superblock = read_superblocks(devices, sizes_blocks)?;
@@ -95,7 +95,7 @@ pub(crate) fn open(
     let last = recovery.replay(&superblock)?;
     let Recovery { mut segments, map, state_places, .. } = recovery;
     let opening = superblock.opening.get() + 1;
-    let log = RowLog::new(superblock.uuid, salt, opening, last, &mut segments);
+    let log = RowLog::new(superblock.uuid, salt as u64, opening, last, &mut segments);
     let log = log.ok_or(PoolOpenError::NoRoom)?;
     let mut base = superblock;
     base.opening = opening.into();
@@ -491,7 +491,7 @@ impl Recovery<'_> {
 fn walks(superblock: &Superblock) -> [StreamWalk; STREAMS - 1] {
     let owner = LogOwner {
         uuid: superblock.uuid,
-        salt: superblock.salt.get(),
+        salt: superblock.salt.get() as u64,
         opening: superblock.opening.get(),
     };
     let last = superblock.sequence.get();

@@ -103,6 +103,7 @@ struct Stream {
 #[derive(Debug)]
 pub(crate) struct RowLog {
     uuid: [u8; 16],
+    /// The lower half of the opening's salt: that is enough to tell its rows from others.
     salt: u64,
     opening: u64,
     /// The last sequence that was given to a row of guests or a moved one.

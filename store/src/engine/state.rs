@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! state   u64 length of the JSON, the JSON (the map's state), then 16 bytes for each segment
-//! index   blocks of up to 169 entries of 24 bytes, and the entry of the next index block
+//! index   blocks of up to 127 entries of 32 bytes, and the entry of the next index block
 //! ```
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -13,7 +13,7 @@ use crate::format::PageEntry;
 use crate::map::MapState;
 
 /// Entries of blocks of the state in a block of the index; one more is for the next index block.
-pub(crate) const INDEX_ENTRIES: usize = 169;
+pub(crate) const INDEX_ENTRIES: usize = BLOCK_BYTES / ENTRY_BYTES - 1;
 
 const ENTRY_BYTES: usize = size_of::<PageEntry>();
 const NEXT_AT: usize = INDEX_ENTRIES * ENTRY_BYTES;
@@ -56,7 +56,7 @@ pub(crate) fn encode_index(entries: &[PageEntry], next: PageEntry, block: &mut B
 
 /// The entries of a block of the index, and the entry of the next one.
 pub(crate) fn decode_index(block: &Block) -> (Vec<PageEntry>, PageEntry) {
-    let entry = |bytes: &[u8]| PageEntry::read_from_bytes(bytes).expect("24 bytes");
+    let entry = |bytes: &[u8]| PageEntry::read_from_bytes(bytes).expect("32 bytes");
     let entries = block.0[..NEXT_AT].chunks_exact(ENTRY_BYTES).map(entry);
     let entries = entries.take_while(|entry| !entry.is_free()).collect();
     (entries, entry(&block.0[NEXT_AT..NEXT_AT + ENTRY_BYTES]))

@@ -38,7 +38,7 @@ pub struct RowPosition {
 /// A head of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowHead {
-    /// The salt of the opening that wrote the row.
+    /// The lower half of the salt of the opening that wrote the row.
     pub salt: u64,
     /// The number of that opening.
     pub opening: u64,

@@ -94,18 +94,22 @@ pub struct PageEntry {
     pub crc: U64,
     /// The sequence of the row that has the page.
     pub sequence: U64,
+    /// What else a reader needs to know of the page; 0 for a page that is there as it is.
+    pub extra: U64,
 }
 
 impl PageEntry {
     /// No page: the number is free.
-    pub const FREE: Self = Self { place: U64::ZERO, crc: U64::ZERO, sequence: U64::ZERO };
+    pub const FREE: Self =
+        Self { place: U64::ZERO, crc: U64::ZERO, sequence: U64::ZERO, extra: U64::ZERO };
 
     /// The word of a page whose content was lost: reading it is an error with a name.
     pub const LOST: u64 = 1 << 62;
 
     /// A page that is at `place`.
     pub fn at(place: BlockPlace, crc: u64, sequence: u64) -> Self {
-        Self { place: place.word().into(), crc: crc.into(), sequence: sequence.into() }
+        let (crc, sequence) = (crc.into(), sequence.into());
+        Self { place: place.word().into(), crc, sequence, extra: U64::ZERO }
     }
 
     /// A page whose content is lost; it keeps its number until it is overwritten.

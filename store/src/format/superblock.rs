@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 use thiserror::Error;
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::place::{
@@ -12,7 +12,7 @@ use super::place::{
 use crate::block::{BLOCK_BYTES, Block};
 
 /// The version of this format. A pool of another version is refused.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Blocks before a device's first segment.
 pub const DEVICE_HEADER_BLOCKS: u64 = 16;
@@ -143,7 +143,7 @@ pub struct Superblock {
     /// The count of openings.
     pub opening: U64,
     /// The salt of this opening, from a random source.
-    pub salt: U64,
+    pub salt: U128,
     /// The count of checkpoints.
     pub checkpoint: U64,
     /// The last row whose effect is in the checkpoint.

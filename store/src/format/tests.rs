@@ -78,7 +78,7 @@ fn superblock() -> Superblock {
     superblock.device = 1;
     superblock.devices = 2;
     superblock.opening = 3.into();
-    superblock.salt = 0x5a17_5a17_5a17_5a17.into();
+    superblock.salt = 0x1234_5678_9abc_def0_5a17_5a17_5a17_5a17.into();
     superblock.checkpoint = 4.into();
     superblock.sequence = 999.into();
     superblock.state = [
@@ -178,29 +178,30 @@ fn a_superblock_has_these_bytes() {
     check(
         &encoded_superblock(&superblock()).0,
         &expect![[r#"
-        0000  7672696f 506f6f6c 484fe235 07bde2bf
-        0010  01000000 00200000 30313233 34353637
-        0020  38396162 63646566 01020000 00000000
-        0030  03000000 00000000 175a175a 175a175a
-        0040  04000000 00000000 e7030000 00000000
-        0050  02000100 00000080 efcdab89 67452301
-        0060  e6030000 00000000 02000100 00010080
-        0070  10325476 98badcfe e7030000 00000000
-        0080  a0860100 00000000 05000000 11000000
-        0090  06000000 00000000 ffffffff 00000000
-        00a0  ffffffff 00000000 02000001 00000000
-        00b0  ffffffff 00000000 64657669 63652030
-        00c0  206f6620 706f6f6c 64000000 00000000
-        00d0  64657669 63652031 206f6620 706f6f6c
-        00e0  c8000000 00000000 00000000 00000000
-    "#]],
+            0000  7672696f 506f6f6c f5c29fa2 b5e5dee0
+            0010  02000000 00200000 30313233 34353637
+            0020  38396162 63646566 01020000 00000000
+            0030  03000000 00000000 175a175a 175a175a
+            0040  f0debc9a 78563412 04000000 00000000
+            0050  e7030000 00000000 02000100 00000080
+            0060  efcdab89 67452301 e6030000 00000000
+            0070  00000000 00000000 02000100 00010080
+            0080  10325476 98badcfe e7030000 00000000
+            0090  00000000 00000000 a0860100 00000000
+            00a0  05000000 11000000 06000000 00000000
+            00b0  ffffffff 00000000 ffffffff 00000000
+            00c0  02000001 00000000 ffffffff 00000000
+            00d0  64657669 63652030 206f6620 706f6f6c
+            00e0  64000000 00000000 64657669 63652031
+            00f0  206f6620 706f6f6c c8000000 00000000
+        "#]],
     );
 }
 
 #[test]
 fn entries_of_a_page_table_have_these_bytes() {
     let entry = PageEntry::at(place(15, 0x00ab_cdef, 0x1234), 0x1122_3344_5566_7788, 1000);
-    let bytes = [entry.as_bytes(), &[0; 8], PageEntry::lost().as_bytes(), &[0; 8]].concat();
+    let bytes = [entry.as_bytes(), PageEntry::lost().as_bytes()].concat();
     check(
         &bytes,
         &expect![[r#"
@@ -209,7 +210,7 @@ fn entries_of_a_page_table_have_these_bytes() {
         0020  00000000 00000040 00000000 00000000
     "#]],
     );
-    assert_eq!(PageEntry::FREE.as_bytes(), [0; 24]);
+    assert_eq!(PageEntry::FREE.as_bytes(), [0; 32]);
 }
 
 #[test]
@@ -541,7 +542,7 @@ fn words_that_name_no_place_are_refused() {
 fn any_bytes_are_an_entry() {
     let mut random = Random::new(24);
     for _ in 0..1000 {
-        let words = [random.draw(), random.draw(), random.draw()];
+        let words = [random.draw(), random.draw(), random.draw(), random.draw()];
         let entry = PageEntry::read_from_bytes(words.as_bytes()).unwrap();
         let named = entry.place().map(|place| place.word());
         assert!(named.is_none() || named == Some(entry.place.get()));

@@ -6,7 +6,7 @@ use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, TableKind, TagDomain, tag_crc, tag_of};
 
 /// Entries of a block of a page table.
-pub(crate) const TABLE_ENTRIES: u64 = 170;
+pub(crate) const TABLE_ENTRIES: u64 = 128;
 
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = size_of::<PageEntry>();

@@ -1,8 +1,8 @@
 //! A page table: its shape, and which numbers are free.
 //!
-//! The entries are in blocks of 170; the blocks of a level have their own entries in the level
+//! The entries are in blocks of 128; the blocks of a level have their own entries in the level
 //! above, and the root's entry is in the checkpoint. One bit for each block of level 0 says that it
-//! may have free numbers, so that memory for the search stays small: 200 KiB for 1 TiB.
+//! may have free numbers, so that memory for the search stays small: 256 KiB for 1 TiB.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write;
@@ -21,7 +21,7 @@ const LEVELS_MAX: u8 = 6;
 const RECENT_MAX: usize = 64;
 
 /// A table grows, rather than to look for free numbers in old blocks, until an eighth is free:
-/// then such a block has about 20 of them when it is read.
+/// then such a block has about 16 of them when it is read.
 const SPARE_SHARE: u64 = 8;
 
 /// A table does not grow further than to twice its used numbers and these: it goes on growing only
@@ -339,7 +339,9 @@ impl PageTable {
         ensure(state.blocks <= NUMBER_MAX / fanout, "count of blocks")?;
         ensure(state.used <= state.blocks * fanout, "count of used numbers")?;
         let [place, crc, sequence] = state.root;
-        table.root = PageEntry { place: place.into(), crc: crc.into(), sequence: sequence.into() };
+        let root = (place.into(), crc.into(), sequence.into());
+        let (place, crc, sequence) = root;
+        table.root = PageEntry { place, crc, sequence, ..PageEntry::FREE };
         ensure(table.root.is_free() || table.root.place().is_some(), "root")?;
         table.bits = vec![0; state.blocks.div_ceil(64) as usize];
         (table.blocks, table.used) = (state.blocks, state.used);

@@ -11,8 +11,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::memory::MemoryDevices;
 use crate::pool::{DEVICES, UUID};
 
-const TABLE_ENTRIES: u64 = 170;
-const INDEX_ENTRIES: usize = 169;
+const TABLE_ENTRIES: u64 = 128;
+const INDEX_ENTRIES: usize = 127;
+const ENTRY_BYTES: usize = 32;
 
 /// The devices of a pool, and their checkpoint's state to be changed.
 pub(crate) struct Forge {
@@ -49,7 +50,7 @@ impl Forge {
         let index = self.devices.at(place(&self.superblock.state[copy])).clone();
         index
             .0
-            .chunks_exact(24)
+            .chunks_exact(ENTRY_BYTES)
             .take(blocks)
             .map(|at| PageEntry::read_from_bytes(at).unwrap())
             .collect()
@@ -105,7 +106,7 @@ impl Forge {
         let entry = if level + 1 >= self.levels(kind) {
             let root = &self.table(kind)["root"];
             let word = |at: usize| root[at].as_u64().unwrap().into();
-            PageEntry { place: word(0), crc: word(1), sequence: word(2) }
+            PageEntry { place: word(0), crc: word(1), sequence: word(2), ..PageEntry::FREE }
         } else {
             self.entry_in(kind, level + 1, index)?
         };
@@ -114,17 +115,17 @@ impl Forge {
 
     fn entry_in(&mut self, kind: TableKind, level: u8, index: u64) -> Option<PageEntry> {
         let block = self.table_entry(kind, level, index / TABLE_ENTRIES)?;
-        let at = (index % TABLE_ENTRIES) as usize * 24;
-        let bytes = &self.devices.at(block.place()?).0[at..at + 24];
+        let at = (index % TABLE_ENTRIES) as usize * ENTRY_BYTES;
+        let bytes = &self.devices.at(block.place()?).0[at..at + ENTRY_BYTES];
         Some(PageEntry::read_from_bytes(bytes).unwrap())
     }
 
     fn set_entry_in(&mut self, kind: TableKind, level: u8, index: u64, entry: PageEntry) {
         let block_index = index / TABLE_ENTRIES;
         let Some(mut block) = self.table_entry(kind, level, block_index) else { return };
-        let at = (index % TABLE_ENTRIES) as usize * 24;
+        let at = (index % TABLE_ENTRIES) as usize * ENTRY_BYTES;
         let content = self.devices.at(place(&block));
-        content.0[at..at + 24].copy_from_slice(entry.as_bytes());
+        content.0[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
         let number = block_index << 1 | kind as u64;
         set_crc(&mut block, TagDomain::Table(level), number, &content.0);
         if level + 1 >= self.levels(kind) {

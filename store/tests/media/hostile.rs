@@ -20,7 +20,7 @@ const ROUNDS: usize = 400;
 /// Numbers that are at some edge, or that the pool has.
 fn any_number(random: &mut Random, known: &[u64]) -> u64 {
     match random.below(5) {
-        0 => [0, 1, 169, 170, 511, 512, u64::MAX, 1 << 40, (1 << 40) - 1][random.below(9) as usize],
+        0 => [0, 1, 127, 128, 511, 512, u64::MAX, 1 << 40, (1 << 40) - 1][random.below(9) as usize],
         1 => 1 << random.below(64),
         2 => random.draw(),
         _ if known.is_empty() => 0,
@@ -71,7 +71,7 @@ fn forge_entry(forge: &mut Forge, random: &mut Random) {
     let kind = if random.one_in(3) { TableKind::Data } else { TableKind::Nodes };
     let numbers = forge.numbers(kind);
     let known = any_number(random, &numbers);
-    let number = any_number(random, &numbers) % (numbers.last().unwrap_or(&0) + 170);
+    let number = any_number(random, &numbers) % (numbers.last().unwrap_or(&0) + 128);
     let (Some(old), Some(mut entry)) = (forge.entry(kind, known), forge.entry(kind, number)) else {
         return forge.set_entry(kind, number, PageEntry::lost());
     };
@@ -277,7 +277,8 @@ fn live(devices: MemoryDevices, random: &mut Random) {
     let mut devices = devices;
     let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 300 };
     let sizes = [DEVICE_BLOCKS; DEVICES];
-    let Ok(engine) = PoolEngine::open(&mut devices, &sizes, options, random.draw(), 0) else {
+    let Ok(engine) = PoolEngine::open(&mut devices, &sizes, options, random.draw().into(), 0)
+    else {
         return;
     };
     let mut pool = MediaPool::with(devices, engine, random.draw());

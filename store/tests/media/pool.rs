@@ -315,5 +315,5 @@ impl MediaPool {
 
 pub(crate) fn open(devices: &mut MemoryDevices, salt: u64) -> PoolEngine {
     let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1000 };
-    PoolEngine::open(devices, &[DEVICE_BLOCKS; DEVICES], options, salt, 0).unwrap()
+    PoolEngine::open(devices, &[DEVICE_BLOCKS; DEVICES], options, salt.into(), 0).unwrap()
 }

@@ -50,8 +50,12 @@ def sealed(block):
 class Entry:
     """A page entry: the place of a page, its check and the sequence of its row."""
 
-    def __init__(self, place, crc, sequence):
-        self.place, self.crc, self.sequence = place, crc, sequence
+    def __init__(self, place, crc, sequence, extra=0):
+        self.place, self.crc, self.sequence, self.extra = place, crc, sequence, extra
+
+    @classmethod
+    def at(cls, block, offset):
+        return cls(*struct.unpack_from("<QQQQ", block, offset))
 
     def __bool__(self):
         return self.place != 0
@@ -68,14 +72,14 @@ class Superblock:
             raise PoolError("a damaged superblock")
         (self.version, self.segment_blocks, self.uuid, self.device, self.devices) = (
             struct.unpack_from("<II16sBB", block, 16))
-        if self.version != 1:
-            raise PoolError(f"the pool has the format {self.version}, and this program reads 1")
+        if self.version != 2:
+            raise PoolError(f"the pool has the format {self.version}, and this program reads 2")
         (self.opening, self.salt, self.checkpoint, self.sequence) = (
-            struct.unpack_from("<QQQQ", block, 48))
-        self.state = [Entry(*struct.unpack_from("<QQQ", block, at)) for at in (80, 104)]
-        (self.state_bytes,) = struct.unpack_from("<Q", block, 128)
-        self.streams = [struct.unpack_from("<III", block, 136 + 16 * at) for at in range(3)]
-        self.segments = [struct.unpack_from("<I", block, 200 + 24 * at)[0] for at in range(16)]
+            struct.unpack_from("<Q16sQQ", block, 48))
+        self.state = [Entry.at(block, at) for at in (88, 120)]
+        (self.state_bytes,) = struct.unpack_from("<Q", block, 152)
+        self.streams = [struct.unpack_from("<III", block, 160 + 16 * at) for at in range(3)]
+        self.segments = [struct.unpack_from("<I", block, 224 + 24 * at)[0] for at in range(16)]
         self.segments = self.segments[:self.devices]
 
 
@@ -100,7 +104,7 @@ class Head:
         (self.uuid, self.salt, self.opening, self.sequence, self.durable, self.segment, self.block,
          self.stream, self.payload, self.next, own, previous, self.previous_payload,
          self.has_previous, self.previous_place, self.previous_sequence) = (
-            struct.unpack_from("<16sQQQQIHBBIBBBBQQ", block, 16))
+            struct.unpack_from("<16s8sQQQIHBBIBBBBQQ", block, 16))
         if own > RECORDS_MAX or previous > RECORDS_MAX:
             raise PoolError("a head with more records than a row has")
         records = [Record(block[96 + 40 * at:136 + 40 * at]) for at in range(own + previous)]
@@ -198,7 +202,7 @@ class Devices:
         if data[:8] != b"vrio-row" or data[16:32] != self.uuid or not sealed(data):
             return None
         head = Head(data)
-        ours = (head.opening, head.salt) == (self.superblock.opening, self.superblock.salt)
+        ours = (head.opening, head.salt) == (self.superblock.opening, self.superblock.salt[:8])
         return head if ours and (head.segment, head.block) == (segment, block) else None
 
 

@@ -17,7 +17,8 @@ from vrio_log import (
     WRITE_KIND, ZERO_KIND, Devices, Entry, Log, PoolError)
 
 NUMBER_MASK = (1 << 40) - 1
-ENTRIES = 170  # of a table block
+ENTRIES = 128  # of a table block
+INDEX_ENTRIES = 127  # of an index block
 WORDS = 512  # of a node
 LEVELS = 4
 
@@ -94,14 +95,14 @@ class Pool:
     def state_entries(self, entry, count):
         """The entries of a copy's blocks, as far as its index is readable."""
         entries = {}
-        for index in range(-(-count // 169)):
+        for index in range(-(-count // INDEX_ENTRIES)):
             try:
                 block = self.devices.page(entry, STATE, 1 << 63 | index)
             except PoolError:
                 break
-            for at in range(169):
-                entries[index * 169 + at] = Entry(*struct.unpack_from("<QQQ", block, 24 * at))
-            entry = Entry(*struct.unpack_from("<QQQ", block, 4056))
+            for at in range(INDEX_ENTRIES):
+                entries[index * INDEX_ENTRIES + at] = Entry.at(block, 32 * at)
+            entry = Entry.at(block, 32 * INDEX_ENTRIES)
         return entries
 
     def entry(self, table, number):
@@ -115,7 +116,7 @@ class Pool:
         block = self.table_block(table, level, index // ENTRIES)
         if block is None:
             return FREE
-        return Entry(*struct.unpack_from("<QQQ", block, 24 * (index % ENTRIES)))
+        return Entry.at(block, 32 * (index % ENTRIES))
 
     def table_block(self, table, level, index):
         if not self.tables:

@@ -256,7 +256,12 @@ impl Model {
         let mut contents: BTreeMap<u64, Content> =
             self.volumes[&id].history.range(from..).map(|(&at, _)| (at, Content::ZERO)).collect();
         if let Some(snapshot) = snapshot {
+            // The volume may have been made smaller, and have no history of blocks that a younger
+            // snapshot has.
             let snapshot = &self.volumes[&snapshot];
+            let younger = self.volumes.values().filter(|volume| volume.of == Some(id));
+            let touched = younger.flat_map(|volume| volume.history.range(from..snapshot.blocks));
+            touched.for_each(|(&at, _)| drop(contents.entry(at).or_insert(Content::ZERO)));
             contents.extend(snapshot.history.keys().map(|&at| (at, snapshot.newest(at).0)));
         }
         let blocks: Vec<u64> = contents.keys().copied().collect();

@@ -105,7 +105,7 @@ impl World {
             let salt = self.random.draw();
             let (options, now_ns) = (self.plan.options, self.now_ns);
             let mut disks = OpeningDisks::new(self, left);
-            let result = PoolEngine::open(&mut disks, &sizes, options, salt, now_ns);
+            let result = PoolEngine::open(&mut disks, &sizes, options, salt.into(), now_ns);
             let (is_dead, requests, round) = (disks.is_dead, disks.requests, disks.round);
             self.round = round;
             self.tally.add("requests of openings", requests);

@@ -26,6 +26,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume snapshot ann --name monday      while guests use it
   vrio volume snapshot db-data db-log --name monday   both at the same moment
   vrio volume snapshots ann
+  vrio volume schedule ann 1h:24 1d:30    by time: 24 of hours and 30 of days stay
   vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
   vrio volume diff ann@monday ann@tuesday     which bytes differ, for a backup
   vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
@@ -52,6 +53,8 @@ pub(crate) enum VolumeCommand {
     Snapshot(VolumeSnapshot),
     /// List the snapshots of a volume, or of all volumes.
     Snapshots(VolumeSnapshots),
+    /// Have a volume of a pool take snapshots by time, and keep some of them.
+    Schedule(VolumeSchedule),
     /// Make a volume again what it was at a snapshot. Refused while disks use it.
     Rollback(VolumeRollback),
     /// List the bytes that differ between two snapshots, or those that a snapshot has.
@@ -98,6 +101,10 @@ pub(crate) struct VolumeAdd {
     /// or "encrypt:key=/etc/vrio/bob.xts"; may be given several times, in the order of the chain.
     #[arg(long, value_name = "STAGE")]
     chain: Vec<String>,
+    /// A rule for snapshots by time, "1h:24": one in each hour, of which 24 stay; may be given
+    /// several times.
+    #[arg(long, value_name = "EVERY:KEEP", requires = "pool")]
+    snapshots: Vec<String>,
     /// A node whose disks may use it (with a key: only the disks that prove this key); may be given
     /// several times.
     #[arg(long, value_name = "NODE[=KEY]")]
@@ -135,6 +142,8 @@ impl VolumeAdd {
         fields.text("durability", self.durability.as_ref());
         let chain = stages(&self.chain)?;
         fields.put("chain", Some(chain).filter(|_| !self.chain.is_empty()));
+        let snapshots = snapshot_rules(&self.snapshots)?;
+        fields.put("snapshots", Some(snapshots).filter(|_| !self.snapshots.is_empty()));
         fields.put("allow", allow(&self.allow));
         fields.flag("read-only", self.read_only);
         fields.flag("shared", self.shared);
@@ -156,6 +165,38 @@ pub(crate) struct VolumeChain {
     none: bool,
     #[command(flatten)]
     which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeSchedule {
+    /// The volume's name.
+    name: String,
+    /// The rules: "1h:24" takes one in each hour, of which the newest 24 stay. They replace the
+    /// rules that the volume has.
+    #[arg(required_unless_present = "none", conflicts_with = "none", value_name = "EVERY:KEEP")]
+    rules: Vec<String>,
+    /// Take no more. The snapshots that were taken stay.
+    #[arg(long)]
+    none: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+/// The rules for snapshots by time, as the file has them.
+fn snapshot_rules(words: &[String]) -> Result<Value, CommandFailure> {
+    let rule = |word: &String| {
+        let parts = word.split_once(':');
+        let parts = parts.and_then(|(every, keep)| Some((every, keep.parse::<u64>().ok()?)));
+        let (every, keep) = parts.ok_or_else(|| {
+            let text = format!(
+                "{word:?} is no rule for snapshots; write for instance 1h:24, which takes one in \
+                 each hour and keeps 24 of them"
+            );
+            CommandFailure::configuration(anyhow!(text))
+        })?;
+        Ok(json!({ "every": every, "keep": keep }))
+    };
+    words.iter().map(rule).collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 
 #[derive(Debug, Args)]
@@ -251,6 +292,10 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             change(&snapshot.which, "POST", "/v1/snapshots", &body)
         }
         VolumeCommand::Snapshots(of) => of.show(),
+        VolumeCommand::Schedule(schedule) => {
+            let path = format!("/v1/volumes/{}/snapshots", segment(&schedule.name)?);
+            change(&schedule.which, "PUT", &path, &snapshot_rules(&schedule.rules)?)
+        }
         VolumeCommand::Rollback(back) => {
             let path = format!("/v1/volumes/{}/rollback", segment(&back.name)?);
             change(&back.which, "POST", &path, &json!({ "snapshot": back.snapshot }))

@@ -4,7 +4,7 @@
 use node::config::show_size;
 use node::status::{
     DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, PoolState, Status,
-    StoragePoolStatus,
+    StoragePoolStatus, VolumeStatus,
 };
 
 use super::layout::fold;
@@ -61,6 +61,7 @@ fn stuck(status: &Status) -> Vec<String> {
 fn problems(status: &Status) -> Vec<String> {
     [
         pools(&status.pools),
+        volumes(&status.volumes),
         disks(&status.disks),
         nics(&status.nics),
         networks(&status.networks),
@@ -94,6 +95,12 @@ pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
         )
     });
     states.chain(damaged).collect()
+}
+
+/// The problems of volumes: snapshots by time that are not taken.
+pub(crate) fn volumes(all: &[VolumeStatus]) -> Vec<String> {
+    let found = all.iter().filter_map(|it| Some((it, it.snapshots_problem.as_ref()?)));
+    found.map(|(volume, problem)| format!("volume {}: {problem}", volume.name)).collect()
 }
 
 /// The problems of nics.

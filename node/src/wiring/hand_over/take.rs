@@ -34,6 +34,7 @@ use crate::wiring::networks::Nics;
 use crate::wiring::networks::hand_over::TakenNic;
 use crate::wiring::node::{Node, directories};
 use crate::wiring::objects::Objects;
+use crate::wiring::pools::timed::TimedSnapshots;
 use crate::wiring::strangers::Watcher;
 use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Volumes};
@@ -324,6 +325,7 @@ fn serve(config: &Config, ready: StartedParts, taken: TakenParts) -> Node {
         domains,
         steerer,
         watchdog,
+        timed: TimedSnapshots::default(),
         _strangers: strangers,
         turns,
         objects,
@@ -348,6 +350,7 @@ fn serve(config: &Config, ready: StartedParts, taken: TakenParts) -> Node {
     if let Err(error) = disks::steer::start(&inside, &config.sidecores) {
         tracing::error!(%error, "queues are not steered");
     }
+    TimedSnapshots::start(&inside);
     if let Err(error) = inside.keys.watch() {
         tracing::error!(%error, "the log will not warn of keys that expire");
     }

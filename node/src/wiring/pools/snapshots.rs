@@ -17,7 +17,7 @@ use crate::wiring::objects::unknown;
 use crate::wiring::volumes::ServedVolume;
 
 /// The most volumes in a snapshot: the record of it is one block of the pool.
-const VOLUMES_MAX: usize = 256;
+pub(super) const VOLUMES_MAX: usize = 256;
 
 /// A request for a snapshot of some volumes.
 #[derive(Debug, Deserialize)]

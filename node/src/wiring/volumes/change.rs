@@ -18,8 +18,8 @@ use crate::wiring::change::{bad, log, refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::{Objects, unknown};
 
-/// The note for a chain that a command has replaced.
-const CHAIN_UNTIL_RESTART: &str =
+/// The note for a part of a volume that a command has replaced.
+const UNTIL_RESTART: &str =
     "this is lost at a restart or a reload of the node; write it into the file to keep it";
 
 impl RunningObject for VolumeConfig {
@@ -43,6 +43,7 @@ impl RunningObject for VolumeConfig {
         match step.step {
             Self::ALLOW => node.change_allow(self),
             Self::SIZE => node.change_size(self),
+            Self::SNAPSHOTS => Ok(node.change_snapshots(self)),
             _ => node.change_chain(self),
         }
     }
@@ -61,8 +62,12 @@ impl RunningObject for VolumeConfig {
         users
     }
 
-    fn status(_node: &Inside, objects: &Objects) -> Vec<VolumeStatus> {
-        report::status(objects)
+    fn status(node: &Inside, objects: &Objects) -> Vec<VolumeStatus> {
+        let mut all = report::status(objects);
+        for volume in &mut all {
+            volume.snapshots_problem = node.timed.problem(&volume.name);
+        }
+        all
     }
 
     fn report(found: Vec<VolumeStatus>, status: &mut Status) {
@@ -74,18 +79,43 @@ impl Inside {
     /// Puts another chain before a volume.
     pub(crate) fn set_chain(&self, name: &str, chain: &Value) -> Result<Done, Refused> {
         let chain = Config::chain(chain).map_err(|problems| bad(&problems))?;
+        self.set_in_place(name, |volume| volume.chain = chain)
+    }
+
+    /// Gives a volume other rules for snapshots by time.
+    pub(crate) fn set_snapshots(&self, name: &str, rules: &Value) -> Result<Done, Refused> {
+        let rules = Config::snapshots(rules).map_err(|problems| bad(&problems))?;
+        if !rules.is_empty() {
+            let objects = self.objects();
+            let mut volumes = objects.config.volumes.iter();
+            let volume = volumes.find(|volume| volume.name == name);
+            if volume.is_some_and(|volume| volume.backend.pool().is_none()) {
+                let error = format!("volume {name:?} is not a volume of a pool");
+                let way_out = "docs/pools.md says how volumes get into a pool";
+                return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+            }
+        }
+        self.set_in_place(name, |volume| volume.snapshots = rules)
+    }
+
+    /// Changes a volume in place.
+    fn set_in_place(
+        &self,
+        name: &str,
+        set: impl FnOnce(&mut VolumeConfig),
+    ) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let mut wanted = self.objects().config.clone();
         let running = wanted.clone();
         let Some(volume) = wanted.volumes.iter_mut().find(|volume| volume.name == name) else {
             return Err(unknown::<VolumeConfig>(name, &running));
         };
-        volume.chain = chain;
+        set(volume);
         let mut done = Done { version: API_VERSION, ..Done::default() };
         for change in changes(&running, &wanted) {
             done.notes.extend(self.apply(&change, false)?);
             done.applied.push(change.to_string());
-            done.notes.push(CHAIN_UNTIL_RESTART.to_owned());
+            done.notes.push(UNTIL_RESTART.to_owned());
         }
         log(&done);
         Ok(done)
@@ -160,6 +190,13 @@ impl Inside {
         self.volumes.set_allow(&served, &volume.allow, &self.cores);
         self.accept_as_allowed();
         Ok(Vec::new())
+    }
+
+    pub(crate) fn change_snapshots(&self, volume: &VolumeConfig) -> Vec<String> {
+        let mut objects = self.objects();
+        let config = objects.volume_config(&volume.name).expect("the caller has looked");
+        config.snapshots.clone_from(&volume.snapshots);
+        Vec::new()
     }
 
     pub(crate) fn change_chain(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {

@@ -37,6 +37,7 @@ fn volume(config: &VolumeConfig, served: &ServedVolume) -> VolumeStatus {
         shared: config.shared,
         incarnation: info.incarnation.to_string(),
         chain: config.chain.iter().map(ToString::to_string).collect(),
+        snapshots: config.snapshots.iter().map(ToString::to_string).collect(),
         allow: served.export.allow().iter().map(ToString::to_string).collect(),
         attachments: attached.into_iter().map(|name| AttachmentStatus { name }).collect(),
         counters: volume_counters(served),

@@ -48,7 +48,7 @@ impl TestPool {
     /// Opens a pool on devices.
     pub(crate) fn open(mut devices: MemoryDevices, salt: u64) -> Result<Self, PoolOpenError> {
         let sizes = devices.sizes();
-        let engine = PoolEngine::open(&mut devices, &sizes, OPTIONS, salt, 0)?;
+        let engine = PoolEngine::open(&mut devices, &sizes, OPTIONS, salt.into(), 0)?;
         let (done, data) = (HashMap::new(), HashMap::new());
         Ok(Self { devices, engine, now_ns: 0, next_tag: 0, done, data })
     }

@@ -18,7 +18,7 @@ fn snapshot(volumes: &[VolumeId], name: &str) -> PoolChange {
 
 #[test]
 fn impossible_changes_are_refused_with_a_reason() {
-    let mut medium = Medium::new(1, 512, 170);
+    let mut medium = Medium::new(1, 512, 128);
     let a = medium.change(create("a", 10));
     let b = medium.change(create("b", 10));
     let s = medium.change(snapshot(&[a], "s"));
@@ -73,7 +73,7 @@ fn impossible_changes_are_refused_with_a_reason() {
 
 #[test]
 fn bounds_of_a_pool_are_refused_and_removals_are_not() {
-    let mut medium = Medium::new(1, 512, 170);
+    let mut medium = Medium::new(1, 512, 128);
     for at in 0..16_384 {
         medium.change(create(&format!("v{at}"), 10));
     }
@@ -100,7 +100,7 @@ fn bounds_of_a_pool_are_refused_and_removals_are_not() {
 
 #[test]
 fn senseless_records_have_no_effect() {
-    let mut medium = Medium::new(1, 512, 170);
+    let mut medium = Medium::new(1, 512, 128);
     let a = medium.change(create("a", 100));
     medium.write(a, 0, 1);
     let place = BlockPlace { segment: SegmentId(9), block: 9 };

@@ -9,7 +9,7 @@ use crate::map::{Applied, MapError, MapPage};
 const FAR: u64 = 1 << 30;
 
 fn medium() -> (Medium, VolumeId) {
-    let mut medium = Medium::new(1, 0, 170);
+    let mut medium = Medium::new(1, 0, 128);
     let name = "a".to_owned();
     let volume = medium.change(PoolChange::Create { name, blocks: FAR + 1000 });
     medium.write(volume, 1, 11);

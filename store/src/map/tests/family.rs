@@ -33,7 +33,7 @@ impl Medium {
 }
 
 fn medium() -> Medium {
-    Medium::new(3, 512, 170)
+    Medium::new(3, 512, 128)
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Model {
     fn new(seed: u64, is_damaging: bool) -> Self {
         let mut random = Random::new(seed);
         let cache = if random.one_in(3) { 512 } else { random.between(40, 120) } as usize;
-        let fanout = if random.one_in(3) { 170 } else { random.between(6, 12) };
+        let fanout = if random.one_in(3) { 128 } else { random.between(6, 12) };
         let mut blocks = vec![VOLUME_BLOCKS_MAX - 1];
         for edge in [0, 64, 512, 1024, 512 * 512, 512 * 512 + 512, 1 << 27, 3 << 27] {
             for _ in 0..random.between(1, 6) {

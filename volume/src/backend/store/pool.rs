@@ -309,7 +309,7 @@ fn open_engine(
     files: &mut PoolFiles,
     settings: StoreSettings,
 ) -> Result<PoolEngine, StorePoolError> {
-    let mut salt = [0; 8];
+    let mut salt = [0; 16];
     getrandom(&mut salt, GetRandomFlags::empty()).map_err(|error| StorePoolError::System {
         path: name.into(),
         what: "get random numbers",
@@ -322,7 +322,7 @@ fn open_engine(
         log_blocks_max: (settings.log_bytes / block_bytes).max(1),
     };
     let sizes_blocks = files.sizes_blocks().to_vec();
-    PoolEngine::open(files, &sizes_blocks, options, u64::from_le_bytes(salt), now_ns())
+    PoolEngine::open(files, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
         .map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })
 }
 
