@@ -126,6 +126,12 @@ impl Checkpointer {
         self.wanted_change.is_some() || self.change.is_some()
     }
 
+    /// Whether such a change is about a device.
+    pub(crate) fn changes_device(&self, number: u8) -> bool {
+        let changes = self.wanted_change.iter().chain(&self.change);
+        changes.into_iter().any(|change| change.number == number)
+    }
+
     /// The devices, as the durable checkpoint has them.
     pub(crate) fn table(&self) -> &Superblock {
         &self.base

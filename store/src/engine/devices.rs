@@ -139,7 +139,7 @@ impl PoolEngine {
 
     /// Whether a device is one of the pool's, or has requests that it has not answered.
     pub fn uses_device(&self, number: u8) -> bool {
-        self.core.uses(number)
+        self.core.uses(number) || self.checkpointer.changes_device(number)
     }
 
     /// The devices.

@@ -8,11 +8,13 @@
 //! | `channel` | a sidecore's way to a volume: it does rounds itself |
 //! | `thread` | the pool's thread, which does rounds when no sidecore does |
 //! | `devices`, `create` | files and block devices, their locks, which is which |
+//! | `change` | devices that become longer, join and leave while the pool is open |
 //!
 //! A polled sidecore has its answers without a wake-up of another thread. Only the lock is shared;
 //! a sidecore that finds it taken goes on with other work and comes again in its next round.
 
 mod absent;
+mod change;
 mod channel;
 mod configured;
 mod counts;
@@ -33,6 +35,7 @@ mod thread;
 mod volume;
 
 pub use absent::AbsentVolume;
+pub use change::PooledDevice;
 pub use configured::{StoreBackend, snapshot_of};
 pub use counts::PoolCounts;
 pub use create::PoolPlan;

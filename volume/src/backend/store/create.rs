@@ -12,7 +12,7 @@ use store::block::{BLOCK_BYTES, BlockBuffer};
 use store::format::{DEVICE_HEADER_BLOCKS, DEVICES_MAX, SEGMENT_BLOCKS_MAX};
 use store::{DeviceLayout, PoolLayout, format_pool};
 
-use super::devices::{PoolFiles, blocks_of, open_device, same_twice, superblock_of};
+use super::devices::{PoolFile, PoolFiles, blocks_of, open_device, same_twice, superblock_of};
 use super::error::StorePoolError;
 
 /// The longest segment that a pool gets by itself: longer ones gain nothing.
@@ -101,16 +101,16 @@ fn make(
         if make_file(path, plan.size_bytes)? {
             made.push(path.clone());
         }
-        files.push(device(path, plan.size_bytes, plan.force)?);
+        files.push(device(path, plan.size_bytes, plan.force, None)?.0);
     }
-    let all_blocks = files.iter().map(|(_, blocks)| blocks).sum();
+    let all_blocks = files.iter().map(|file| file.blocks).sum();
     let segment_blocks = wanted_blocks.unwrap_or_else(|| suitable_blocks(all_blocks));
-    for (path, (_, blocks)) in plan.paths.iter().zip(&files) {
-        large_enough(path, *blocks, segment_blocks)?;
+    for file in &files {
+        large_enough(file, segment_blocks)?;
     }
     let uuid = random_uuid(&plan.paths[0])?;
     let mut devices = Vec::with_capacity(files.len());
-    for (path, (_, blocks)) in plan.paths.iter().zip(&files) {
+    for PoolFile { path, blocks, .. } in &files {
         devices.push(DeviceLayout { uuid: random_uuid(path)?, blocks: *blocks });
     }
     let layout = PoolLayout { uuid, segment_blocks, devices };
@@ -152,13 +152,16 @@ pub(super) fn make_file(path: &Path, size_bytes: Option<u64>) -> Result<bool, St
     }
 }
 
-/// A device with its locks and its length in blocks, which may be overwritten.
-fn device(
+/// A device with its locks and its length in blocks, which may be overwritten: without `force` it
+/// is empty, has left its pool, or was to join the pool `joins`. Also whether it is used around the
+/// page cache.
+pub(super) fn device(
     path: &Path,
     size_bytes: Option<u64>,
     force: bool,
-) -> Result<(File, u64), StorePoolError> {
-    let (locked, _) = open_device(path, LOCK_TIMEOUT)?;
+    joins: Option<&[u8; 16]>,
+) -> Result<(PoolFile, bool), StorePoolError> {
+    let (locked, is_direct) = open_device(path, LOCK_TIMEOUT)?;
     let is_file = !locked.is_block_device;
     let file = File::from(locked.file);
     let descriptor = file.try_clone().map_err(|error| StorePoolError::System {
@@ -168,7 +171,7 @@ fn device(
     })?;
     let descriptor = descriptor.into();
     if !force {
-        refuse_used(path, &file, blocks_of(path, &descriptor)?)?;
+        refuse_used(path, &file, blocks_of(path, &descriptor)?, joins)?;
     }
     if let Some(size_bytes) = size_bytes.filter(|_| is_file) {
         // Content that a forced file had must not be read as rows of the new pool, and goes.
@@ -182,22 +185,19 @@ fn device(
     if blocks == 0 && is_file {
         return Err(StorePoolError::NoSize { path: path.to_owned() });
     }
-    Ok((file, blocks))
+    Ok((PoolFile { path: path.to_owned(), file, blocks }, is_direct))
 }
 
 /// Refuses a device that has no room for a segment.
-pub(super) fn large_enough(
-    path: &Path,
-    blocks: u64,
-    segment_blocks: u32,
-) -> Result<(), StorePoolError> {
+fn large_enough(file: &PoolFile, segment_blocks: u32) -> Result<(), StorePoolError> {
     let wanted_blocks = DEVICE_HEADER_BLOCKS + SEGMENTS_MIN * u64::from(segment_blocks);
-    if blocks >= wanted_blocks {
+    let PoolFile { path, blocks, .. } = file;
+    if *blocks >= wanted_blocks {
         return Ok(());
     }
     let block_bytes = BLOCK_BYTES as u64;
     Err(StorePoolError::TooSmall {
-        path: path.to_owned(),
+        path: path.clone(),
         actual_bytes: blocks * block_bytes,
         wanted_bytes: wanted_blocks * block_bytes,
         segment_bytes: u64::from(segment_blocks) * block_bytes,
@@ -205,9 +205,18 @@ pub(super) fn large_enough(
 }
 
 /// Refuses a device with a pool or with anything else at its beginning.
-fn refuse_used(path: &Path, file: &File, blocks: u64) -> Result<(), StorePoolError> {
+fn refuse_used(
+    path: &Path,
+    file: &File,
+    blocks: u64,
+    joins: Option<&[u8; 16]>,
+) -> Result<(), StorePoolError> {
     let in_use = |what| Err(StorePoolError::InUse { path: path.to_owned(), what });
     match superblock_of(path, file) {
+        Ok(superblock) if superblock.has_left() => return Ok(()),
+        Ok(superblock) if superblock.joining == 1 && Some(&superblock.uuid) == joins => {
+            return Ok(());
+        }
         Ok(_) | Err(StorePoolError::Superblock { .. }) => return in_use("a pool"),
         Err(StorePoolError::NoPool { .. }) => {}
         Err(error) => return Err(error),

@@ -104,6 +104,23 @@ pub enum StorePoolError {
         /// The pool's last checkpoint.
         has: u64,
     },
+    /// A device was to join a pool, and no device of the pool is named.
+    #[error(
+        "{}: was about to join a pool, and no other device of that pool is named; name the pool's \
+         own devices", path.display()
+    )]
+    NotJoined {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The pool does not change its devices as asked.
+    #[error("pool {pool:?}: {why}")]
+    Devices {
+        /// The pool.
+        pool: String,
+        /// Why, and the way out.
+        why: String,
+    },
     /// Not all devices of the pool are named.
     #[error(
         "the pool has {devices} devices, and these are not named: number {missing}; add the paths \
