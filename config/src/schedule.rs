@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn wrong_rules_are_refused_with_a_reason() {
-        let many: Vec<_> = (1..=9).map(|h| json!({ "every": format!("{h}h"), "keep": 1 })).collect();
+        let many: Vec<_> =
+            (1..=9).map(|h| json!({ "every": format!("{h}h"), "keep": 1 })).collect();
         for (rules, why) in [
             (json!([{ "every": "30s", "keep": 1 }]), "from 1min"),
             (json!([{ "every": "90500ms", "keep": 1 }]), "whole number of seconds"),

@@ -114,6 +114,13 @@ pub trait Service: Send + Sync {
     /// Why it stays.
     fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused>;
 
+    /// Changes the devices of a pool: `{"grow": {}}`, `{"add": {"device": "q.pool"}}`,
+    /// `{"remove": {"device": "q.pool"}}`, `{"keep": {"device": "q.pool"}}`.
+    ///
+    /// # Errors
+    /// Why they are unchanged.
+    fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused>;
+
     /// Reads and proves all blocks of a pool: `{"rate": "100MiB"}`.
     ///
     /// # Errors
@@ -489,6 +496,10 @@ mod tests {
             Ok(said(format!("remove {number} from {pool}")))
         }
 
+        fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("devices of {pool} {body}")))
+        }
+
         fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("scrub {pool} {body}")))
         }
@@ -591,6 +602,7 @@ mod tests {
             ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
+            ("PUT /v1/pools/p/devices", "{}", 200, "devices of p {}"),
             ("POST /v1/pools/p/scrub", "{}", 200, "scrub p {}"),
             ("DELETE /v1/pools/p/scrub", "", 200, "stop the scrub of p"),
             ("GET /v1/diff?from=a@x&to=a@y&start=4096", "", 409, "a@y 4096"),

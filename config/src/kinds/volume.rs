@@ -16,9 +16,7 @@ use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{InPlace, Object, PartOf, keys};
 use crate::public_keys::{ALLOW_KEYS, allow as allowed_node};
 use crate::reader::{Lines, Reader, TableReader, Value};
-use crate::schedule::{
-    SNAPSHOT_RULE_KEYS, SnapshotRule, show_snapshot_rules, snapshot_rules,
-};
+use crate::schedule::{SNAPSHOT_RULE_KEYS, SnapshotRule, show_snapshot_rules, snapshot_rules};
 use crate::sections::Directories;
 use crate::values::{Section, chain, file_path, name};
 

@@ -42,6 +42,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/volumes/{name}/rollback", post(roll_back))
         .route("/v1/snapshots", post(take_snapshot))
         .route("/v1/pools/{name}/volumes/{number}", delete(remove_from_pool))
+        .route("/v1/pools/{name}/devices", put(change_devices))
         .route("/v1/pools/{name}/scrub", post(scrub).delete(stop_scrub))
         .route("/v1/diff", get(diff))
         .route("/v1/disks/{name}/size", put(resize_disk))
@@ -218,6 +219,17 @@ async fn remove_from_pool(
     PathNames((pool, number)): PathNames<(String, u32)>,
 ) -> Response {
     change(move || service.remove_from_pool(&pool, number)).await
+}
+
+async fn change_devices(
+    State(service): RouteState,
+    PathNames(pool): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.change_devices(&pool, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
 }
 
 async fn scrub(

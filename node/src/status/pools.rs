@@ -15,6 +15,9 @@ pub struct StoragePoolStatus {
     pub detail: String,
     /// The paths of its devices.
     pub devices: Vec<String>,
+    /// The devices of an open pool.
+    #[serde(default)]
+    pub device_list: Vec<PoolDeviceStatus>,
     /// The most that it can hold.
     pub size_bytes: u64,
     /// How much of that is in use, by volumes and snapshots.
@@ -29,6 +32,25 @@ pub struct StoragePoolStatus {
     /// Where it came from.
     #[serde(default)]
     pub origin: Origin,
+}
+
+/// A device of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolDeviceStatus {
+    /// Its path.
+    pub path: String,
+    /// Its number in the pool.
+    pub number: u8,
+    /// The length that the pool uses.
+    pub size_bytes: u64,
+    /// The data and the map on it.
+    pub used_bytes: u64,
+    /// All of that is moved to the other devices, and then it leaves.
+    pub leaving: bool,
+    /// The move does not get on: the other devices have no room, or damage holds blocks here.
+    pub stuck: bool,
+    /// How long the rest of the move takes, by the time that it took until now.
+    pub left_s: Option<u64>,
 }
 
 /// Whether a pool works.

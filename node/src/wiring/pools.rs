@@ -1,6 +1,7 @@
 //! The pools of a node: opening them, closing them, and their rings.
 
 pub(crate) mod change;
+mod devices;
 pub(crate) mod report;
 pub(crate) mod scrub;
 pub(crate) mod snapshots;
@@ -74,6 +75,11 @@ impl PoolStock {
         let settings = StoreSettings { memory_bytes: pool.memory_bytes, log_bytes: pool.log_bytes };
         let opened = StorePool::open(&pool.name, &pool.devices, settings, ring);
         opened.map_err(|error| error.to_string())
+    }
+
+    /// The directories in which devices may be.
+    pub(crate) fn homes(&self) -> &[PathBuf] {
+        &self.homes
     }
 
     /// The pools by their names.

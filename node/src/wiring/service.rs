@@ -43,6 +43,10 @@ impl Service for Inside {
         self.remove_from_pool(pool, number)
     }
 
+    fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
+        self.change_devices(pool, body)
+    }
+
     fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
         self.scrub(pool, body)
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use node::config::show_size;
-use node::status::{PooledStatus, ScrubReport, StoragePoolStatus};
+use node::status::{PoolDeviceStatus, PooledStatus, ScrubReport, StoragePoolStatus};
 
 use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
 use super::verdict;
@@ -19,14 +19,38 @@ pub(crate) fn pool_list(all: &[StoragePoolStatus]) -> String {
 /// One pool with everything.
 pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
     let mut text = pool_list(std::slice::from_ref(pool));
-    let line = format!("devices {}, origin {}", pool.devices.join(", "), pool.origin);
+    let line = match pool.device_list.is_empty() {
+        true => format!("devices {}, origin {}", pool.devices.join(", "), pool.origin),
+        false => format!("origin {}", pool.origin),
+    };
     writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     if let Some(line) = scrub(&pool.scrub) {
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
+    section(&mut text, "devices", devices(&pool.device_list));
     section(&mut text, "volumes and snapshots", pooled(&pool.volumes));
     section(&mut text, "counters", counter_table(&pool.counters));
     text
+}
+
+fn devices(all: &[PoolDeviceStatus]) -> Table {
+    let mut table = table(&["number", "state", "size", "used", "device"], 2);
+    for it in all {
+        let left = it.left_s.map(|left_s| format!(", {} left", uptime(left_s)));
+        let state = match (it.leaving, it.stuck) {
+            (false, _) => "ok".to_owned(),
+            (true, false) => format!("leaving{}", left.unwrap_or_default()),
+            (true, true) => "cannot leave: no room".to_owned(),
+        };
+        table.add_row([
+            it.number.to_string(),
+            state,
+            show_size(it.size_bytes),
+            show_size(it.used_bytes),
+            it.path.clone(),
+        ]);
+    }
+    table
 }
 
 /// A line about the proof of all blocks; none if there was none.

@@ -182,9 +182,9 @@ fn name_at(at_s: u64) -> String {
 /// Whether the period of a rule has no snapshot yet. A clock that is put back makes a period come
 /// again, which has its snapshot; one that is put forward skips periods.
 fn is_due(rules: &[SnapshotRule], taken: &[(VolumeId, u64)], now_s: u64) -> bool {
-    rules.iter().any(|rule| {
-        taken.iter().all(|(_, at_s)| at_s / rule.every_s != now_s / rule.every_s)
-    })
+    rules
+        .iter()
+        .any(|rule| taken.iter().all(|(_, at_s)| at_s / rule.every_s != now_s / rule.every_s))
 }
 
 /// The snapshots that no rule keeps, the oldest first. A rule keeps the first snapshot of each

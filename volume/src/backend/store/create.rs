@@ -125,6 +125,30 @@ fn make(
     Ok(())
 }
 
+/// Makes a file for a pool that another process has: the owner of its directory has it as well.
+///
+/// # Errors
+/// [`StorePoolError`]: there is one already, or no space for it. Then no file is left.
+pub(super) fn make_device(path: &Path, size_bytes: u64) -> Result<(), StorePoolError> {
+    if !make_file(path, Some(size_bytes))? {
+        return Err(StorePoolError::Exists { path: path.to_owned() });
+    }
+    let made = device(path, Some(size_bytes), false, None).and_then(|_| {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let owner = rustix::fs::stat(directory);
+        let owner = owner.map_err(|error| system(path, "look at its directory", error))?;
+        let chowned = std::os::unix::fs::chown(path, Some(owner.st_uid), Some(owner.st_gid));
+        // Without the right to do so, the node says whether it can use the file.
+        let _ = chowned;
+        sync_directory(path).map_err(|error| system(path, "sync its directory", error))
+    });
+    if made.is_err() {
+        // The error that is told is the first one.
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
 /// A UUID that nothing else has.
 pub(super) fn random_uuid(path: &Path) -> Result<[u8; 16], StorePoolError> {
     let mut bytes = [0; 16];

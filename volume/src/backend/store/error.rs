@@ -156,6 +156,12 @@ pub enum StorePoolError {
         /// Its content.
         what: &'static str,
     },
+    /// A file was to be made, and is there.
+    #[error("{}: is there already; leave the size out to use it as it is", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file has no length, and none was given.
     #[error("{}: is an empty or new file; say how large it must be", path.display())]
     NoSize {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -109,6 +109,14 @@ impl StorePool {
     /// [`StorePoolError`] says what is wrong and the way out.
     pub fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
         create::create(plan)
+    }
+
+    /// Makes a file that will join a pool, with all of its space.
+    ///
+    /// # Errors
+    /// [`StorePoolError`] says what is wrong and the way out.
+    pub fn make_device(path: &Path, size_bytes: u64) -> Result<(), StorePoolError> {
+        create::make_device(path, size_bytes)
     }
 
     /// Opens a pool: locks its devices, which may be named in any order, and reads its log. Waits
