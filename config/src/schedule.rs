@@ -9,7 +9,7 @@ use crate::reader::Value;
 /// The most rules of a volume: minutes, hours, days, weeks, months and years are six.
 const SNAPSHOT_RULES_MAX: usize = 8;
 
-/// The most snapshots that one rule keeps. A pool has 16,384 volumes and snapshots in all.
+/// The most snapshots that a rule keeps. A pool has 16,384 volumes and snapshots in all.
 const KEEP_MAX: u64 = 1000;
 
 /// The shortest time between two snapshots: each is a sync of the pool's devices.

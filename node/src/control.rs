@@ -17,19 +17,20 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use config::Kind;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan, SnapshotDiff};
-use crate::status::Status;
+use api::status::Status;
 
+mod answer;
 mod error;
 mod routes;
+mod service;
+mod streams;
 
 pub use self::error::ControlError;
+pub use self::service::Service;
 
 /// How long a status may take to gather. Sidecores answer between two rounds, and one that does not
 /// is left out after a second, or as soon as the watchdog has found it stuck; on a busy machine all
@@ -41,144 +42,6 @@ const BACKLOG: i32 = 16;
 
 /// Gathers a status; called on a thread that may wait.
 pub type Gather = Arc<dyn Fn() -> Status + Send + Sync>;
-
-/// The node behind the control socket. Each method is called on a thread that may wait, and waits
-/// for a bounded time.
-pub trait Service: Send + Sync {
-    /// The whole status.
-    fn status(&self) -> Status;
-
-    /// The objects of one kind alone, as a list in JSON.
-    fn list(&self, kind: Kind) -> String;
-
-    /// One object, as JSON.
-    fn show(&self, kind: Kind, name: &str) -> Option<String>;
-
-    /// Changes those keys of a nic that can be changed while its guest uses it.
-    ///
-    /// # Errors
-    /// Why the nic is unchanged.
-    fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused>;
-
-    /// Adds an object with these fields.
-    ///
-    /// # Errors
-    /// Why nothing was changed, as for all methods below.
-    fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused>;
-
-    /// Removes an object; with `force` also one that is in use.
-    ///
-    /// # Errors
-    /// The users of the object, or why it cannot be removed.
-    fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused>;
-
-    /// Puts another chain before a volume: a list of stages, as the file's `chain` has them.
-    ///
-    /// # Errors
-    /// Why the old chain stays.
-    fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
-
-    /// Gives a volume of a pool other rules for snapshots by time.
-    ///
-    /// # Errors
-    /// Why the old rules stay.
-    fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused>;
-
-    /// Makes the volume of a disk of this node larger or smaller.
-    ///
-    /// # Errors
-    /// Why the size is unchanged.
-    fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused>;
-
-    /// Makes a volume larger or smaller.
-    ///
-    /// # Errors
-    /// Why the size is unchanged.
-    fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused>;
-
-    /// Takes a snapshot of volumes of a pool: `{"volumes": ["a", "b"], "name": "monday"}`.
-    ///
-    /// # Errors
-    /// Why there is none.
-    fn take_snapshot(&self, body: &Value) -> Result<Done, Refused>;
-
-    /// Makes a volume again what it was at a snapshot: `{"snapshot": "a@monday"}`.
-    ///
-    /// # Errors
-    /// Why the volume is unchanged.
-    fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
-
-    /// Removes a snapshot, or a volume that the node does not serve, from its pool.
-    ///
-    /// # Errors
-    /// Why it stays.
-    fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused>;
-
-    /// Changes the devices of a pool: `{"grow": {}}`, `{"add": {"device": "q.pool"}}`,
-    /// `{"remove": {"device": "q.pool"}}`, `{"keep": {"device": "q.pool"}}`.
-    ///
-    /// # Errors
-    /// Why they are unchanged.
-    fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused>;
-
-    /// Reads and proves all blocks of a pool: `{"rate": "100MiB"}`.
-    ///
-    /// # Errors
-    /// Why it does not.
-    fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused>;
-
-    /// Ends that before it is through.
-    ///
-    /// # Errors
-    /// Why it cannot be ended.
-    fn stop_scrub(&self, pool: &str) -> Result<Done, Refused>;
-
-    /// A part of the difference of two snapshots, from the byte `start` on; without `from`, of all
-    /// that the snapshot has.
-    ///
-    /// # Errors
-    /// Why there is no difference of these.
-    fn diff(&self, from: Option<&str>, to: &str, start: u64) -> Result<SnapshotDiff, Refused>;
-
-    /// Moves a queue of a disk to another sidecore: `{"sidecore": 1}`.
-    ///
-    /// # Errors
-    /// Why the queue stays where it was.
-    fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused>;
-
-    /// Has the guest of a disk take its volume, although another attachment holds it.
-    ///
-    /// # Errors
-    /// Why the disk does not take it.
-    fn take_disk(&self, disk: &str) -> Result<Done, Refused>;
-
-    /// The changes that a reload of the configuration would make.
-    ///
-    /// # Errors
-    /// Every problem of the file.
-    fn plan(&self) -> Result<ReloadPlan, Refused>;
-
-    /// Reloads the configuration.
-    ///
-    /// # Errors
-    /// The change that was refused; `applied` and `untried` list the others.
-    fn reload(&self, wanted: &Reload) -> Result<Done, Refused>;
-
-    /// Whether the node is drained, and which guests and nodes still use it.
-    fn drain(&self) -> Drain;
-
-    /// Refuses new front ends, attachments and members from now on, or admits them again.
-    ///
-    /// # Errors
-    /// Why nothing was changed.
-    fn set_draining(&self, draining: bool) -> Result<Drain, Refused>;
-
-    /// Hands everything over to the process that asks. This process ends then.
-    ///
-    /// # Errors
-    /// Why this process goes on.
-    fn hand_over(&self, wanted: &HandOver) -> Result<(), Refused>;
-}
 
 /// A control socket on which no thread answers yet. Dropping it removes the socket.
 #[derive(Debug)]
@@ -430,9 +293,15 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::fs::PermissionsExt;
 
+    use config::Kind;
+    use serde_json::Value;
+
     use super::*;
-    use crate::api::RefusedKind;
-    use crate::status::{NodeStatus, STATUS_VERSION};
+    use api::status::{NodeStatus, STATUS_VERSION};
+    use api::{
+        Done, Drain, HandOver, ReceiveProgress, ReceiveStep, Refused, RefusedKind, Reload,
+        ReloadPlan, SnapshotDiff, WantedStream,
+    };
 
     /// A node of one name, which repeats what is asked of it.
     struct EchoService;
@@ -511,6 +380,28 @@ mod tests {
         fn diff(&self, from: Option<&str>, to: &str, start: u64) -> Result<SnapshotDiff, Refused> {
             let error = format!("{from:?} {to} {start}");
             Err(Refused::new(RefusedKind::Conflict, error, "ask another one"))
+        }
+
+        fn stream_header(&self, wanted: &WantedStream) -> Result<Vec<u8>, Refused> {
+            Ok(format!("{wanted:?}").into_bytes())
+        }
+
+        fn stream_part(&self, token: &str) -> Result<Vec<u8>, Refused> {
+            Ok(format!("part {token}").into_bytes())
+        }
+
+        fn receive(
+            &self,
+            step: ReceiveStep,
+            (pool, name): (&str, &str),
+            bytes: &[u8],
+        ) -> Result<ReceiveProgress, Refused> {
+            let snapshot = format!("{step:?} {pool} {name} {}", bytes.len());
+            Ok(ReceiveProgress { snapshot, ..ReceiveProgress::default() })
+        }
+
+        fn give_up_receive(&self, pool: &str, name: &str) -> Result<Done, Refused> {
+            Ok(said(format!("give up {pool} {name}")))
         }
 
         fn move_queue(&self, disk: &str, queue: usize, body: &Value) -> Result<Done, Refused> {
@@ -634,13 +525,38 @@ mod tests {
             ("PATCH /v1/disks", "", 405, "this path does not take PATCH"),
             ("GET /v1/disks/%ff", "", 400, "\"way_out\":\"write each name as UTF-8"),
         ] {
-            let length = body.len();
-            let head = format!("{line} HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n");
-            let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
-            let answer = ask(&path, &request);
-            assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{line}: {answer}");
-            assert!(answer.contains(says), "{line}: {says:?} is missing in {answer}");
+            check_answer(&path, line, body, code, says);
         }
+    }
+
+    #[test]
+    fn requests_for_streams_arrive_as_they_were_meant() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("node.control");
+        let _control = Claim::new(&path).unwrap().serve(parrot(), None).unwrap();
+        for (line, body, code, says) in [
+            ("GET /v1/streams?to=a@y", "", 200, "Named { to: \"a@y\", from: None }"),
+            ("GET /v1/streams?from=a@x&to=a@y", "", 200, "from: Some(\"a@x\")"),
+            ("GET /v1/streams?token=t", "", 200, "Rest(\"t\")"),
+            ("GET /v1/streams?from=a@x", "", 400, "to="),
+            ("GET /v1/streams/part?token=t", "", 200, "part t"),
+            ("GET /v1/streams/part", "", 400, "token="),
+            ("POST /v1/pools/p/receive/v", "header", 200, "Begin p v 6"),
+            ("PUT /v1/pools/p/receive/v", "part", 200, "Part p v 4"),
+            ("POST /v1/pools/p/receive/v/end", "header", 200, "End p v 6"),
+            ("DELETE /v1/pools/p/receive/v", "", 200, "give up p v"),
+        ] {
+            check_answer(&path, line, body, code, says);
+        }
+    }
+
+    fn check_answer(path: &Path, line: &str, body: &str, code: u16, says: &str) {
+        let length = body.len();
+        let head = format!("{line} HTTP/1.1\r\nHost: vrio\r\nConnection: close\r\n");
+        let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+        let answer = ask(path, &request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{line}: {answer}");
+        assert!(answer.contains(says), "{line}: {says:?} is missing in {answer}");
     }
 
     #[test]

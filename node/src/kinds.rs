@@ -12,9 +12,9 @@ use serde::Serialize;
 use sessions::ObjectError;
 use sidecore::CounterText;
 
-use crate::api::Refused;
-use crate::status::Status;
 use crate::wiring::{Inside, Objects};
+use api::Refused;
+use api::status::Status;
 
 /// The result of a change of a running node: notes for the operator, or the refusal, after which
 /// nothing has changed.

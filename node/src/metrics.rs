@@ -14,7 +14,7 @@ mod quotas;
 use config::Kind;
 use serde_json::Value;
 
-use crate::status::{Counters, DiskStatus, Status, VolumeStatus};
+use api::status::{Counters, DiskStatus, Status, VolumeStatus};
 use page::{MetricValue, Page};
 
 /// The content type of an HTTP answer with this text.

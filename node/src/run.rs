@@ -7,10 +7,10 @@ use config::{Config, Watchdog};
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::api::{Done, Refused};
 use crate::notify::Manager;
 use crate::privilege::{self, Opener};
 use crate::wiring::{Node, ObjectError, Opened, StartError, problems};
+use api::{Done, Refused};
 
 /// How long a stop may take. Queues drain for at most 2 s, and closing an attachment takes a round
 /// trip and a sync. Work that is not done after several times that long will not be done, and

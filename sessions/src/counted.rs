@@ -1,15 +1,10 @@
 //! The counters of a sidecore and of its sessions, by the names that the status shows.
 
-use std::collections::BTreeMap;
-
+pub use api::status::Counters;
 use block::RemoteVolume;
 use transport::{Endpoint, EndpointCounters};
 
 use crate::cores::LinkedSidecore;
-
-/// Numbers by name. Names end in their unit unless they count things; all but those that end in
-/// `_now` only ever grow.
-pub type Counters = BTreeMap<String, u64>;
 
 /// Adds counters to those of the same name, by their names after a prefix.
 pub fn add_counters(

@@ -6,17 +6,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::block::BlockBuffer;
-
-/// A volume or a snapshot of a pool. An id is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct VolumeId(pub u32);
-
-impl fmt::Display for VolumeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+pub use crate::origin::VolumeId;
+use crate::origin::VolumeReceive;
 
 /// The caller's word for a request; it comes back with the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,6 +101,21 @@ impl fmt::Display for PoolDeviceError {
     }
 }
 
+/// One of several reads that need not be done one after the other.
+#[derive(Debug)]
+pub struct DeviceRead {
+    /// The device.
+    pub device: u8,
+    /// The first block, counted from the device's start.
+    pub block: u64,
+    /// Where to.
+    pub buffer: BlockBuffer,
+    /// How many blocks.
+    pub blocks: u32,
+    /// How it ended.
+    pub result: Result<(), PoolDeviceError>,
+}
+
 /// Devices that answer at once: for opening a pool, and for tests.
 pub trait PoolDevices {
     /// Fills the first `blocks` blocks of the buffer from the device's block `block` on.
@@ -123,6 +129,14 @@ pub trait PoolDevices {
         buffer: &mut BlockBuffer,
         blocks: u32,
     ) -> Result<(), PoolDeviceError>;
+
+    /// Does some reads in any order, and notes how each ended. A device that does several at once is
+    /// faster with them.
+    fn read_all(&mut self, reads: &mut [DeviceRead]) {
+        for read in reads {
+            read.result = self.read(read.device, read.block, &mut read.buffer, read.blocks);
+        }
+    }
 
     /// Writes the first `blocks` blocks of the buffer.
     ///
@@ -202,6 +216,26 @@ pub enum PoolChange {
         /// The volume.
         volume: VolumeId,
     },
+    /// A new volume, all zeroes, into which a stream is received.
+    ReceiveNew {
+        /// Its name.
+        volume_name: String,
+        /// The stream.
+        receive: VolumeReceive,
+    },
+    /// A stream is received into a volume that is as its snapshot `onto`; or one that is being
+    /// received has come as far as it says.
+    Receive {
+        /// The volume.
+        volume: VolumeId,
+        /// The stream.
+        receive: VolumeReceive,
+    },
+    /// All of a stream is received: the volume has the snapshot, and can be used again.
+    Received {
+        /// The volume.
+        volume: VolumeId,
+    },
 }
 
 /// Why a request failed.
@@ -222,6 +256,32 @@ pub enum PoolError {
     /// A name or a size that none can have.
     #[error("{0}")]
     Invalid(String),
+    /// A stream is being received into the volume.
+    #[error(
+        "a stream is being received into volume number {0}: let `vrio volume receive` go on, or \
+         end it with its --give-up"
+    )]
+    BeingReceived(VolumeId),
+    /// No stream is being received into the volume, or another one.
+    #[error(
+        "another stream or none is being received into volume number {0}: \
+         `vrio volume receive --status` says which"
+    )]
+    NotReceived(VolumeId),
+    /// The volume is not as the stream's base.
+    #[error(
+        "volume number {0} was changed since the snapshot on which the stream builds: make it \
+         again what it was with `vrio volume rollback`, or receive into another volume"
+    )]
+    ChangedSinceBase(VolumeId),
+    /// Blocks of the stream are missing.
+    #[error("the stream is received up to block {next_block} of {blocks}: send the rest")]
+    Incomplete {
+        /// The first block that is missing.
+        next_block: u64,
+        /// All blocks.
+        blocks: u64,
+    },
     /// A bound of the pool is reached.
     #[error("the pool has {0} already: remove some first")]
     TooMany(&'static str),

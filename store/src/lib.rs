@@ -13,9 +13,11 @@ mod engine;
 pub mod format;
 mod layout;
 mod map;
+mod origin;
+pub mod stream;
 
 pub use api::{
-    Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
+    Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
     PoolError, RequestTag, VolumeId,
 };
 pub use engine::{
@@ -24,3 +26,4 @@ pub use engine::{
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolVolume, PoolVolumeKind};
+pub use origin::{SnapshotOrigin, VolumeReceive};

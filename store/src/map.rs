@@ -28,7 +28,7 @@ use removal::RemovalPlan;
 use table::PageTable;
 use tree::{TreeEdit, TreePlan};
 
-pub(crate) use catalog::{CatalogState, VOLUME_BLOCKS_MAX};
+pub(crate) use catalog::{CatalogState, VOLUME_BLOCKS_MAX, is_name};
 pub use catalog::{PoolVolume, PoolVolumeKind};
 pub use diff::{ChangedBlocks, ChangedRun};
 pub(crate) use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
@@ -261,6 +261,25 @@ impl PoolMap {
             LogRecord::Node { .. } | LogRecord::Table { .. } | LogRecord::State { .. } => {
                 Ok(Applied::Dropped)
             }
+        }
+    }
+
+    /// Asks for the pages that a record will need first, as far as they are known yet. It need not
+    /// be called, and more than these may be missing.
+    pub(crate) fn ask_for(&mut self, record: &LogRecord) {
+        // What is missing is noted, and what is damaged comes up again when the record is applied.
+        match *record {
+            LogRecord::Write { volume, block, number, .. } => {
+                let _ = self.locate(VolumeId(volume), block);
+                let _ = self.pages.entry(TableKind::Data, number);
+            }
+            LogRecord::Zero { volume, block, .. } => {
+                let _ = self.locate(VolumeId(volume), block);
+            }
+            LogRecord::Move { number, .. } | LogRecord::Lost { number, .. } => {
+                let _ = self.pages.entry(TableKind::Data, number);
+            }
+            _ => {}
         }
     }
 

@@ -242,3 +242,45 @@ fn collection_moves_a_bounded_number_of_pages_in_a_round() {
     println!("{amplification:.2} blocks written for a block: {counters:?}");
     assert!(amplification < 6.0, "{amplification}");
 }
+
+/// Where rows are long, their heads are read alone; where they are short, or behind the durable
+/// mark, where their payload is proved, the log is read in long pieces.
+#[test]
+fn a_recovery_reads_each_part_of_the_log_once() {
+    /// Reads of an opening beside the log: superblocks, the state, and the map's pages.
+    const BESIDE: u64 = 160;
+    const BATCHES: u64 = 300;
+    for (batch, is_flushed, reads_max) in [
+        (32, true, BATCHES),
+        // Seven whole rows of 33 blocks are in 256.
+        (32, false, BATCHES / 7),
+        (1, true, 2 * BATCHES / 256),
+        (1, false, 2 * BATCHES / 256),
+    ] {
+        let mut pool = CountedPool::new(1, 64, 512, 4_000);
+        let mut random = Random::new(4);
+        for _ in 0..BATCHES {
+            for _ in 0..batch {
+                assert_eq!(pool.write(random.below(4_000)), Admission::Taken);
+            }
+            pool.finish(batch);
+        }
+        if is_flushed {
+            pool.flush();
+            pool.rest();
+        }
+        let log = pool.engine.status().log_blocks;
+        assert!(log >= BATCHES * (batch + 1), "a checkpoint was written, and {log} blocks left");
+        pool.reset();
+        pool.engine = CountedPool::open(&mut pool.disks);
+        let DeviceCounts { reads, read_blocks, .. } = pool.disks.counts;
+        println!("{batch} together, flushed {is_flushed}: {reads} reads of {read_blocks} blocks");
+        // A read more at each of the segments' ends.
+        assert!(reads <= reads_max + log / 128 + BESIDE, "{reads} reads of {log} blocks");
+        if is_flushed && batch > 1 {
+            assert!(read_blocks <= 2 * BATCHES + 4 * 256 + BESIDE, "{read_blocks} of {log}");
+        } else {
+            assert!(read_blocks <= log + log / 4 + 4 * 256 + BESIDE, "{read_blocks} of {log}");
+        }
+    }
+}

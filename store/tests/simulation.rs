@@ -16,13 +16,15 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 13] = [
+const EVENTS: [&str; 15] = [
     "kills",
     "power cuts",
     "crashes in openings",
     "clean ends",
     "rests",
     "snapshots",
+    "differences",
+    "differences that go on",
     "times without room",
     "ends with a tail that was hit",
     "failed engines",

@@ -63,41 +63,77 @@ pub(crate) fn ask_within(
     body: Option<&str>,
     limit: Duration,
 ) -> Result<NodeAnswer> {
+    let body = body.map(|body| ("application/json", body.as_bytes()));
+    let (code, body) = exchange(socket, (method, path), body, limit)?;
+    let body = String::from_utf8(body);
+    let body = body.with_context(|| format!("the node at {socket:?}: its answer is no text"))?;
+    Ok(NodeAnswer { code, body })
+}
+
+/// As [`ask_within`], with bodies of bytes: the body's type and the body, and the answer's code and
+/// its body.
+///
+/// # Errors
+/// When no node answers there, or not in time.
+pub(crate) fn exchange(
+    socket: &Path,
+    (method, path): (&str, &str),
+    body: Option<(&str, &[u8])>,
+    limit: Duration,
+) -> Result<(u16, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket).with_context(|| no_node(socket))?;
     let limit = Some(limit);
     stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))?;
     // HTTP/1.0 of our own node: it closes at the end and does not cut the body into chunks.
     let mut question = format!("{method} {path} HTTP/1.0\r\nHost: vrio\r\n");
-    if let Some(body) = body {
+    if let Some((kind, body)) = body {
         let length = body.len();
-        question += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+        question += &format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n");
     }
     question += "\r\n";
-    question += body.unwrap_or_default();
-    stream.write_all(question.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).map_err(|error| {
+    // A node that refuses at once does not read the body: its answer says why.
+    let sent = stream
+        .write_all(question.as_bytes())
+        .and_then(|()| stream.write_all(body.map_or(&[], |(_, body)| body)));
+    let mut answer = Vec::new();
+    let read = (&stream).take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
+    sent.and(read.map(|_| ())).or_else(|error| {
+        if parse(&answer).is_ok_and(|(code, _)| code != 200) {
+            return Ok(());
+        }
         let late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-        let why = if late { "it took too long" } else { "reading failed" };
-        anyhow::Error::new(error).context(format!("the node at {socket:?} did not answer: {why}"))
+        let why = if late { "it took too long" } else { "the connection was lost" };
+        let why = format!("the node at {socket:?} did not answer: {why}");
+        Err(anyhow::Error::new(error).context(why))
     })?;
-    parse(&answer).with_context(|| format!("the node at {socket:?}"))
+    let (code, at) = parse(&answer).with_context(|| format!("the node at {socket:?}"))?;
+    answer.drain(..at);
+    Ok((code, answer))
 }
 
 fn no_node(socket: &Path) -> String {
     format!("no node answers at {socket:?}; is it running, and may you open its socket?")
 }
 
-fn parse(answer: &str) -> Result<NodeAnswer> {
-    let Some((head, body)) = answer.split_once("\r\n\r\n") else {
+/// The code of an answer, and where its body begins.
+fn parse(answer: &[u8]) -> Result<(u16, usize)> {
+    let Some(at) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         bail!("its answer is incomplete");
     };
+    let head = String::from_utf8_lossy(&answer[..at]);
     let line = head.lines().next().unwrap_or_default();
     let code = line.split(' ').nth(1).and_then(|code| code.parse().ok());
     let Some(code) = code.filter(|_| line.starts_with("HTTP/")) else {
         bail!("its answer is not HTTP");
     };
-    Ok(NodeAnswer { code, body: body.to_owned() })
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    });
+    if length.is_some_and(|length| answer.len() - at - 4 != length) {
+        bail!("its answer is incomplete");
+    }
+    Ok((code, at + 4))
 }
 
 #[cfg(test)]

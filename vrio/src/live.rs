@@ -9,6 +9,7 @@ mod domains;
 pub(crate) mod kinds;
 mod nics;
 mod pools;
+mod streams;
 mod vfs;
 mod volumes;
 

@@ -39,5 +39,6 @@ mod rest;
 mod results;
 mod rotation;
 mod strangers;
+mod streams;
 mod top;
 mod watchdog;

@@ -24,42 +24,43 @@ const KILLS: u64 = 8;
 const BLOCKS: u64 = 2048;
 
 /// A volume of the pool, with a disk.
-const VOLUME: &str = "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
-                      [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n";
+pub(crate) const VOLUME: &str =
+    "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
+     [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n";
 
 /// The number of a user without rights, which every system has.
 const NOBODY: u32 = 65534;
 
 /// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 fn kills() -> u64 {
     let text = std::env::var("POOL_KILLS").ok().filter(|text| !text.is_empty());
     text.map_or(KILLS, |text| text.parse().expect("a number"))
 }
 
-fn mix() -> Mix {
+pub(crate) fn mix() -> Mix {
     Mix { blocks_max: 8, depth: 8, hot_blocks: 64, ..Mix::OF_ALL }
 }
 
-fn vrio(args: &[&str]) -> Output {
+pub(crate) fn vrio(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vrio")).args(args).output().expect("the binary was built")
 }
 
 /// Makes a pool in a file.
-fn make_pool(path: &Path, size: &str, segment: &str) {
+pub(crate) fn make_pool(path: &Path, size: &str, segment: &str) {
     let words = ["pool", "create", "--size", size, "--segment", segment];
     let made = vrio(&[&words[..], &[path.to_str().expect("a plain path")]].concat());
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-fn plan(home: &Path, config: &str) -> NodePlan {
+pub(crate) fn plan(home: &Path, config: &str) -> NodePlan {
     let config = format!("[sidecores]\ncount = 2\nidle = \"adaptive\"\n{config}");
     NodePlan::new(env!("CARGO_BIN_EXE_vrio"), home, "n1", config)
 }
 
 /// A plan with the directory for volumes, and a pool of this size in it.
-fn plan_with_pool(home: &Path, size: &str, config: &str) -> NodePlan {
+pub(crate) fn plan_with_pool(home: &Path, size: &str, config: &str) -> NodePlan {
     let plan = plan(home, &format!("[[pool]]\nname = \"p\"\ndevices = [\"p.pool\"]\n{config}"));
     plan.write().expect("its directories");
     make_pool(&plan.file("p.pool"), size, "1MiB");
@@ -67,14 +68,14 @@ fn plan_with_pool(home: &Path, size: &str, config: &str) -> NodePlan {
 }
 
 /// A command for a node, which succeeds: the output.
-fn told(node: &Node, words: &str) -> String {
+pub(crate) fn told(node: &Node, words: &str) -> String {
     let (is_done, text) = tried(node, words);
     assert!(is_done, "vrio {words}: {text}\n{}", node.log_tail());
     text
 }
 
 /// A command for a node: whether it succeeds, and its output or its error.
-fn tried(node: &Node, words: &str) -> (bool, String) {
+pub(crate) fn tried(node: &Node, words: &str) -> (bool, String) {
     let control = node.plan().control();
     let control = control.to_str().expect("a plain path");
     let words: Vec<_> = words.split(' ').chain(["--control", control]).collect();
@@ -83,22 +84,22 @@ fn tried(node: &Node, words: &str) -> (bool, String) {
     (done.status.success(), String::from_utf8_lossy(text).into_owned())
 }
 
-fn pool(node: &Node) -> Value {
+pub(crate) fn pool(node: &Node) -> Value {
     node.status().expect("it answers")["pools"][0].clone()
 }
 
-fn connect(node: &mut Node, disk: &str, mix: Mix, random: &mut Random) -> StandIn {
+pub(crate) fn connect(node: &mut Node, disk: &str, mix: Mix, random: &mut Random) -> StandIn {
     let socket = node.wait_for_disk(disk).expect("its socket");
     StandIn::connect(&socket, 2, mix, BLOCKS, random).expect("the guest's disk")
 }
 
-fn work_a_while(guest: &mut StandIn, checks: u64) {
+pub(crate) fn work_a_while(guest: &mut StandIn, checks: u64) {
     let enough = guest.checker.checked + checks;
     guest.work(|guest| guest.checker.checked >= enough).expect("the promise is kept");
 }
 
 /// All of the guest's blocks are what they may be, and nothing is on its way.
-fn check(guest: &mut StandIn) {
+pub(crate) fn check(guest: &mut StandIn) {
     guest.drain().expect("all requests end");
     guest.read_all().expect("the promise is kept");
 }

@@ -79,8 +79,8 @@ const VOLUME_KEYS: [SettingKey; 10] = [
     key("chain", "The [stages](#stages) that each request passes, first to last, at most 8."),
     key(
         "snapshots",
-        "Snapshots by time of a volume of a pool, as [rules](#snapshots) of which each takes one in \
-         each period and keeps some, such as \
+        "Snapshots by time of a volume of a pool, as [rules](#snapshots) of which each takes a \
+         snapshot in each period and keeps some of them, such as \
          `[{ every = \"1h\", keep = 24 }, { every = \"1d\", keep = 30 }]`; at most 8.",
     ),
     key(

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, RawQuery, State};
+use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post, put};
@@ -16,8 +15,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{GATHER_TIME_MAX, Service};
-use crate::api::{HandOver, Refused, RefusedKind, Reload, SetDrain};
+use super::GATHER_TIME_MAX;
+use super::answer::{PathNames, change, panicked, parameter, refuse};
+use super::service::Service;
+use api::{HandOver, Refused, RefusedKind, Reload, SetDrain};
 
 /// The largest request: a volume that a hundred nodes may use is a few kilobytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -34,6 +35,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         router.route(&all, of_all).route(&one, of_one)
     });
     objects
+        .merge(super::streams::router(Arc::clone(&service)))
         .route("/v1/status", get(status))
         .route("/v1/metrics", get(metrics))
         .route("/v1/volumes/{name}/chain", put(set_chain))
@@ -64,21 +66,6 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         })
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(service)
-}
-
-/// The names in a path. A path that cannot be read is refused as all requests are: in JSON.
-struct PathNames<T>(T);
-
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathNames<T> {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let names = Path::from_request_parts(parts, state).await;
-        names.map(|Path(names)| Self(names)).map_err(|error| {
-            let way_out = "write each name as UTF-8, and numbers in digits";
-            refuse(&Refused::new(RefusedKind::Bad, error.body_text(), way_out))
-        })
-    }
 }
 
 async fn status(State(service): RouteState) -> Response {
@@ -249,10 +236,7 @@ async fn stop_scrub(State(service): RouteState, PathNames(pool): PathNames<Strin
 
 async fn diff(State(service): RouteState, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
-    let of = |key: &str| {
-        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
-    };
+    let of = |key: &str| parameter(&query, key);
     let start = of("start").map_or(Ok(0), |start| start.parse::<u64>());
     let (Some(to), Ok(start)) = (of("to"), start) else {
         let error = format!("{query:?} is not understood");
@@ -353,17 +337,6 @@ async fn look<T: Serialize + Send + 'static>(
     }
 }
 
-/// Makes a change, which bounds its own time. The change is completed even if the caller hangs up.
-async fn change<T: Serialize + Send + 'static>(
-    f: impl FnOnce() -> Result<T, Refused> + Send + 'static,
-) -> Response {
-    match tokio::task::spawn_blocking(f).await {
-        Ok(Ok(done)) => Json(done).into_response(),
-        Ok(Err(refused)) => refuse(&refused),
-        Err(error) => panicked(&error),
-    }
-}
-
 /// Runs `f` where it may wait for sidecores, for a bounded time.
 async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
@@ -377,14 +350,4 @@ async fn blocking<T: Send + 'static>(
             Err(refuse(&Refused::new(RefusedKind::Busy, error, way_out)))
         }
     }
-}
-
-fn panicked(error: &tokio::task::JoinError) -> Response {
-    let error = format!("an error inside the node: {error}");
-    refuse(&Refused::new(RefusedKind::Failed, error, "see its log"))
-}
-
-fn refuse(refused: &Refused) -> Response {
-    let code = StatusCode::from_u16(refused.kind.code()).expect("they are all constants");
-    (code, Json(refused)).into_response()
 }

@@ -2,7 +2,7 @@
 //! direction and its reason in labels; a count of a filter's rule has the rule's number.
 
 use super::page::{MetricValue, Page, labels};
-use crate::status::{Counters, Status};
+use api::status::{Counters, Status};
 
 /// How the status begins the names of an uplink's counters, which are the network's there.
 const UPLINK: &str = "uplink_";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::help;
-use crate::status::{Counters, DiskState, LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
+use api::status::{Counters, DiskState, LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
 
 const STATES: [DiskState; 5] =
     [DiskState::Waiting, DiskState::Ready, DiskState::Running, DiskState::Lost, DiskState::Failed];

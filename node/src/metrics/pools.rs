@@ -1,7 +1,7 @@
 //! Pools: their space and their counters.
 
 use super::page::{MetricValue, Page, labels};
-use crate::status::{PoolState, StoragePoolStatus};
+use api::status::{PoolState, StoragePoolStatus};
 
 const STATES: [PoolState; 4] =
     [PoolState::Ok, PoolState::Collecting, PoolState::Full, PoolState::Failed];

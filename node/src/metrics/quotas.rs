@@ -1,7 +1,7 @@
 //! The peers' parts of resources that all peers share.
 
 use super::page::{MetricValue, Page, labels};
-use crate::status::{Counters, QuotaStatus};
+use api::status::{Counters, QuotaStatus};
 
 /// One series for each peer, sidecore and resource.
 pub(super) fn add(page: &mut Page, quotas: &[QuotaStatus]) {

@@ -4,8 +4,8 @@ use expect_test::expect;
 
 use super::page::labels;
 use super::*;
-use crate::status::{DiskState, Latencies, LatencyStatus};
-use crate::status::{
+use api::status::{DiskState, Latencies, LatencyStatus};
+use api::status::{
     DiskStatus, NetworkStatus, NicStatus, NodeStatus, SessionStatus, SidecoreStatus,
 };
 

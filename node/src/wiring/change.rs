@@ -5,7 +5,7 @@ use sessions::{ConnectError, keys, peers};
 
 use super::inside::Inside;
 use super::turns::{ChangeTurn, NoTurn};
-use crate::api::{Done, Refused, RefusedKind};
+use api::{Done, Refused, RefusedKind};
 
 impl Inside {
     pub(crate) fn turn(&self) -> Result<ChangeTurn<'_>, Refused> {

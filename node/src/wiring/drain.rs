@@ -4,7 +4,7 @@
 //! then the host can be serviced. The drain lasts until it is undone or the node is restarted.
 
 use super::inside::Inside;
-use crate::api::{API_VERSION, Drain, Refused};
+use api::{API_VERSION, Drain, Refused};
 
 impl Inside {
     /// Whether the node is drained, and the users that it has.

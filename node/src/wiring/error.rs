@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use sessions::{ConnectError, ObjectError, lines};
 
-use crate::api::Refused;
 use crate::control::ControlError;
 use crate::privilege::PrivilegeError;
+use api::Refused;
 
 /// Why a node could not be started.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use super::fabric::Domains;
 use super::hand_over::fds::HandoverFds;
 use super::networks::Nics;
 use super::objects::Objects;
-use super::pools::timed::TimedSnapshots;
+use super::pools::schedule::TimedSnapshots;
 use super::strangers::Watcher;
 use super::turns::Turns;
 use super::volumes::Volumes;

@@ -10,9 +10,9 @@ use sessions::keys;
 use super::change::{bad, log, no_key_changed};
 use super::inside::Inside;
 use super::objects::{Objects, unknown_of};
-use crate::api::{API_VERSION, Done, Planned, Refused, RefusedKind, Reload, ReloadPlan};
 use crate::heap;
 use crate::kinds::running_kind;
+use api::{API_VERSION, Done, Planned, Refused, RefusedKind, Reload, ReloadPlan};
 
 /// The note for an object that a command has added.
 const UNTIL_RESTART: &str = "this is lost when the node is restarted; write it into the file to \

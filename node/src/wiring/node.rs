@@ -18,17 +18,18 @@ use super::hand_over::fds::HandoverFds;
 use super::inside::Inside;
 use super::networks::uplinks::OpenedUplink;
 use super::objects::Objects;
-use super::pools::timed::TimedSnapshots;
+use super::pools::schedule::TimedSnapshots;
+use super::pools::timed;
 use super::strangers::Watcher;
 use super::turns::Turns;
 use super::watchdog::Watchdog;
 use super::{disks, networks, report, volumes};
-use crate::api::{Done, Refused, Reload};
 use crate::control::{Claim, Control, Service};
 use crate::kinds::running_kind;
 use crate::notify::Pings;
 use crate::privilege::Opener;
-use crate::status::Status;
+use api::status::Status;
+use api::{Done, Refused, Reload};
 
 /// A running node.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ impl Node {
         shown.inspect_err(|_| inside.stop())?;
         let steered = disks::steer::start(&inside, &config.sidecores);
         steered.inspect_err(|_| inside.stop())?;
-        TimedSnapshots::start(&inside);
+        timed::start(&inside);
         let control = claim.serve(Arc::clone(&inside) as Arc<dyn Service>, metrics_listener);
         let control = control.inspect_err(|_| inside.stop())?;
         let node = Self { control, inside };

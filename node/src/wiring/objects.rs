@@ -12,8 +12,8 @@ use sessions::ObjectError;
 
 use super::disks::shown::{DiskVolume, ServedDisk, attachment_key};
 use super::volumes::ServedVolume;
-use crate::api::{Refused, RefusedKind};
-use crate::status::Origin;
+use api::status::Origin;
+use api::{Refused, RefusedKind};
 
 /// The objects of a running node. A thread that changes them has the turn; a thread that reads them
 /// takes a copy.

@@ -6,9 +6,9 @@ use sessions::{gateways, peers, shared};
 use super::change::{refuse_used, takes_restart};
 use super::inside::Inside;
 use super::objects::Objects;
-use crate::api::{Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject};
-use crate::status::{PeerStatus, Status};
+use api::status::{PeerStatus, Status};
+use api::{Refused, RefusedKind};
 
 impl RunningObject for PeerConfig {
     type Status = PeerStatus;

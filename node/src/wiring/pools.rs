@@ -3,8 +3,10 @@
 pub(crate) mod change;
 mod devices;
 pub(crate) mod report;
+pub(crate) mod schedule;
 pub(crate) mod scrub;
 pub(crate) mod snapshots;
+mod streams;
 pub(crate) mod timed;
 
 use std::path::PathBuf;

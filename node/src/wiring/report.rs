@@ -18,7 +18,7 @@ use super::inside::Inside;
 use super::objects::Objects;
 use super::strangers::{self, Refusals};
 use crate::kinds::running_kind;
-use crate::status::{
+use api::status::{
     DiskStatus, GuestMemoryStatus, NodeStatus, STATUS_VERSION, SessionStatus, SidecoreStatus,
     Status, StrangersStatus,
 };

@@ -5,10 +5,13 @@ use serde_json::Value;
 
 use super::inside::Inside;
 use super::report;
-use crate::api::{Done, Drain, HandOver, Refused, Reload, ReloadPlan, SnapshotDiff};
 use crate::control::Service;
 use crate::kinds::running_kind;
-use crate::status::Status;
+use api::status::Status;
+use api::{
+    Done, Drain, HandOver, ReceiveProgress, ReceiveStep, Refused, Reload, ReloadPlan, SnapshotDiff,
+    WantedStream,
+};
 
 impl Service for Inside {
     fn status(&self) -> Status {
@@ -57,6 +60,27 @@ impl Service for Inside {
 
     fn diff(&self, from: Option<&str>, to: &str, start: u64) -> Result<SnapshotDiff, Refused> {
         self.diff(from, to, start)
+    }
+
+    fn stream_header(&self, wanted: &WantedStream) -> Result<Vec<u8>, Refused> {
+        self.stream_header(wanted)
+    }
+
+    fn stream_part(&self, token: &str) -> Result<Vec<u8>, Refused> {
+        self.stream_part(token)
+    }
+
+    fn receive(
+        &self,
+        step: ReceiveStep,
+        (pool, name): (&str, &str),
+        bytes: &[u8],
+    ) -> Result<ReceiveProgress, Refused> {
+        self.receive(step, pool, name, bytes)
+    }
+
+    fn give_up_receive(&self, pool: &str, name: &str) -> Result<Done, Refused> {
+        self.give_up_receive(pool, name)
     }
 
     fn set_nic(&self, name: &str, body: &Value) -> Result<Done, Refused> {

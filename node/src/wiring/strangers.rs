@@ -21,7 +21,7 @@ use transport::{
     Endpoint, NAME_BYTES_MAX, PROTOCOL_VERSION, STRANGERS_MAX, Security, Stranger, StrangerReason,
 };
 
-use crate::status::{StrangerStatus, StrangersStatus};
+use api::status::{StrangerStatus, StrangersStatus};
 
 /// How often refusals are checked: as soon as a person looks.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ use sessions::LinkedSidecore;
 use sidecore::{Health, PulseView, Sidecore, ThreadLook, Watch};
 
 use crate::notify::Pings;
-use crate::status::{Counters, StuckStatus};
+use api::status::{Counters, StuckStatus};
 
 /// The time between two looks. A sidecore is stuck after six looks at the same round ([`Watch`]),
 /// so it is found within a second.

@@ -2,7 +2,9 @@
 
 use super::checkpoint::Checkpointer;
 use super::core::EngineCore;
-use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk, read_patiently};
+use super::replay::{
+    FoundRow, LogOwner, LogReader, StreamWalk, WINDOW_BLOCKS, read_patiently,
+};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;
@@ -22,6 +24,17 @@ pub const SEGMENTS_MIN: u64 = 32;
 
 /// The fewest blocks of a segment. Smaller ones are for tests alone.
 const SEGMENT_BLOCKS_MIN: u32 = 8;
+
+/// Rows are found until they have so many records, and applied then: so many that a device has work
+/// while their pages of the map are read.
+const RECORDS_TOGETHER: usize = 1024;
+
+/// Pages of the map that are read together: as many as keep a device busy.
+const LOADS_TOGETHER: usize = 128;
+
+/// Levels of the map from a root to a page of data: four nodes with an entry each, and the page
+/// table.
+const MAP_LEVELS_MAX: usize = 16;
 
 /// Makes a pool: writes its first superblocks. All that the devices had is lost.
 ///
@@ -88,6 +101,7 @@ pub(crate) fn open(
         state_places: Vec::new(),
         reader: LogReader::new(devices),
         wants_copy: false,
+        asks_ahead: false,
     };
     if superblock.state_bytes.get() > 0 {
         recovery.load_state(&superblock, options.cache_blocks)?;
@@ -290,6 +304,9 @@ struct Recovery<'a> {
     reader: LogReader<'a>,
     /// The last change was damaged: its copy follows.
     wants_copy: bool,
+    /// No page was missing since rows were found: the pages of all of them are loaded with the
+    /// first one that is.
+    asks_ahead: bool,
 }
 
 fn lost_change(sequence: u64) -> PoolOpenError {
@@ -379,9 +396,40 @@ impl Recovery<'_> {
         let mut last = superblock.sequence.get();
         let mut walks = walks(superblock);
         loop {
+            let (rows, has_ended) = self.next_rows(&mut walks, last, durable);
+            self.reader.check()?;
+            self.asks_ahead = true;
+            for (index, row) in rows.iter().enumerate() {
+                self.apply_row(&rows[index..])?;
+                last = row.sequence;
+            }
+            if !has_ended {
+                continue;
+            }
+            if last >= durable {
+                return if self.wants_copy { Err(lost_change(last)) } else { Ok(last) };
+            }
+            return Err(PoolOpenError::Damaged(format!(
+                "the head of row {} and its copy are damaged, and rows up to {durable} were \
+                 flushed: take the pool from a backup",
+                last + 1
+            )));
+        }
+    }
+
+    /// Some rows behind the row `last`, and whether the log ends there.
+    fn next_rows(
+        &mut self,
+        walks: &mut [StreamWalk],
+        mut last: u64,
+        durable: u64,
+    ) -> (Vec<FoundRow>, bool) {
+        let (mut rows, mut records) = (Vec::new(), 0);
+        while records < RECORDS_TOGETHER {
             let expected = last + 1;
             let mut has_row = None;
             for (index, walk) in walks.iter_mut().enumerate() {
+                walk.proves = expected > durable;
                 let row = walk.peek(&mut self.reader, &self.segments);
                 if row.is_some_and(|row| row.sequence == expected) {
                     has_row = Some(index);
@@ -390,31 +438,26 @@ impl Recovery<'_> {
             let row = has_row.map(|index| walks[index].advance(&self.segments));
             let is_proved = expected <= durable;
             let row = row.filter(|row| is_proved || (!row.is_copy && self.is_whole(row)));
-            self.reader.check()?;
-            let Some(row) = row else {
-                if !is_proved && self.wants_copy {
-                    return Err(lost_change(last));
-                }
-                if !is_proved {
-                    return Ok(last);
-                }
-                return Err(PoolOpenError::Damaged(format!(
-                    "the head of row {expected} and its copy are damaged, and rows up to \
-                     {durable} were flushed: take the pool from a backup"
-                )));
-            };
-            self.apply_row(&row)?;
+            let Some(row) = row else { return (rows, true) };
+            records += 1 + row.records.len();
+            rows.push(row);
             last = expected;
         }
+        (rows, false)
     }
 
-    /// The highest row that a head behind the checkpoint calls durable.
+    /// The highest row that a head behind the checkpoint calls durable. A stream's later heads never
+    /// say less, so one head of each segment is enough, and all heads of the last one.
     fn durable_mark(&mut self, superblock: &Superblock) -> u64 {
         let mut mark = superblock.sequence.get();
         for walk in &mut walks(superblock) {
+            let mut segment = None;
             while let Some(row) = walk.peek(&mut self.reader, &self.segments) {
                 mark = mark.max(row.durable);
-                walk.advance(&self.segments);
+                let is_new = segment.replace(row.place.segment) != Some(row.place.segment);
+                if !is_new || !walk.skip_segment(&mut self.reader, &self.segments) {
+                    walk.advance(&self.segments);
+                }
             }
         }
         mark
@@ -422,17 +465,27 @@ impl Recovery<'_> {
 
     /// Whether each payload of a row is there.
     fn is_whole(&mut self, row: &FoundRow) -> bool {
-        let payloads: Vec<_> =
-            with_places(row).filter(|(record, _)| record.has_payload()).collect();
-        payloads.iter().all(|(record, place)| {
-            let mut block = Block::ZERO;
-            self.reader.read(&self.segments, *place, &mut block);
-            let (domain, number) = tag_of(record);
-            tag_crc(&self.uuid, domain, number, row.sequence, &block.0) == crc_of(record)
+        let blocks = 1 + u32::from(row.payload);
+        let ahead = WINDOW_BLOCKS;
+        let found = self.reader.ahead(&self.segments, row.stream, row.place, blocks, ahead);
+        let with_payload = row.records.iter().filter(|record| record.has_payload());
+        let wrong: Vec<_> = with_payload
+            .zip(&found[1..])
+            .zip(row.place.block + 1..)
+            .filter(|((record, page), _)| !is_payload(&self.uuid, record, row.sequence, page))
+            .map(|((record, _), block)| (*record, BlockPlace { block, ..row.place }))
+            .collect();
+        // A transfer may have been disturbed: the medium is asked once more.
+        wrong.iter().all(|(record, place)| {
+            let mut page = Block::ZERO;
+            self.reader.read(&self.segments, *place, &mut page);
+            is_payload(&self.uuid, record, row.sequence, &page)
         })
     }
 
-    fn apply_row(&mut self, row: &FoundRow) -> Result<(), PoolOpenError> {
+    /// Applies the first one of these rows. The others follow.
+    fn apply_row(&mut self, rows: &[FoundRow]) -> Result<(), PoolOpenError> {
+        let row = &rows[0];
         let end = u32::from(row.place.block) + 1 + u32::from(row.payload);
         self.segments.found_used(row.place.segment);
         self.segments.note_row(row.place.segment, end, row.sequence);
@@ -456,11 +509,26 @@ impl Recovery<'_> {
                 self.map.apply(&record, place, row.sequence, change.as_ref(), &mut self.segments)
             {
                 self.load_pages();
+                if std::mem::take(&mut self.asks_ahead) {
+                    self.load_ahead(rows);
+                }
             }
             self.reader.check()?;
         }
         self.map.evict();
         Ok(())
+    }
+
+    /// Loads what these rows need, a level of the map after the other: the reads of a level are
+    /// done together.
+    fn load_ahead(&mut self, rows: &[FoundRow]) {
+        for _ in 0..MAP_LEVELS_MAX {
+            let records = rows.iter().flat_map(|row| &row.records);
+            records.for_each(|record| self.map.ask_for(record));
+            if self.load_pages() == 0 {
+                return;
+            }
+        }
     }
 
     fn change(
@@ -477,15 +545,28 @@ impl Recovery<'_> {
         serde_json::from_slice(json).ok()
     }
 
-    fn load_pages(&mut self) {
-        while let Some((page, entry)) = self.map.next_load() {
-            let mut block = Block::ZERO;
-            if let Some(place) = entry.place() {
-                self.reader.read(&self.segments, place, &mut block);
+    /// Loads the pages that the map waits for; how many.
+    fn load_pages(&mut self) -> usize {
+        let mut loaded = 0;
+        loop {
+            let wanted = std::iter::from_fn(|| self.map.next_load());
+            let wanted: Vec<_> = wanted.take(LOADS_TOGETHER).collect();
+            if wanted.is_empty() {
+                return loaded;
             }
-            self.map.loaded(page, Some(&block));
+            loaded += wanted.len();
+            let places: Vec<_> = wanted.iter().map(|(_, entry)| entry.place()).collect();
+            let map = &mut self.map;
+            self.reader.read_all(&self.segments, &places, |index, block| {
+                map.loaded(wanted[index].0, Some(block));
+            });
         }
     }
+}
+
+fn is_payload(uuid: &[u8; 16], record: &LogRecord, row: u64, page: &Block) -> bool {
+    let (domain, number) = tag_of(record);
+    tag_crc(uuid, domain, number, row, &page.0) == crc_of(record)
 }
 
 fn walks(superblock: &Superblock) -> [StreamWalk; STREAMS - 1] {

@@ -94,7 +94,7 @@ pub struct PageEntry {
     pub crc: U64,
     /// The sequence of the row that has the page.
     pub sequence: U64,
-    /// What else a reader needs to know of the page; 0 for a page that is there as it is.
+    /// A word about the form of the page; 0 for a page that is there as it is.
     pub extra: U64,
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::page::{MapPage, MapPass};
+use super::page::{MapPage, MapPass, NumberHash};
 use crate::block::Block;
 
 /// Entries of a queue that may be out of date before the queue is gone through.
@@ -33,16 +33,20 @@ struct MapSlot {
     /// Neighbours in the list of clean pages.
     newer: u32,
     older: u32,
+    /// The count of moves in the list when it was moved to its newest end.
+    moved: u64,
 }
 
 /// Pages in memory.
 pub(super) struct MapCache {
     slots: Vec<MapSlot>,
-    by_page: HashMap<MapPage, u32>,
+    by_page: HashMap<MapPage, u32, NumberHash>,
     free: Vec<u32>,
     newest: u32,
     oldest: u32,
     clean: usize,
+    /// Moves to the newest end of the list.
+    moves: u64,
     queues: BTreeMap<MapPass, VecDeque<Queued>>,
     dirty: BTreeMap<MapPass, usize>,
     pass: u64,
@@ -59,11 +63,12 @@ impl MapCache {
     pub(super) fn new() -> Self {
         Self {
             slots: Vec::new(),
-            by_page: HashMap::new(),
+            by_page: HashMap::default(),
             free: Vec::new(),
             newest: NONE,
             oldest: NONE,
             clean: 0,
+            moves: 0,
             queues: BTreeMap::new(),
             dirty: BTreeMap::new(),
             pass: 1,
@@ -88,18 +93,45 @@ impl MapCache {
         self.by_page.contains_key(&page)
     }
 
-    pub(super) fn is_dirty(&self, page: MapPage) -> bool {
-        self.by_page.get(&page).is_some_and(|&at| self.slots[at as usize].is_dirty)
+    /// Whether the page of a slot counts as dirty.
+    pub(super) fn is_dirty_at(&self, at: u32) -> bool {
+        self.slots[at as usize].is_dirty
     }
 
-    /// Whether the page is here; if so, it was used now.
-    pub(super) fn touch(&mut self, page: MapPage) -> bool {
-        let Some(&at) = self.by_page.get(&page) else { return false };
-        if !self.slots[at as usize].is_dirty && self.newest != at {
+    pub(super) fn is_dirty(&self, page: MapPage) -> bool {
+        self.by_page.get(&page).is_some_and(|&at| self.is_dirty_at(at))
+    }
+
+    /// The slot of a page that is here, which was used now. It is valid until a page goes.
+    pub(super) fn touch(&mut self, page: MapPage) -> Option<u32> {
+        let at = *self.by_page.get(&page)?;
+        let slot = &self.slots[at as usize];
+        // A page in the newest eighth of the list stays where it is: a move writes to three other
+        // slots, and none of them is in the processor's cache.
+        if !slot.is_dirty && self.moves - slot.moved > self.clean as u64 / 8 {
             self.unlink(at);
             self.link(at);
         }
-        true
+        Some(at)
+    }
+
+    /// The content of a slot.
+    pub(super) fn block_at(&self, at: u32) -> &Block {
+        &self.slots[at as usize].block
+    }
+
+    /// The slot of a page that is marked as changed.
+    pub(super) fn marked(&self, page: MapPage) -> Option<u32> {
+        let at = *self.by_page.get(&page)?;
+        let slot = &self.slots[at as usize];
+        (slot.is_changed && slot.is_dirty).then_some(at)
+    }
+
+    /// The content of such a slot, to be changed.
+    pub(super) fn block_mut_at(&mut self, at: u32) -> &mut Block {
+        let slot = &mut self.slots[at as usize];
+        assert!(slot.is_changed && slot.is_dirty, "a page is marked before it is changed");
+        &mut slot.block
     }
 
     pub(super) fn get(&self, page: MapPage) -> Option<&Block> {
@@ -111,20 +143,13 @@ impl MapCache {
         self.get(page).expect("the page was ensured to be in memory")
     }
 
-    /// A changed page, to be changed more.
-    pub(super) fn block_mut(&mut self, page: MapPage) -> &mut Block {
-        let slot = self.slot_mut(page);
-        assert!(slot.is_changed && slot.is_dirty, "a page is marked before it is changed");
-        &mut slot.block
-    }
-
     fn slot_mut(&mut self, page: MapPage) -> &mut MapSlot {
         let at = *self.by_page.get(&page).expect("the page was ensured to be in memory");
         &mut self.slots[at as usize]
     }
 
-    /// A clean page comes in.
-    pub(super) fn insert(&mut self, page: MapPage, block: Box<Block>) {
+    /// A clean page comes in; its slot.
+    pub(super) fn insert(&mut self, page: MapPage, block: Box<Block>) -> u32 {
         let slot = MapSlot {
             page,
             block,
@@ -136,6 +161,7 @@ impl MapCache {
             ticket: 0,
             newer: NONE,
             older: NONE,
+            moved: 0,
         };
         let at = if let Some(at) = self.free.pop() {
             self.slots[at as usize] = slot;
@@ -148,6 +174,7 @@ impl MapCache {
         assert!(before.is_none(), "a page is in memory once");
         self.link(at);
         self.clean += 1;
+        at
     }
 
     /// A page goes, whether it is clean or not. Returns whether it was dirty.
@@ -177,8 +204,9 @@ impl MapCache {
 
     fn link(&mut self, at: u32) {
         let before = std::mem::replace(&mut self.newest, at);
+        self.moves += 1;
         let slot = &mut self.slots[at as usize];
-        (slot.newer, slot.older) = (NONE, before);
+        (slot.newer, slot.older, slot.moved) = (NONE, before, self.moves);
         match before {
             NONE => self.oldest = at,
             before => self.slots[before as usize].newer = at,
@@ -332,6 +360,6 @@ impl MapCache {
     }
 }
 
-fn is_valid(by_page: &HashMap<MapPage, u32>, slots: &[MapSlot], queued: &Queued) -> bool {
+fn is_valid(by_page: &HashMap<MapPage, u32, NumberHash>, slots: &[MapSlot], queued: &Queued) -> bool {
     by_page.get(&queued.page).is_some_and(|&at| slots[at as usize].ticket == queued.ticket)
 }

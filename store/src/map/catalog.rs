@@ -10,6 +10,7 @@
 //! snapshot or volume, and the old tree of a volume that was cleared, rolled back or made smaller.
 
 mod changes;
+mod receive;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use super::page::TreeWord;
 use crate::api::VolumeId;
 use crate::block::BLOCK_BYTES;
+use crate::origin::{SnapshotOrigin, VolumeReceive};
 
+pub(crate) use changes::is_name;
 pub(crate) use state::CatalogState;
 
 /// The most volumes and snapshots of a pool, with those that are being removed: the state of a
@@ -64,12 +67,24 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+    /// The pool's generation when a snapshot was taken; 0 for a volume.
+    pub generation: u64,
+    /// The snapshot of which a received snapshot is a copy.
+    pub origin: Option<SnapshotOrigin>,
+    /// The stream that is being received into a volume.
+    pub receive: Option<VolumeReceive>,
 }
 
 impl PoolVolume {
     /// Its size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.blocks.saturating_mul(BLOCK_BYTES as u64)
+    }
+
+    /// The identity of a snapshot of the pool with this UUID.
+    pub fn identity(&self, pool: [u8; 16]) -> SnapshotOrigin {
+        let Self { id, generation, at_s, .. } = *self;
+        self.origin.unwrap_or(SnapshotOrigin { pool, id: id.0, generation, at_s })
     }
 }
 
@@ -89,6 +104,12 @@ pub(super) struct Version {
     pub(super) at_s: u64,
     /// The removal is done with the blocks below.
     pub(super) removed_below: u64,
+    /// Of a snapshot that was received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) origin: Option<SnapshotOrigin>,
+    /// Of a volume into which a stream is being received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) receive: Option<Box<VolumeReceive>>,
 }
 
 /// Which entries of a tree its volume may free or change in place.
@@ -168,6 +189,9 @@ impl PoolCatalog {
             parent: self.visible_ancestor(version.parent).map(VolumeId),
             blocks: version.blocks,
             at_s: version.at_s,
+            generation: version.generation,
+            origin: version.origin,
+            receive: version.receive.as_deref().cloned(),
         });
         list.collect()
     }

@@ -1,6 +1,7 @@
 //! The pages of the map, and the words that its parts speak with each other.
 
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, TableKind, TagDomain, tag_crc, tag_of};
@@ -32,7 +33,7 @@ pub(crate) enum MapError {
 }
 
 /// A page of the map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MapPage {
     /// A node of a tree, by its number.
     Node(u64),
@@ -45,6 +46,45 @@ pub(crate) enum MapPage {
         /// Which block of the level.
         index: u64,
     },
+}
+
+impl Hash for MapPage {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // One word for a look-up: numbers have 40 bits, and so have indices.
+        state.write_u64(match *self {
+            Self::Node(number) => number,
+            Self::Table { kind, level, index } => {
+                1 << 63 | (kind as u64) << 62 | u64::from(level) << 48 | index
+            }
+        });
+    }
+}
+
+/// Makes the hashes of pages and numbers. A request looks some 30 of them up, and no guest chooses
+/// them: so they are spread by one multiplication, and not guarded against collisions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NumberHasher(u64);
+
+/// The hasher of maps and sets of pages and numbers.
+pub(super) type NumberHash = BuildHasherDefault<NumberHasher>;
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // The digits of the golden ratio. Both halves of the product count, as a table takes the
+        // hash's lowest and highest bits.
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl MapPage {

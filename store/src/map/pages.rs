@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::cache::MapCache;
 use super::page::{
-    LiveBlocks, MapError, MapPage, TreeWord, node_word, set_table_entry, table_entry,
+    LiveBlocks, MapError, MapPage, NumberHash, TreeWord, node_word, set_table_entry, table_entry,
 };
 use super::table::{EntryPlace, PageTable};
 use crate::block::Block;
@@ -30,10 +30,10 @@ pub(super) struct MapPages {
     data: PageTable,
     nodes: PageTable,
     wanted: VecDeque<MapPage>,
-    is_wanted: HashSet<MapPage>,
+    is_wanted: HashSet<MapPage, NumberHash>,
     /// Pages that are being read, by the entries that prove them; `None` once the page was freed.
-    loading: HashMap<MapPage, Option<PageEntry>>,
-    damaged: HashSet<MapPage>,
+    loading: HashMap<MapPage, Option<PageEntry>, NumberHash>,
+    damaged: HashSet<MapPage, NumberHash>,
     damaged_order: VecDeque<MapPage>,
     /// Memory for lists of numbers: a request in a warm map allocates nothing.
     pub(super) lent_freed: Vec<u64>,
@@ -52,9 +52,9 @@ impl MapPages {
             data,
             nodes,
             wanted: VecDeque::new(),
-            is_wanted: HashSet::new(),
-            loading: HashMap::new(),
-            damaged: HashSet::new(),
+            is_wanted: HashSet::default(),
+            loading: HashMap::default(),
+            damaged: HashSet::default(),
             damaged_order: VecDeque::new(),
             lent_freed: Vec::new(),
             lent_free: Vec::new(),
@@ -90,11 +90,15 @@ impl MapPages {
         }
     }
 
-    /// Ensures that a page is in memory.
-    pub(super) fn need(&mut self, page: MapPage) -> Result<(), MapError> {
-        if self.cache.touch(page) {
-            return Ok(());
+    /// Ensures that a page is in memory; its slot there, until a page goes.
+    pub(super) fn need(&mut self, page: MapPage) -> Result<u32, MapError> {
+        match self.cache.touch(page) {
+            Some(at) => Ok(at),
+            None => self.need_missing(page),
         }
+    }
+
+    fn need_missing(&mut self, page: MapPage) -> Result<u32, MapError> {
         if self.damaged.contains(&page) {
             return Err(MapError::Damaged);
         }
@@ -102,8 +106,7 @@ impl MapPages {
         let is_table = matches!(page, MapPage::Table { .. });
         if is_table && entry.is_free() {
             // A block that was never written has no used number.
-            self.cache.insert(page, Box::new(Block::ZERO));
-            return Ok(());
+            return Ok(self.cache.insert(page, Box::new(Block::ZERO)));
         }
         if entry.place().is_none() {
             self.set_damaged(page);
@@ -124,8 +127,8 @@ impl MapPages {
             EntryPlace::Nowhere => Err(MapError::Damaged),
             EntryPlace::Root => Ok(self.root_of(page)),
             EntryPlace::In(parent, slot) => {
-                self.need(parent)?;
-                Ok(table_entry(self.cache.block(parent), slot))
+                let at = self.need(parent)?;
+                Ok(table_entry(self.cache.block_at(at), slot))
             }
         }
     }
@@ -140,12 +143,12 @@ impl MapPages {
     /// Ensures that a page is in memory and can be changed: the pages with its entry and with the
     /// entries of those are in memory as well.
     pub(super) fn need_to_change(&mut self, page: MapPage) -> Result<(), MapError> {
-        self.need(page)?;
+        let mut slot = self.need(page)?;
         let mut at = page;
-        while !self.cache.is_dirty(at)
+        while !self.cache.is_dirty_at(slot)
             && let EntryPlace::In(parent, _) = self.entry_place(at)
         {
-            self.need(parent)?;
+            slot = self.need(parent)?;
             at = parent;
         }
         Ok(())
@@ -153,6 +156,17 @@ impl MapPages {
 
     /// A page's content is about to change.
     pub(super) fn change(&mut self, page: MapPage) -> &mut Block {
+        let at = match self.cache.marked(page) {
+            Some(at) => at,
+            None => {
+                self.mark(page);
+                self.cache.marked(page).expect("it was marked just now")
+            }
+        };
+        self.cache.block_mut_at(at)
+    }
+
+    fn mark(&mut self, page: MapPage) {
         let mut at = page;
         while self.cache.set_dirty(at)
             && let EntryPlace::In(parent, _) = self.entry_place(at)
@@ -161,7 +175,6 @@ impl MapPages {
             at = parent;
         }
         self.cache.set_changed(page);
-        self.cache.block_mut(page)
     }
 
     /// The entry of a page by its number.
@@ -169,9 +182,8 @@ impl MapPages {
         if !self.table(kind).reaches(number) {
             return Err(MapError::Damaged);
         }
-        let block = self.table(kind).block_of(number);
-        self.need(block)?;
-        Ok(table_entry(self.cache.block(block), self.table(kind).slot_of(number)))
+        let at = self.need(self.table(kind).block_of(number))?;
+        Ok(table_entry(self.cache.block_at(at), self.table(kind).slot_of(number)))
     }
 
     /// Ensures that the entry of a number can be changed.
@@ -210,8 +222,8 @@ impl MapPages {
 
     /// A word of a node; it is read if it is not in memory.
     pub(super) fn word(&mut self, node: TreeWord, at: usize) -> Result<TreeWord, MapError> {
-        self.need(MapPage::Node(node.number()))?;
-        Ok(node_word(self.node(node.number()), at))
+        let slot = self.need(MapPage::Node(node.number()))?;
+        Ok(node_word(self.cache.block_at(slot), at))
     }
 
     /// A new node; the block of its entry was ensured.
@@ -315,7 +327,7 @@ impl MapPages {
     /// Ensures the block with the entry of a number, if the table has grown to it.
     fn look_up(&mut self, kind: TableKind, number: u64) -> Result<(), MapError> {
         let table = self.table(kind);
-        if table.reaches(number) { self.need(table.block_of(number)) } else { Ok(()) }
+        if table.reaches(number) { self.need(table.block_of(number)).map(drop) } else { Ok(()) }
     }
 
     /// Makes the free numbers of one block ready.
@@ -387,7 +399,9 @@ impl MapPages {
             page.crc(&self.uuid, entry.sequence.get(), content) == entry.crc.get()
         };
         match content.filter(is_whole) {
-            Some(content) => self.cache.insert(page, Box::new(content.clone())),
+            Some(content) => {
+                self.cache.insert(page, Box::new(content.clone()));
+            }
             None => self.set_damaged(page),
         }
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::page::MapPage;
+use super::page::{MapPage, NumberHash};
 use crate::format::{NUMBER_MAX, PageEntry, TableKind};
 
 /// Levels that suffice for all numbers.
@@ -19,6 +19,9 @@ const LEVELS_MAX: u8 = 6;
 /// Blocks whose pages were freed lately: their numbers are taken first, because they are dirty
 /// anyway.
 const RECENT_MAX: usize = 64;
+
+/// Numbers that are handed out next without a search, at most: those of some rounds of writes.
+const READY_MAX: usize = 4096;
 
 /// A table grows, rather than to look for free numbers in old blocks, until an eighth is free:
 /// then such a block has about 16 of them when it is read.
@@ -75,10 +78,12 @@ pub(super) struct PageTable {
     /// Free numbers, to be handed out next.
     ready: Vec<u64>,
     /// Numbers that are free in the table, and were handed out or are in `ready` or `late`.
-    handed: HashSet<u64>,
+    handed: HashSet<u64, NumberHash>,
     /// Numbers of records that had no effect, and the pass in which they came back. A replay may
     /// give them one, so they are not used before a checkpoint has made it impossible.
     late: VecDeque<(u64, u64)>,
+    /// Numbers were asked for: those of data pages when the replay was done.
+    hands_out: bool,
 }
 
 impl PageTable {
@@ -95,8 +100,9 @@ impl PageTable {
             cursor: 0,
             recent: VecDeque::new(),
             ready: Vec::new(),
-            handed: HashSet::new(),
+            handed: HashSet::default(),
             late: VecDeque::new(),
+            hands_out: false,
         }
     }
 
@@ -216,6 +222,12 @@ impl PageTable {
     pub(super) fn freed(&mut self, number: u64) {
         let block = number / self.fanout;
         self.used = self.used.saturating_sub(1);
+        // Its block is in memory and dirty: no other number is cheaper. A replay has none to hand
+        // out: its next record may name this one.
+        if self.hands_out && self.ready.len() < READY_MAX && self.handed.insert(number) {
+            self.ready.push(number);
+            return;
+        }
         self.set_bit(block);
         if self.recent.back() == Some(&block) {
             return;
@@ -270,6 +282,7 @@ impl PageTable {
 
     /// Free numbers of a block become ready. The lowest is taken first.
     pub(super) fn put_ready(&mut self, numbers: impl Iterator<Item = u64>) {
+        self.hands_out = true;
         let from = self.ready.len();
         self.ready.extend(numbers);
         self.ready[from..].reverse();

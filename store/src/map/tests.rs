@@ -6,3 +6,4 @@ mod damage;
 mod family;
 mod medium;
 mod model;
+mod receive;

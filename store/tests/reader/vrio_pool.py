@@ -29,6 +29,7 @@ class Version:
     def __init__(self, fields):
         self.id, self.kind, self.name = fields["id"], fields["kind"], fields["name"]
         self.blocks, self.root = fields["blocks"], fields["root"]
+        self.receive = fields.get("receive")
         # Blocks of the tree from here on are cut off.
         self.tree_blocks = self.blocks
         self.changed = {}
@@ -229,6 +230,17 @@ class Pool:
         self.keep(volume, "removing", "")
         version = self.versions[volume]
         version.root, version.changed = 0, {}
+
+    def change_receive_new(self, volume_name, receive):
+        self.change_create(volume_name, receive["blocks"])
+        self.versions[self.next_id - 1].receive = receive
+
+    def change_receive(self, volume, receive):
+        self.versions[volume].receive = receive
+
+    def change_received(self, volume):
+        receive, self.versions[volume].receive = self.versions[volume].receive, None
+        self.keep(volume, "snapshot", receive["name"])
 
     def list(self):
         return [version for version in self.versions.values() if version.kind != "removing"]

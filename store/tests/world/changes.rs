@@ -10,13 +10,15 @@ use super::model::{Model, ModelVolume};
 /// The volumes and snapshots that a change is about.
 pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
     match change {
-        PoolChange::Create { .. } => Vec::new(),
+        PoolChange::Create { .. } | PoolChange::ReceiveNew { .. } => Vec::new(),
         PoolChange::Snapshot { volumes, .. } => volumes.clone(),
         PoolChange::Clone { snapshot, .. } => vec![*snapshot],
         PoolChange::Rollback { volume, snapshot } => vec![*volume, *snapshot],
         PoolChange::Resize { volume, .. }
         | PoolChange::Rename { volume, .. }
         | PoolChange::Remove { volume }
+        | PoolChange::Receive { volume, .. }
+        | PoolChange::Received { volume }
         | PoolChange::Clear { volume } => vec![*volume],
     }
 }
@@ -27,7 +29,8 @@ pub(crate) fn new_name(change: &PoolChange) -> Option<&String> {
         PoolChange::Create { name, .. }
         | PoolChange::Snapshot { name, .. }
         | PoolChange::Clone { name, .. }
-        | PoolChange::Rename { name, .. } => Some(name),
+        | PoolChange::Rename { name, .. }
+        | PoolChange::ReceiveNew { volume_name: name, .. } => Some(name),
         _ => None,
     }
 }
@@ -38,6 +41,8 @@ impl Model {
     fn needs_quiet(&self, change: &PoolChange) -> bool {
         match change {
             PoolChange::Resize { .. } | PoolChange::Remove { .. } => true,
+            // The first one: a volume that was changed is not received into.
+            PoolChange::Receive { receive, .. } => receive.next_block == 0,
             PoolChange::Rollback { volume, snapshot } => {
                 self.volumes[volume].blocks != self.volumes[snapshot].blocks
             }
@@ -53,7 +58,7 @@ impl Model {
             (volume.is_changing, volume.is_quiet) = (true, is_quiet);
         }
         match change {
-            PoolChange::Snapshot { .. } => self.watch(stamp),
+            PoolChange::Snapshot { .. } | PoolChange::Received { .. } => self.watch(stamp),
             PoolChange::Clear { volume } => self.replace(stamp, *volume, 0, None),
             PoolChange::Rollback { volume, snapshot } => {
                 self.replace(stamp, *volume, 0, Some(*snapshot));
@@ -91,6 +96,22 @@ impl Model {
                 self.snapshot(stamp, name, &made);
                 self.unwatch(stamp);
             }
+            PoolChange::ReceiveNew { volume_name, receive } => {
+                let id = self.find_new(list, volume_name, None)?;
+                let mut volume = ModelVolume::new(volume_name, receive.blocks);
+                volume.receive = Some(receive.clone());
+                self.volumes.insert(id, volume);
+            }
+            PoolChange::Receive { volume, receive } => {
+                self.known(*volume).receive = Some(receive.clone());
+            }
+            PoolChange::Received { volume } => {
+                let receive = self.known(*volume).receive.take().expect("the world asked for it");
+                let id = self.find_new(list, &receive.name, Some(*volume))?;
+                self.snapshot(stamp, &receive.name, &[(*volume, id)]);
+                self.known(id).origin = Some(receive.origin);
+                self.unwatch(stamp);
+            }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
             PoolChange::Remove { volume } => self.remove(*volume),
             PoolChange::Resize { volume, blocks } => {
@@ -102,7 +123,7 @@ impl Model {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let parent = self.visible_ancestor(*volume);
                 let volume = self.known(*volume);
-                (volume.whole, volume.parent) = (None, parent);
+                (volume.whole, volume.parent, volume.receive) = (None, parent, None);
                 self.drop_hidden();
             }
             PoolChange::Rollback { volume, snapshot } => {
@@ -110,6 +131,7 @@ impl Model {
                 let blocks = self.volumes[snapshot].blocks;
                 let volume = self.known(*volume);
                 (volume.blocks, volume.whole, volume.parent) = (blocks, None, Some(*snapshot));
+                volume.receive = None;
                 self.drop_hidden();
             }
         }
@@ -163,9 +185,11 @@ impl Model {
             } else if let PoolChange::Clear { volume } = change {
                 // Only the blocks can tell.
                 self.is_vague |= self.volumes[&volume].parent != self.visible_ancestor(volume);
+                self.given_up(volume, list)?;
             } else if let PoolChange::Rollback { volume, snapshot } = change {
                 let entry = find(volume, list)?;
                 let (before, parent) = (self.visible_ancestor(volume), entry.parent);
+                self.given_up(volume, list)?;
                 let known = self.known(volume);
                 known.blocks = entry.blocks;
                 if before != parent {
@@ -181,11 +205,48 @@ impl Model {
         self.check_list(list)
     }
 
+    /// A change that ends a stream may have happened.
+    fn given_up(&mut self, volume: VolumeId, list: &[PoolVolume]) -> Result<(), Failure> {
+        if find(volume, list)?.receive.is_none() {
+            self.known(volume).receive = None;
+        }
+        Ok(())
+    }
+
+    /// A change was refused, and has no effect.
+    pub(crate) fn refused(&mut self, change: &PoolChange) {
+        for id in subjects(change) {
+            let volume = self.known(id);
+            (volume.is_changing, volume.is_quiet) = (false, false);
+        }
+    }
+
+    /// Whether a volume has another content than a snapshot, for sure: each page differs in which
+    /// request wrote it.
+    pub(crate) fn differs(&self, volume: VolumeId, snapshot: VolumeId) -> bool {
+        let (volume, snapshot) = (&self.volumes[&volume], &self.volumes[&snapshot]);
+        let blocks: BTreeSet<u64> =
+            volume.touched().into_iter().chain(snapshot.touched()).collect();
+        let page = |of: &ModelVolume, block| of.newest(block).0.page();
+        volume.blocks != snapshot.blocks
+            || blocks.into_iter().any(|block| page(volume, block) != page(snapshot, block))
+    }
+
     fn has_happened(&self, change: &PoolChange, list: &[PoolVolume]) -> bool {
         let entry = |id: &VolumeId| list.iter().find(|entry| entry.id == *id);
         match change {
             PoolChange::Create { name, .. } | PoolChange::Clone { name, .. } => {
                 self.search_new(list, name, None).is_some()
+            }
+            PoolChange::ReceiveNew { volume_name, .. } => {
+                self.search_new(list, volume_name, None).is_some()
+            }
+            PoolChange::Receive { volume, receive } => {
+                entry(volume).is_some_and(|entry| entry.receive.as_ref() == Some(receive))
+            }
+            PoolChange::Received { volume } => {
+                let receive = self.volumes[volume].receive.as_ref();
+                receive.is_some_and(|it| self.search_new(list, &it.name, Some(*volume)).is_some())
             }
             PoolChange::Snapshot { volumes, name, .. } => {
                 volumes.iter().any(|&of| self.search_new(list, name, Some(of)).is_some())
@@ -217,6 +278,12 @@ impl Model {
             if found != wanted {
                 let text = format!("{id:?} is {found:?} and must be {wanted:?}");
                 return Err(Failure::new("a volume is listed wrongly", text));
+            }
+            let found = (&entry.receive, &entry.origin);
+            let wanted = (&volume.receive, &volume.origin);
+            if found != wanted {
+                let text = format!("{id:?} has {found:?} and must have {wanted:?}");
+                return Err(Failure::new("a stream is listed wrongly", text));
             }
         }
         let is_visible = |id: &VolumeId| self.volumes.get(id).is_some_and(|v| !v.is_hidden);

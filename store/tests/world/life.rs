@@ -9,6 +9,7 @@ use store::{
     VolumeId, format_pool,
 };
 
+use super::diffs::DiffPart;
 use super::disk::{CrashKind, SimDisk};
 use super::model::Model;
 use super::opening::{Opened, OpeningDisks};
@@ -76,6 +77,8 @@ pub(crate) enum Ask {
     Change(PoolChange),
     /// A change of the devices.
     Devices(DeviceChange),
+    /// A part of a difference of snapshots.
+    Diff(DiffPart),
     /// A request that must fail.
     Wrong,
 }
@@ -126,6 +129,8 @@ pub(crate) struct World {
     pub(crate) stop_opening_at: Option<u64>,
     /// A crash after so many answers for superblocks.
     pub(crate) crash_superblocks: Option<u64>,
+    /// Parts of differences that go on.
+    pub(crate) diffs: Vec<DiffPart>,
     /// The single blocks of a verification's reads that failed.
     pub(crate) damaged: Vec<(VolumeId, u64)>,
     pub(crate) tally: Tally,
@@ -155,6 +160,7 @@ impl World {
             crash_in: None,
             stop_opening_at: None,
             crash_superblocks: None,
+            diffs: Vec::new(),
             damaged: Vec::new(),
             tally: Tally::default(),
             history: VecDeque::new(),
@@ -434,13 +440,33 @@ impl World {
             }
             Ask::Change(change) => {
                 let list = self.engine.as_ref().expect("it answered").volumes();
+                if let PoolChange::Receive { volume, receive } = &change
+                    && let Some(onto) = receive.onto.filter(|_| receive.next_block == 0)
+                    && self.plan.has_good_media()
+                    && self.model.differs(*volume, onto)
+                {
+                    let text = format!("#{stamp} {volume:?}, of {onto:?}");
+                    return Err(Failure::new("a changed volume is received into", text));
+                }
                 self.model.end_change(stamp, &change, &list)?;
                 self.tally.add("changes", 1);
-                if let PoolChange::Snapshot { .. } = change {
-                    self.tally.add("snapshots", 1);
+                match change {
+                    PoolChange::Snapshot { .. } => self.tally.add("snapshots", 1),
+                    PoolChange::Received { .. } => self.tally.add("received snapshots", 1),
+                    PoolChange::Receive { receive, .. } if receive.next_block == 0 => {
+                        self.tally.add("streams onto snapshots", 1);
+                    }
+                    _ => {}
                 }
             }
             Ask::Devices(change) => self.devices_changed(change),
+            Ask::Diff(part) => {
+                let engine = self.engine.as_mut().expect("it answered");
+                let found = engine.take_changed(tag);
+                let missing =
+                    || Failure::new("a difference without its answer", format!("#{stamp}"));
+                self.take_diff(part, &found.ok_or_else(missing)?)?;
+            }
             Ask::Wrong => {}
         }
         Ok(())
@@ -448,6 +474,11 @@ impl World {
 
     /// A request failed: may it?
     fn take_error(&mut self, ask: &Ask, stamp: u64, error: &PoolError) -> Result<(), Failure> {
+        if let (Ask::Change(change), PoolError::ChangedSinceBase(_)) = (ask, error) {
+            self.tally.add("refused streams", 1);
+            self.model.refused(change);
+            return Ok(());
+        }
         let device = self.plan.faults.write_error_ppm > 0 || self.plan.faults.read_error_ppm > 0;
         let may = match error {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use store::block::Block;
-use store::{PoolChange, VolumeId};
+use store::{PoolChange, SnapshotOrigin, VolumeId, VolumeReceive};
 
 use super::Failure;
 use super::changes::subjects;
@@ -33,6 +33,10 @@ pub(crate) struct ModelVolume {
     pub(crate) is_quiet: bool,
     /// A change of all blocks that is under way.
     pub(crate) whole: Option<u64>,
+    /// The stream that is being received into a volume.
+    pub(crate) receive: Option<VolumeReceive>,
+    /// The original of a snapshot that was received.
+    pub(crate) origin: Option<SnapshotOrigin>,
     /// Of a snapshot: the cut of its group, in the model's list.
     group: usize,
     history: BTreeMap<u64, Vec<Version>>,
@@ -51,6 +55,8 @@ impl ModelVolume {
             is_changing: false,
             is_quiet: false,
             whole: None,
+            receive: None,
+            origin: None,
             group: usize::MAX,
             history: BTreeMap::new(),
         }
@@ -67,7 +73,8 @@ impl ModelVolume {
         unknown.map(|(&block, _)| block).collect()
     }
 
-    fn versions(&self, block: u64) -> &[Version] {
+    /// The versions of a block, oldest first.
+    pub(crate) fn versions(&self, block: u64) -> &[Version] {
         const FIRST: &[Version] = &[Version::FIRST];
         self.history.get(&block).map_or(FIRST, Vec::as_slice)
     }

@@ -18,6 +18,9 @@ const WIDE_PLACES: u64 = 400;
 /// A pass that proves all pages begins once in so many rounds.
 const SCRUB_ROUNDS: u64 = 200;
 
+/// A difference of snapshots is asked for once in so many rounds.
+const DIFF_ROUNDS: u64 = 12;
+
 /// The most changes under way.
 const CHANGES_MAX: usize = 2;
 
@@ -71,6 +74,9 @@ impl World {
             self.engine.as_mut().expect("the pool is open").scrub(blocks_per_s);
         }
         self.change_devices();
+        if self.random.one_in(DIFF_ROUNDS) && self.requests.len() < self.plan.depth {
+            self.diff_some();
+        }
         let tries = self.random.below(4);
         for _ in 0..tries {
             if self.is_stuck() && self.random.one_in(4) {
@@ -103,7 +109,8 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn tag(&mut self) -> RequestTag {
+    /// A tag for the next request.
+    pub(crate) fn tag(&mut self) -> RequestTag {
         self.next_tag += 1;
         RequestTag(self.next_tag)
     }
@@ -155,7 +162,7 @@ impl World {
     }
 
     /// The engine took a request, or did not.
-    pub(super) fn admitted(
+    pub(crate) fn admitted(
         &mut self,
         admission: Admission,
         tag: RequestTag,
@@ -312,7 +319,7 @@ impl World {
     }
 
     /// A name that nothing has, and that nothing under way will have.
-    fn free_name(&mut self, letter: &str) -> String {
+    pub(super) fn free_name(&mut self, letter: &str) -> String {
         loop {
             let name = format!("{letter}{}", self.random.below(60));
             let is_used = self.model.volumes.values().any(|volume| volume.name == name);
@@ -329,7 +336,8 @@ impl World {
     fn change_something(&mut self) {
         let count = self.model.volumes.values().filter(|volume| !volume.is_hidden).count();
         let may_add = count < self.plan.volumes;
-        match self.random.below(12) {
+        match self.random.below(15) {
+            12..15 => self.receive(may_add),
             0..2 if may_add => self.create(),
             2..6 if may_add => self.snapshot(),
             6..8 if may_add => {
@@ -360,6 +368,7 @@ impl World {
         for _ in 0..self.random.between(1, 3) {
             volumes.extend(self.pick(false));
         }
+        volumes.retain(|volume| self.model.volumes[volume].receive.is_none());
         volumes.sort_unstable();
         volumes.dedup();
         if !volumes.is_empty() {
@@ -369,7 +378,7 @@ impl World {
     }
 
     /// A snapshot whose content is known in full: its copies are judged by it.
-    fn known_snapshot(&mut self) -> Option<VolumeId> {
+    pub(super) fn known_snapshot(&mut self) -> Option<VolumeId> {
         let known = self.model.volumes.iter().filter(|(_, volume)| {
             volume.is_snapshot && !volume.is_hidden && volume.unknown().is_empty()
         });
@@ -392,6 +401,10 @@ impl World {
         if self.random.one_in(2) {
             let name = self.free_name("v");
             self.change(PoolChange::Rename { volume, name });
+            return;
+        }
+        // The size of a volume that is received is the stream's.
+        if self.model.volumes[&volume].receive.is_some() {
             return;
         }
         let before = self.model.volumes[&volume].blocks;

@@ -7,6 +7,7 @@
 //! | `drive` | the engine and its devices behind the pool's lock, and a round of them |
 //! | `channel` | a sidecore's way to a volume: it does rounds itself |
 //! | `thread` | the pool's thread, which does rounds when no sidecore does |
+//! | `send`, `receive`, `lane` | snapshots as streams, for control threads |
 //! | `devices`, `create` | files and block devices, their locks, which is which |
 //! | `change` | devices that become longer, join and leave while the pool is open |
 //!
@@ -25,9 +26,12 @@ mod drive;
 mod error;
 mod failure;
 mod guest;
+mod lane;
 pub(super) mod pool;
 pub(super) mod pools;
+mod receive;
 mod ring;
+mod send;
 mod signs;
 #[cfg(test)]
 mod tests;
@@ -42,5 +46,6 @@ pub use create::PoolPlan;
 pub use error::StorePoolError;
 pub use pool::{StorePool, StoreSettings};
 pub use pools::{OpenedPool, Pools};
+pub use receive::{ReceiveError, ReceivedState};
 pub use ring::StoreRing;
 pub use volume::{StoreCounters, StoreVolume};

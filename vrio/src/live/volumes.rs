@@ -7,6 +7,7 @@ use node::config::show_size;
 use node::status::{PooledStatus, StoragePoolStatus, VolumeStatus};
 use serde_json::{Map, Value, json};
 
+use super::streams::{VolumeExport, VolumeImport, VolumeReceiveArgs, VolumeSend, VolumeVerify};
 use super::{
     Fields, Named, NodeChoice, Resize, allow, ask, change, delete, list, one, segment, stages,
     understood,
@@ -29,6 +30,12 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume schedule ann 1h:24 1d:30    by time: 24 of hours and 30 of days stay
   vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
   vrio volume diff ann@monday ann@tuesday     which bytes differ, for a backup
+  vrio volume send ann@monday > ann.stream    all of it; --from ann@sunday: the difference
+  vrio volume send ann@monday | ssh host2 vrio volume receive p ann-backup
+  vrio volume receive p ann-backup --status   of an interrupted stream: the token to go on
+  vrio volume verify ann.stream       whether a stored stream is whole
+  vrio volume import eve --pool p eve.qcow2 --format qcow2
+  vrio volume export ann@monday ann.img
   vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
   vrio volume show bob --json
   vrio volume remove bob --force      also while attachments use it: they end
@@ -59,6 +66,16 @@ pub(crate) enum VolumeCommand {
     Rollback(VolumeRollback),
     /// List the bytes that differ between two snapshots, or those that a snapshot has.
     Diff(VolumeDiff),
+    /// Send a snapshot, or its difference from an earlier one, as a stream to standard output.
+    Send(VolumeSend),
+    /// Receive a stream from standard input into a volume of a pool.
+    Receive(VolumeReceiveArgs),
+    /// Prove that a stored stream is whole. It needs no node.
+    Verify(VolumeVerify),
+    /// Make a new volume of a pool from a raw file or a qcow2 image.
+    Import(VolumeImport),
+    /// Write a snapshot to a raw file or a qcow2 image.
+    Export(VolumeExport),
     /// Add a new volume that begins as a copy of a snapshot and takes no space of its own at first.
     Clone(VolumeClone),
 }
@@ -302,6 +319,11 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
         }
         VolumeCommand::Diff(diff) => diff.show(),
         VolumeCommand::Clone(clone) => clone.send(),
+        VolumeCommand::Send(send) => send.run(),
+        VolumeCommand::Receive(receive) => receive.run(),
+        VolumeCommand::Verify(verify) => verify.run(),
+        VolumeCommand::Import(import) => import.run(),
+        VolumeCommand::Export(export) => export.run(),
     }
 }
 
@@ -403,7 +425,7 @@ impl VolumeDiff {
 }
 
 /// A snapshot's name as a part of a question: it has no signs of the question.
-fn reference(words: &str) -> Result<&str, CommandFailure> {
+pub(super) fn reference(words: &str) -> Result<&str, CommandFailure> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@:".contains(&byte);
     match words.bytes().all(plain) {
         true => Ok(words),

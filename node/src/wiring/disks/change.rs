@@ -8,12 +8,12 @@ use sessions::ObjectError;
 use sidecore::CounterText;
 
 use super::report::{self, DISK_METRICS};
-use crate::api::{Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject};
-use crate::status::{DiskStatus, Status};
 use crate::wiring::change::{refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::Objects;
+use api::status::{DiskStatus, Status};
+use api::{Refused, RefusedKind};
 
 impl RunningObject for DiskConfig {
     type Status = DiskStatus;

@@ -8,11 +8,9 @@ use sidecore::CounterText;
 use virtio::ServerState;
 
 use super::shown::{DiskSnapshot, DiskVolume, ServedDisk};
-use crate::status::{
-    Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus,
-};
 use crate::wiring::objects::Objects;
 use crate::wiring::report::latency;
+use api::status::{Counters, DiskState, DiskStatus, Origin, QueueStatus, ReachStatus, ShareStatus};
 
 const NS_PER_S: u64 = 1_000_000_000;
 

@@ -12,11 +12,11 @@ use config::{DiskConfig, Sidecores};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::steering::{CoreLoad, NodeLoad, QueueId, QueueLoad, Steering};
 use crate::wiring::error::StartError;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
+use api::{API_VERSION, Done, Refused, RefusedKind};
 
 /// The time between two looks: short enough that a guest is helped while it works, and long enough
 /// to cost nothing (a look takes some microseconds).

@@ -11,7 +11,7 @@ use sidecore::Sidecore;
 
 use super::report::state;
 use super::shown::{DiskVolume, ServedDisk};
-use crate::status::DiskState;
+use api::status::DiskState;
 
 /// How often served disks are checked: as soon as a person looks.
 pub(crate) const WATCH_AGAIN: Duration = Duration::from_secs(1);

@@ -6,12 +6,12 @@ use sidecore::CounterText;
 
 use super::named;
 use super::report::{DOMAIN_METRICS, VF_METRICS};
-use crate::api::{Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject, with_prefix};
-use crate::status::{DomainStatus, Status, VfStatus};
 use crate::wiring::change::{refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::Objects;
+use api::status::{DomainStatus, Status, VfStatus};
+use api::{Refused, RefusedKind};
 
 impl RunningObject for DomainConfig {
     type Status = DomainStatus;

@@ -9,8 +9,8 @@ use sessions::{LinkedSidecore, gateways::Gateways};
 use sidecore::CounterText;
 
 use super::Domains;
-use crate::status::{Counters, DomainPeerStatus, DomainStatus, VfStatus};
 use crate::wiring::objects::Objects;
+use api::status::{Counters, DomainPeerStatus, DomainStatus, VfStatus};
 
 impl Domains {
     /// The status of all domains. It asks the sidecores, so it may wait for a round of each.

@@ -20,7 +20,6 @@ use sessions::{LinkedSidecore, NetworkGate, keys::SidecoreKeys, shared::ShmState
 use super::fds::HandoverFds;
 use super::meeting::{ANSWER_TIME_MAX, digest, meeting};
 use super::state::{HandoverEnd, NodeState, Verdict};
-use crate::api::{HandOver, Refused};
 use crate::channel::Channel;
 use crate::control::{Claim, Service, Standby};
 use crate::privilege::Opener;
@@ -34,11 +33,13 @@ use crate::wiring::networks::Nics;
 use crate::wiring::networks::hand_over::TakenNic;
 use crate::wiring::node::{Node, directories};
 use crate::wiring::objects::Objects;
-use crate::wiring::pools::timed::TimedSnapshots;
+use crate::wiring::pools::schedule::TimedSnapshots;
+use crate::wiring::pools::timed;
 use crate::wiring::strangers::Watcher;
 use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Volumes};
 use crate::wiring::watchdog::Watchdog;
+use api::{HandOver, Refused};
 
 /// How long the node may take to stop, and then to send its state: the sum of its own time limits.
 const STATE_TIME_MAX: Duration = Duration::from_secs(20);
@@ -350,7 +351,7 @@ fn serve(config: &Config, ready: StartedParts, taken: TakenParts) -> Node {
     if let Err(error) = disks::steer::start(&inside, &config.sidecores) {
         tracing::error!(%error, "queues are not steered");
     }
-    TimedSnapshots::start(&inside);
+    timed::start(&inside);
     if let Err(error) = inside.keys.watch() {
         tracing::error!(%error, "the log will not warn of keys that expire");
     }

@@ -8,13 +8,13 @@ use sidecore::CounterText;
 use super::report::{NETWORK_METRICS, NIC_METRICS};
 use super::uplinks::open_uplink;
 use super::{LiveNetwork, live, show};
-use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject, with_prefix};
-use crate::status::{NetworkStatus, NicStatus, Status};
 use crate::wiring::change::{bad, log, refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::{Objects, unknown};
 use crate::wiring::volumes::wake;
+use api::status::{NetworkStatus, NicStatus, Status};
+use api::{API_VERSION, Done, Refused, RefusedKind};
 
 /// The note for a nic that a command has changed.
 pub(crate) const NIC_UNTIL_RESTART: &str =

@@ -12,8 +12,8 @@ use sidecore::CounterText;
 use virtio::ServerState;
 
 use super::{LiveNetwork, Nics, ServedNic};
-use crate::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus};
 use crate::wiring::objects::Objects;
+use api::status::{Counters, DiskState, MemberStatus, NetworkStatus, NicStatus};
 
 impl Nics {
     /// The networks, in the order in which they were added.

@@ -4,12 +4,12 @@ use config::{PoolConfig, VolumeConfig};
 use sidecore::CounterText;
 
 use super::report;
-use crate::api::{Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject};
-use crate::status::{Status, StoragePoolStatus};
 use crate::wiring::change::refuse_used;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::Objects;
+use api::status::{Status, StoragePoolStatus};
+use api::{Refused, RefusedKind};
 
 impl RunningObject for PoolConfig {
     type Status = StoragePoolStatus;

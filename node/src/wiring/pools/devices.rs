@@ -8,7 +8,7 @@ use serde_json::Value;
 use volume::backend::store::StorePoolError;
 
 use super::snapshots::{done, fields};
-use crate::api::{Done, Refused, RefusedKind};
+use api::{Done, Refused, RefusedKind};
 use crate::wiring::inside::Inside;
 use crate::wiring::volumes::inside;
 

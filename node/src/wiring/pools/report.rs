@@ -5,10 +5,11 @@ use sidecore::CounterText;
 use store::{PoolStatus, PoolVolume, PoolVolumeKind, ScrubStatus, VolumeId, block::BLOCK_BYTES};
 use volume::backend::store::{PooledDevice, Pools, StorePool};
 
-use crate::status::{
+use super::streams::progress;
+use crate::wiring::objects::Objects;
+use api::status::{
     Counters, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport, StoragePoolStatus,
 };
-use crate::wiring::objects::Objects;
 
 /// The pools, in the order in which they were added.
 pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus> {
@@ -73,6 +74,7 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         }),
         taken: taken(it),
         served: served(it.id),
+        receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
     let devices = pool.devices();
     let device_list: Vec<_> = devices.iter().map(|it| device(it, status.segment_blocks)).collect();
@@ -260,7 +262,18 @@ mod tests {
     fn pooled(id: u32, name: &str, kind: PoolVolumeKind, of: Option<u32>) -> PoolVolume {
         let of = of.map(VolumeId);
         let name = name.to_owned();
-        PoolVolume { id: VolumeId(id), name, kind, of, parent: None, blocks: 1, at_s: 0 }
+        PoolVolume {
+            id: VolumeId(id),
+            name,
+            kind,
+            of,
+            parent: None,
+            blocks: 1,
+            at_s: 0,
+            generation: 0,
+            origin: None,
+            receive: None,
+        }
     }
 
     #[test]

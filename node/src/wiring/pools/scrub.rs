@@ -10,9 +10,9 @@ use store::{ChangedRun, PoolVolume, block::BLOCK_BYTES};
 use volume::backend::store::{StorePool, snapshot_of};
 
 use super::snapshots::{done, fields, refused};
-use crate::api::{API_VERSION, Done, Refused, RefusedKind, SnapshotDiff, SnapshotRun};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown_of;
+use api::{API_VERSION, Done, Refused, RefusedKind, SnapshotDiff, SnapshotRun};
 
 /// The rate of a scrub without another one: an eighth of an NVMe drive's.
 const RATE_BYTES: u64 = 100 << 20;
@@ -65,13 +65,8 @@ impl Inside {
         start: u64,
     ) -> Result<SnapshotDiff, Refused> {
         let (pool, to) = self.snapshot(to)?;
-        let from = from.map(|from| self.snapshot(from)).transpose()?;
-        if let Some((other, _)) = from.as_ref().filter(|(other, _)| !Arc::ptr_eq(other, &pool)) {
-            let error =
-                format!("one is in pool {:?}, the other in pool {:?}", other.name(), pool.name());
-            return Err(Refused::new(RefusedKind::Conflict, error, "name two of one pool"));
-        }
-        let from = from.map(|(_, from)| from.id);
+        let from = from.map(|from| self.snapshot_beside(&pool, from)).transpose()?;
+        let from = from.map(|from| from.id);
         let block_bytes = BLOCK_BYTES as u64;
         let (began, mut runs, mut next) = (Instant::now(), Vec::new(), Some(start / block_bytes));
         while let Some(block) = next
@@ -88,8 +83,23 @@ impl Inside {
         Ok(SnapshotDiff { version: API_VERSION, size_bytes, runs, next_bytes })
     }
 
+    /// A snapshot of the same pool as another one.
+    pub(super) fn snapshot_beside(
+        &self,
+        pool: &Arc<StorePool>,
+        words: &str,
+    ) -> Result<PoolVolume, Refused> {
+        let (other, found) = self.snapshot(words)?;
+        if !Arc::ptr_eq(&other, pool) {
+            let error =
+                format!("one is in pool {:?}, the other in pool {:?}", other.name(), pool.name());
+            return Err(Refused::new(RefusedKind::Conflict, error, "name two of one pool"));
+        }
+        Ok(found)
+    }
+
     /// A snapshot of any pool.
-    fn snapshot(&self, words: &str) -> Result<(Arc<StorePool>, PoolVolume), Refused> {
+    pub(super) fn snapshot(&self, words: &str) -> Result<(Arc<StorePool>, PoolVolume), Refused> {
         let pools = self.volumes.stock().pools().opened();
         let found = pools.into_iter().find_map(|pool| {
             let all = pool.volumes();

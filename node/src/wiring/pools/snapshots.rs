@@ -10,14 +10,12 @@ use serde_json::Value;
 use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::{StorePool, snapshot_of};
 
-use crate::api::{API_VERSION, Done, Refused, RefusedKind};
+use super::timed::VOLUMES_MAX;
 use crate::wiring::change::log;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
 use crate::wiring::volumes::ServedVolume;
-
-/// The most volumes in a snapshot: the record of it is one block of the pool.
-pub(super) const VOLUMES_MAX: usize = 256;
+use api::{API_VERSION, Done, Refused, RefusedKind};
 
 /// A request for a snapshot of some volumes.
 #[derive(Debug, Deserialize)]

@@ -2,75 +2,37 @@
 //! keeps.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use config::SnapshotRule;
-use parking_lot::Mutex;
 use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::StorePool;
 
-use super::snapshots::VOLUMES_MAX;
 use crate::wiring::inside::Inside;
 
 /// The time between two looks: a tenth of the shortest period. A look reads the lists of pools.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// The most volumes in a snapshot: the record of it is one block of the pool.
+pub(super) const VOLUMES_MAX: usize = 256;
+
 /// The beginning of these snapshots' names. Others are never removed by a rule.
-pub(crate) const PREFIX: &str = "auto-";
+const PREFIX: &str = "auto-";
 
 /// The most snapshots of one volume that a look removes: each removal is a sync of the devices.
 const REMOVED_MAX: usize = 16;
 
-/// The thread that takes snapshots. Dropping it ends the thread.
-#[derive(Debug, Default)]
-pub(crate) struct TimedSnapshots {
-    worker: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
-    problems: Mutex<BTreeMap<String, String>>,
-}
-
-impl TimedSnapshots {
-    /// Begins to look after the node's volumes. Without the thread the log says so, and guests are
-    /// served all the same.
-    pub(crate) fn start(inside: &Arc<Inside>) {
-        let (stop, stopped) = channel();
-        let weak = Arc::downgrade(inside);
-        let work = move || look_on(&weak, &stopped);
-        match std::thread::Builder::new().name("snapshots".to_owned()).spawn(work) {
-            Ok(thread) => *inside.timed.worker.lock() = Some((stop, thread)),
-            Err(error) => {
-                tracing::error!(%error, "no thread for snapshots by time: none is taken");
-            }
-        }
-    }
-
-    /// Ends the thread. A second call has no effect.
-    pub(crate) fn stop(&self) {
-        let Some((stop, thread)) = self.worker.lock().take() else { return };
-        drop(stop);
-        if thread.join().is_err() {
-            tracing::error!("the thread of snapshots by time panicked");
-        }
-    }
-
-    /// Why the last snapshot of this volume was not taken or not removed.
-    pub(crate) fn problem(&self, volume: &str) -> Option<String> {
-        self.problems.lock().get(volume).cloned()
-    }
-
-    /// Notes how the last look at a volume ended. The log has each problem once.
-    fn note(&self, volume: &str, problem: Option<String>) {
-        let mut problems = self.problems.lock();
-        let Some(problem) = problem else {
-            problems.remove(volume);
-            return;
-        };
-        if problems.get(volume) != Some(&problem) {
-            tracing::error!(volume, problem, "snapshots by time");
-            problems.insert(volume.to_owned(), problem);
-        }
+/// Begins to look after the node's volumes. Without the thread the log says so, and guests are
+/// served all the same.
+pub(crate) fn start(inside: &Arc<Inside>) {
+    let (stop, stopped) = channel();
+    let weak = Arc::downgrade(inside);
+    let look = move || look_on(&weak, &stopped);
+    match std::thread::Builder::new().name("snapshots".to_owned()).spawn(look) {
+        Ok(thread) => inside.timed.keep((stop, thread)),
+        Err(error) => tracing::error!(%error, "no thread for snapshots by time: none is taken"),
     }
 }
 
@@ -94,7 +56,7 @@ impl Inside {
     /// One look at all volumes with rules.
     fn take_timed_snapshots(&self, now_s: u64) {
         let all = self.ruled_volumes();
-        self.timed.problems.lock().retain(|name, _| all.iter().any(|it| it.name == *name));
+        self.timed.forget(|name| all.iter().all(|it| it.name != name));
         if all.is_empty() {
             return;
         }

@@ -4,8 +4,8 @@ use block::DiskCore;
 use hdrhistogram::Histogram;
 use volume::Op;
 
-use crate::status::{LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
 use crate::wiring::volumes::ServedVolume;
+use api::status::{LATENCY_BUCKETS_NS, Latencies, LatencyStatus};
 
 const KINDS: [(Op, &str); 5] = [
     (Op::Read, "read"),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use peer::PlaneQuota;
 use transport::{PeerIdentity, PeerShare, QuotaPart};
 
-use crate::status::QuotaStatus;
+use api::status::QuotaStatus;
 
 /// A sidecore's report about its peers.
 #[derive(Default)]

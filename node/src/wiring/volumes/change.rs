@@ -11,12 +11,12 @@ use volume::{backend::BACKENDS, stage::STAGES};
 
 use super::ciphers;
 use super::report::{self, VOLUME_METRICS};
-use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::kinds::{Changed, RunningObject, with_prefix};
-use crate::status::{Status, VolumeStatus};
 use crate::wiring::change::{bad, log, refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::{Objects, unknown};
+use api::status::{Status, VolumeStatus};
+use api::{API_VERSION, Done, Refused, RefusedKind};
 
 /// The note for a part of a volume that a command has replaced.
 const UNTIL_RESTART: &str =

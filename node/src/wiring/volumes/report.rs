@@ -6,9 +6,9 @@ use sidecore::CounterText;
 use volume::Durability;
 
 use super::ServedVolume;
-use crate::status::{AttachmentStatus, VolumeStatus};
 use crate::wiring::objects::Objects;
 use crate::wiring::report::latency;
+use api::status::{AttachmentStatus, VolumeStatus};
 
 /// The volumes, in the order in which they were added.
 pub(crate) fn status(objects: &Objects) -> Vec<VolumeStatus> {

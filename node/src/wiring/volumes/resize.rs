@@ -8,10 +8,10 @@ use serde_json::Value;
 use volume::backend::{Remembered, ResizeError};
 
 use super::ServedVolume;
-use crate::api::{API_VERSION, Done, Refused, RefusedKind};
 use crate::wiring::change::{bad, log};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
+use api::{API_VERSION, Done, Refused, RefusedKind};
 
 impl Inside {
     /// Makes the volume of a disk of this node larger or smaller.

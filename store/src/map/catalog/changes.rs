@@ -8,6 +8,7 @@ use super::{
 };
 use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::block::BLOCK_BYTES;
+use crate::origin::VolumeReceive;
 
 impl PoolCatalog {
     /// The id that a change will make or is about.
@@ -62,6 +63,12 @@ impl PoolCatalog {
                 self.check_room(1, false)?;
                 Ok(*volume)
             }
+            PoolChange::ReceiveNew { volume_name, receive } => {
+                check_receive(receive)?;
+                self.check_new_volume(volume_name)
+            }
+            PoolChange::Receive { volume, receive } => self.check_receive(*volume, receive),
+            PoolChange::Received { volume } => self.check_received(*volume),
         }
     }
 
@@ -103,12 +110,13 @@ impl PoolCatalog {
                 let Version { root, blocks, .. } = self.versions[&snapshot.0];
                 self.set_parent(volume.0, Some(snapshot.0));
                 let volume = self.get_mut(volume.0);
-                (volume.root, volume.blocks) = (root, blocks);
+                (volume.root, volume.blocks, volume.receive) = (root, blocks, None);
             }
             PoolChange::Remove { volume } => {
                 let generation = self.generation;
                 let version = self.get_mut(volume.0);
                 version.name.clear();
+                (version.origin, version.receive) = (None, None);
                 if version.kind == PoolVolumeKind::Volume {
                     version.generation = generation;
                 }
@@ -120,13 +128,24 @@ impl PoolCatalog {
                 // A removal that runs has one child, and its old tree is that child from now on.
                 let parent = self.visible_ancestor(self.versions[&volume.0].parent);
                 self.set_parent(volume.0, parent);
-                self.get_mut(volume.0).root = 0;
+                let volume = self.get_mut(volume.0);
+                (volume.root, volume.receive) = (0, None);
             }
+            PoolChange::ReceiveNew { volume_name, receive } => {
+                let id = self.take_id();
+                let (name, blocks) = (volume_name.clone(), receive.blocks);
+                let receive = Some(Box::new(receive.clone()));
+                self.insert(Version { name, blocks, receive, ..volume(id) });
+            }
+            PoolChange::Receive { volume, receive } => {
+                self.get_mut(volume.0).receive = Some(Box::new(receive.clone()));
+            }
+            PoolChange::Received { volume } => self.received(volume.0),
         }
     }
 
     /// A new version with the tree that a volume has now, and with the volume's parent.
-    fn split(&mut self, volume: u32, kind: PoolVolumeKind) -> u32 {
+    pub(super) fn split(&mut self, volume: u32, kind: PoolVolumeKind) -> u32 {
         let id = self.take_id();
         let version = Version {
             id,
@@ -134,6 +153,7 @@ impl PoolCatalog {
             name: String::new(),
             of: Some(volume),
             generation: self.generation,
+            receive: None,
             ..self.versions[&volume].clone()
         };
         self.insert(version);
@@ -146,11 +166,11 @@ impl PoolCatalog {
         id
     }
 
-    fn get_mut(&mut self, id: u32) -> &mut Version {
+    pub(super) fn get_mut(&mut self, id: u32) -> &mut Version {
         self.versions.get_mut(&id).expect("the change was checked")
     }
 
-    fn head(&self, id: VolumeId) -> Result<&Version, PoolError> {
+    pub(super) fn head(&self, id: VolumeId) -> Result<&Version, PoolError> {
         let version = self.visible(id.0).ok_or(PoolError::NoVolume(id))?;
         if version.kind != PoolVolumeKind::Volume {
             return Err(PoolError::WrongKind(id, "a snapshot: name a volume"));
@@ -158,7 +178,7 @@ impl PoolCatalog {
         Ok(version)
     }
 
-    fn snapshot(&self, id: VolumeId) -> Result<&Version, PoolError> {
+    pub(super) fn snapshot(&self, id: VolumeId) -> Result<&Version, PoolError> {
         let version = self.visible(id.0).ok_or(PoolError::NoVolume(id))?;
         if version.kind != PoolVolumeKind::Snapshot {
             return Err(PoolError::WrongKind(id, "a volume: name a snapshot"));
@@ -166,7 +186,7 @@ impl PoolCatalog {
         Ok(version)
     }
 
-    fn is_ancestor(&self, ancestor: u32, of: u32) -> bool {
+    pub(super) fn is_ancestor(&self, ancestor: u32, of: u32) -> bool {
         let mut at = self.versions[&of].parent;
         while let Some(id) = at
             && id != ancestor
@@ -202,22 +222,35 @@ impl PoolCatalog {
             return Err(PoolError::Invalid(text.to_owned()));
         }
         for &volume in volumes {
-            self.head(volume)?;
+            if self.head(volume)?.receive.is_some() {
+                return Err(PoolError::BeingReceived(volume));
+            }
         }
-        let is_taken = self.versions.values().any(|version| {
-            version.kind == PoolVolumeKind::Snapshot
-                && version.name == name
-                && version.of.is_some_and(|of| set.contains(&of))
-        });
-        if is_taken {
-            return Err(PoolError::NameTaken(name.to_owned()));
-        }
+        self.check_snapshot_name(&set, name)?;
         self.check_room(volumes.len(), true)?;
         Ok(VolumeId(self.next_id))
     }
 
+    /// Whether no snapshot of these volumes has the name.
+    pub(super) fn check_snapshot_name(
+        &self,
+        volumes: &BTreeSet<u32>,
+        name: &str,
+    ) -> Result<(), PoolError> {
+        let is_taken = self.versions.values().any(|version| {
+            version.kind == PoolVolumeKind::Snapshot
+                && version.name == name
+                && version.of.is_some_and(|of| volumes.contains(&of))
+        });
+        if is_taken { Err(PoolError::NameTaken(name.to_owned())) } else { Ok(()) }
+    }
+
     /// Whether there is room for more versions, and for a generation.
-    fn check_room(&self, versions: usize, has_generation: bool) -> Result<(), PoolError> {
+    pub(super) fn check_room(
+        &self,
+        versions: usize,
+        has_generation: bool,
+    ) -> Result<(), PoolError> {
         if self.versions.len() + versions > VERSIONS_MAX {
             return Err(PoolError::TooMany("16,384 volumes and snapshots"));
         }
@@ -244,6 +277,8 @@ fn volume(id: u32) -> Version {
         root: 0,
         at_s: 0,
         removed_below: 0,
+        origin: None,
+        receive: None,
     }
 }
 
@@ -255,10 +290,15 @@ pub(super) fn check_size(blocks: u64) -> Result<(), PoolError> {
     Err(PoolError::Invalid(text))
 }
 
-pub(super) fn check_name(name: &str) -> Result<(), PoolError> {
+/// Whether a volume or snapshot can have this name.
+pub(crate) fn is_name(name: &str) -> bool {
     let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if begins && name.len() <= NAME_CHARS_MAX && name.chars().all(may) {
+    begins && name.len() <= NAME_CHARS_MAX && name.chars().all(may)
+}
+
+pub(super) fn check_name(name: &str) -> Result<(), PoolError> {
+    if is_name(name) {
         return Ok(());
     }
     let text = format!(
@@ -266,4 +306,14 @@ pub(super) fn check_name(name: &str) -> Result<(), PoolError> {
          and begins with a letter or digit"
     );
     Err(PoolError::Invalid(text))
+}
+
+/// Whether each field has a value that it can have.
+pub(super) fn check_receive(receive: &VolumeReceive) -> Result<(), PoolError> {
+    check_size(receive.blocks)?;
+    check_name(&receive.name)?;
+    if receive.next_block > receive.blocks {
+        return Err(PoolError::BeyondEnd);
+    }
+    Ok(())
 }

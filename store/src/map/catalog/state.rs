@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::changes::{check_name, check_size};
+use super::changes::{check_name, check_receive, check_size};
 use super::{
     GENERATION_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, VOLUME_BLOCKS_MAX, Version,
 };
 use crate::format::ZERO_BLOCKS_MAX;
 use crate::map::page::TreeWord;
+use crate::origin::VolumeReceive;
 
 /// The catalog, as a checkpoint has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +104,9 @@ fn check_version(version: &Version, generation: &u64, nodes: u64) -> Result<(), 
     if !is_right {
         return Err("generation");
     }
+    if !has_its_fields(version) {
+        return Err("stream");
+    }
     let below = version.removed_below;
     let may_be = version.kind == PoolVolumeKind::Removing
         && below < VOLUME_BLOCKS_MAX
@@ -111,6 +115,15 @@ fn check_version(version: &Version, generation: &u64, nodes: u64) -> Result<(), 
         return Err("place of its removal");
     }
     Ok(())
+}
+
+/// Whether a version of a checkpoint has an origin only if it is a snapshot, and receives only if
+/// it is a volume.
+fn has_its_fields(version: &Version) -> bool {
+    let may_receive = version.kind == PoolVolumeKind::Volume;
+    let is_right = |receive: &VolumeReceive| may_receive && check_receive(receive).is_ok();
+    version.receive.as_deref().is_none_or(is_right)
+        && (version.origin.is_none() || version.kind == PoolVolumeKind::Snapshot)
 }
 
 fn ensure(holds: bool, field: &str) -> Result<(), String> {

@@ -60,13 +60,13 @@ fn the_page_that_was_used_longest_ago_goes_first() {
     let mut cache = MapCache::new();
     let pages: Vec<_> = (1..=4).map(|number| insert(&mut cache, number)).collect();
     change(&mut cache, pages[0]);
-    assert!(cache.touch(pages[1]));
+    assert!(cache.touch(pages[1]).is_some());
     cache.evict(2);
     let left: Vec<_> = pages.iter().filter(|&&page| cache.contains(page)).collect();
     assert_eq!(left, [&pages[0], &pages[1]], "dirty, and used last");
     cache.evict(0);
     assert!(cache.contains(pages[0]) && cache.len() == 1);
-    assert!(!cache.touch(pages[1]));
+    assert!(cache.touch(pages[1]).is_none());
 }
 
 /// Pages that are made and dropped between two checkpoints leave no trail in the queues.

@@ -86,6 +86,12 @@ impl VolumeBackend for StoreBackend {
             Some(Err(why)) => return Ok(Box::new(absent(&why))),
             None => return Err(format!("this node has no pool {:?}", self.pool)),
         };
+        let volume = pool.volume_named(opening.name);
+        if volume.is_some_and(|volume| volume.receive.is_some()) {
+            let why = "a stream is being received into it: let `vrio volume receive` go on or end \
+                       it with --give-up, then remove the volume and add it again";
+            return Ok(Box::new(absent(why)));
+        }
         let id = self.find(&pool, opening)?;
         Ok(Box::new(StoreVolume::open(&pool, id, opening)?))
     }

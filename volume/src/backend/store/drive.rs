@@ -291,8 +291,7 @@ impl Drive {
         self.lanes.iter().any(|lane| !lane.inbox.is_empty())
     }
 
-    /// The ring, for tests.
-    #[cfg(test)]
+    /// The ring, for an opening while the pool is stopped.
     pub(super) fn ring(&mut self) -> &mut StoreRing {
         &mut self.ring
     }

@@ -1,6 +1,6 @@
 //! A pool that is open.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use super::devices::PoolFiles;
 use super::drive::{Drive, LaneTag};
 use super::error::StorePoolError;
 use super::failure::VolumeSigns;
-use super::ring::StoreRing;
+use super::ring::{RingDevices, StoreRing};
 use super::signs::PoolSigns;
 use super::thread as driver;
 use crate::backend::file::open::LOCK_TIMEOUT;
@@ -39,7 +39,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How often a control thread looks for the end of its request: far below the time of a sync.
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// Rounds of the pool's thread before others may have the lock.
 const ROUNDS_MAX: u32 = 64;
@@ -90,6 +90,8 @@ pub(super) struct PoolInside {
     sizes: Mutex<HashMap<VolumeId, Size>>,
     /// The volumes that are told of a failure.
     volumes: Mutex<Vec<Weak<VolumeSigns>>>,
+    /// Names of volumes into which a request receives a part of a stream at this moment.
+    pub(super) receiving: Mutex<BTreeSet<String>>,
 }
 
 impl fmt::Debug for PoolInside {
@@ -137,13 +139,14 @@ impl StorePool {
         name: &str,
         paths: &[PathBuf],
         settings: StoreSettings,
-        ring: StoreRing,
+        mut ring: StoreRing,
         lock_timeout: Duration,
     ) -> Result<Arc<Self>, StorePoolError> {
         let system =
             |what| move |source| StorePoolError::System { path: name.into(), what, source };
         let mut files = PoolFiles::open(paths, lock_timeout)?;
-        let engine = open_engine(name, &mut files, settings)?;
+        let devices = &mut RingDevices { files: &mut files, ring: &mut ring };
+        let engine = open_engine(name, devices, settings)?;
         let signs = Arc::new(PoolSigns::new().map_err(system("make an eventfd"))?);
         let (uuid, direct) = (files.uuid, files.direct);
         let ring_event = ring.event().try_clone_to_owned().map_err(system("copy an eventfd"))?;
@@ -162,6 +165,7 @@ impl StorePool {
             leaves: Mutex::default(),
             sizes: Mutex::default(),
             volumes: Mutex::default(),
+            receiving: Mutex::default(),
         });
         let pool = Self { inside: Arc::clone(&inside), thread: Mutex::new(None) };
         let started = thread::Builder::new()
@@ -314,7 +318,7 @@ fn tag_of(number: u32) -> RequestTag {
 
 fn open_engine(
     name: &str,
-    files: &mut PoolFiles,
+    devices: &mut RingDevices<'_>,
     settings: StoreSettings,
 ) -> Result<PoolEngine, StorePoolError> {
     let mut salt = [0; 16];
@@ -329,8 +333,8 @@ fn open_engine(
         cache_blocks: cache_blocks.max(CACHE_BLOCKS_MIN),
         log_blocks_max: (settings.log_bytes / block_bytes).max(1),
     };
-    let sizes_blocks = files.sizes_blocks();
-    PoolEngine::open(files, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
+    let sizes_blocks = devices.files.sizes_blocks();
+    PoolEngine::open(devices, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
         .map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })
 }
 
@@ -523,8 +527,11 @@ impl PoolInside {
         }
         let paths = self.paths.lock().clone();
         let mut files = PoolFiles::open(&paths, LOCK_TIMEOUT)?;
-        let engine = open_engine(&self.name, &mut files, self.settings)?;
-        self.lock_drive().resume(engine, files);
+        let mut drive = self.lock_drive();
+        let devices = &mut RingDevices { files: &mut files, ring: drive.ring() };
+        let engine = open_engine(&self.name, devices, self.settings)?;
+        drive.resume(engine, files);
+        drop(drive);
         self.signs.set_stopped(false);
         self.follow_sizes();
         Ok(())

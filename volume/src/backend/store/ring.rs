@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{opcode, squeue, types};
 use store::block::{BLOCK_BYTES, BlockBuffer};
-use store::{DeviceIo, DeviceOp, PoolDeviceError};
+use store::{DeviceIo, DeviceOp, DeviceRead, PoolDeviceError, PoolDevices};
 
 use super::devices::PoolFiles;
 use crate::uring::{ClientId, Completion, Mode, Uring};
@@ -146,12 +146,24 @@ impl StoreRing {
     /// Enters the kernel if there is a reason, and adds the answers to `answered`. Gives whether
     /// anything has moved.
     pub(super) fn round(&mut self, files: &PoolFiles, answered: &mut Vec<Answered>) -> bool {
+        self.push_again(files);
+        let moved = self.uring.round().is_busy();
+        self.take(files, answered) | moved
+    }
+
+    /// Waits for the requests that were begun, and adds the answers to `answered`. Those that have
+    /// to go on are not among them.
+    fn wait(&mut self, files: &PoolFiles, answered: &mut Vec<Answered>) {
+        self.push_again(files);
+        self.uring.wait_for(self.client);
+        self.take(files, answered);
+    }
+
+    fn push_again(&mut self, files: &PoolFiles) {
         while self.uring.has_room() {
             let Some(place) = self.again.pop() else { break };
             self.push(files, place);
         }
-        let moved = self.uring.round().is_busy();
-        self.take(files, answered) | moved
     }
 
     fn take(&mut self, files: &PoolFiles, answered: &mut Vec<Answered>) -> bool {
@@ -205,6 +217,58 @@ impl StoreRing {
     #[cfg(test)]
     pub(super) fn set_fault(&mut self, fault: impl FnMut(Completion) -> i32 + Send + 'static) {
         self.uring.set_fault(fault);
+    }
+}
+
+/// The devices of a pool that is being opened, which do several reads at once by its ring.
+pub(super) struct RingDevices<'a> {
+    pub(super) files: &'a mut PoolFiles,
+    pub(super) ring: &'a mut StoreRing,
+}
+
+impl PoolDevices for RingDevices<'_> {
+    fn read(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &mut BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), PoolDeviceError> {
+        self.files.read(device, block, buffer, blocks)
+    }
+
+    fn read_all(&mut self, reads: &mut [DeviceRead]) {
+        let (mut begun, mut ended, mut answered) = (0, 0, Vec::new());
+        while ended < reads.len() {
+            while begun < reads.len() && self.ring.has_room() {
+                let DeviceRead { device, block, blocks, .. } = reads[begun];
+                let buffer = std::mem::replace(&mut reads[begun].buffer, BlockBuffer::new(0));
+                let op = DeviceOp::Read { block, buffer, blocks };
+                self.ring.begin(self.files, DeviceIo { token: begun as u64, device, op });
+                begun += 1;
+            }
+            self.ring.wait(self.files, &mut answered);
+            for Answered { token, buffer, result } in answered.drain(..) {
+                let read = &mut reads[token as usize];
+                read.buffer = buffer.expect("a read's buffer comes back");
+                read.result = result;
+                ended += 1;
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        device: u8,
+        block: u64,
+        buffer: &BlockBuffer,
+        blocks: u32,
+    ) -> Result<(), PoolDeviceError> {
+        self.files.write(device, block, buffer, blocks)
+    }
+
+    fn sync(&mut self, device: u8) -> Result<(), PoolDeviceError> {
+        self.files.sync(device)
     }
 }
 

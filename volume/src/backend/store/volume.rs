@@ -113,6 +113,13 @@ impl StoreVolume {
             }
             PoolVolumeKind::Snapshot | PoolVolumeKind::Volume => {}
         }
+        if found.receive.is_some() {
+            return Err(format!(
+                "a stream is being received into {:?}: let `vrio volume receive` go on, or end it \
+                 with --give-up",
+                found.name
+            ));
+        }
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let boot = boot.map_err(|error| format!("cannot read the host's boot id: {error}"))?;
         let plain = incarnation(boot.trim(), inside.uuid(), id);

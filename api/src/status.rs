@@ -14,11 +14,14 @@ pub use pools::{PoolDeviceStatus, PoolState, PooledStatus, ScrubReport, StorageP
 pub use quotas::QuotaStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-pub use sessions::counted::Counters;
 pub use strangers::{StrangerStatus, StrangersStatus};
 
 /// The version of the shape; the `v1` of the path.
 pub const STATUS_VERSION: u32 = 1;
+
+/// Numbers by name. Names end in their unit unless they count things; all but those that end in
+/// `_now` only ever grow.
+pub type Counters = BTreeMap<String, u64>;
 
 /// How long requests took, by their kind: `read`, `write`, `flush`, `discard`,
 /// `write_zeroes`.

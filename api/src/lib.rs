@@ -1,7 +1,9 @@
-//! Requests and answers of the control API, besides the status.
+//! Requests and answers of the control API, and the status.
 //!
 //! Like the status these are promises: within a version fields may be added, never renamed or
 //! removed.
+
+pub mod status;
 
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +44,48 @@ pub struct SnapshotRun {
     pub length_bytes: u64,
     /// They are zeroes in the later snapshot, and take no space there.
     pub zeroes: bool,
+}
+
+/// How far a stream is received into a volume of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveProgress {
+    /// [`API_VERSION`].
+    pub version: u32,
+    /// The snapshot that is received, as commands name it when it is there.
+    pub snapshot: String,
+    /// All bytes of the volume below are as the snapshot's.
+    pub received_bytes: u64,
+    /// The size of the snapshot.
+    pub size_bytes: u64,
+    /// The snapshot is there.
+    pub complete: bool,
+    /// Where the stream goes on: `vrio volume send --resume` takes it.
+    pub token: String,
+}
+
+/// The steps of receiving a stream. The body of a request has their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveStep {
+    /// The stream's header: it begins, or goes on.
+    Begin,
+    /// One part.
+    Part,
+    /// The stream's header again: all parts were sent.
+    End,
+}
+
+/// The stream that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedStream {
+    /// The snapshot, and the one from which the difference is sent.
+    Named {
+        /// The snapshot, as commands name it.
+        to: String,
+        /// The earlier snapshot.
+        from: Option<String>,
+    },
+    /// The rest of a stream, by its token.
+    Rest(String),
 }
 
 /// Why a request was refused, and the way out. An object that is not in `applied` is as it was
@@ -94,11 +138,8 @@ impl RefusedKind {
 }
 
 impl Refused {
-    pub(crate) fn new(
-        kind: RefusedKind,
-        error: impl Into<String>,
-        way_out: impl Into<String>,
-    ) -> Self {
+    /// A refusal of one request.
+    pub fn new(kind: RefusedKind, error: impl Into<String>, way_out: impl Into<String>) -> Self {
         Self { kind, error: error.into(), way_out: way_out.into(), ..Self::default() }
     }
 }

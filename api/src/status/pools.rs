@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Counters, Origin};
+use crate::ReceiveProgress;
 
 /// A pool of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,4 +118,7 @@ pub struct PooledStatus {
     pub taken: Option<String>,
     /// Whether this node serves it.
     pub served: bool,
+    /// The stream that is being received into it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiving: Option<ReceiveProgress>,
 }
