@@ -92,8 +92,8 @@ impl PoolDevices for MadeUpDevice {
     ) -> Result<(), PoolDeviceError> {
         for (at, from) in (block..).zip(&buffer.blocks()[..blocks as usize]) {
             let (part, index) = Self::place(at);
-            let kept = self.kept[part]
-                .get_or_insert_with(|| (0..SEGMENT_BLOCKS).map(|_| None).collect());
+            let kept =
+                self.kept[part].get_or_insert_with(|| (0..SEGMENT_BLOCKS).map(|_| None).collect());
             match (from.0 == self.page.0, &mut kept[index]) {
                 (true, kept) => *kept = None,
                 (false, Some(kept)) => kept.0.copy_from_slice(&from.0),
@@ -146,10 +146,8 @@ impl LargePool {
         format_pool(&mut device, &layout).expect("a new pool");
         let engine = open(&mut device, options);
         let (volume, now_ns, outstanding) = (VolumeId(0), 1, 0);
-        let mut pool =
-            Self { device, engine, options, volume, now_ns, outstanding, last: volume };
-        pool.volume =
-            pool.change(PoolChange::Create { name: "v".into(), blocks: volume_blocks });
+        let mut pool = Self { device, engine, options, volume, now_ns, outstanding, last: volume };
+        pool.volume = pool.change(PoolChange::Create { name: "v".into(), blocks: volume_blocks });
         pool
     }
 
@@ -285,7 +283,10 @@ fn snapshot(blocks: u64) {
     let since = pool.counts();
     let ((), before) = timed(|| pool.write(some(COMPARED)));
     rate("random writes before a snapshot", COMPARED, before);
-    println!("  blocks written for each (all, rows, moved, map): {:.2?}", pool.amplification(since));
+    println!(
+        "  blocks written for each (all, rows, moved, map): {:.2?}",
+        pool.amplification(since)
+    );
     let (mut snapshots, mut clones) = (Vec::new(), Vec::new());
     for at in 0..REPEATS {
         let name = format!("s{at}");
@@ -306,7 +307,11 @@ fn snapshot(blocks: u64) {
     }
     for (what, times) in [("snapshot", &mut snapshots), ("clone", &mut clones)] {
         times.sort();
-        println!("{what}: median {:.1?}, slowest of {REPEATS} {:.1?}", times[REPEATS / 2], times[REPEATS - 1]);
+        println!(
+            "{what}: median {:.1?}, slowest of {REPEATS} {:.1?}",
+            times[REPEATS / 2],
+            times[REPEATS - 1]
+        );
     }
     let ((), took) = timed(|| pool.close());
     println!("close: {:.2} s", took.as_secs_f64());
@@ -330,7 +335,10 @@ fn recovery(blocks: u64, log: u64) {
         let ((), took) = timed(|| pool.write(places));
         rate(if random { "random log" } else { "sequential log" }, writes, took);
         let status = pool.engine.status();
-        println!("log: {} blocks, dirty pages of the map: {}", status.log_blocks, status.dirty_blocks);
+        println!(
+            "log: {} blocks, dirty pages of the map: {}",
+            status.log_blocks, status.dirty_blocks
+        );
         let took = pool.reopen();
         println!(
             "recovery: {:.2} s, {} reads of {} blocks",

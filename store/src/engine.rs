@@ -273,7 +273,8 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if !self.admits(blocks as usize) || self.parts.covers(volume, block, blocks.into()) {
+        if !self.admits(volume, blocks as usize) || self.parts.covers(volume, block, blocks.into())
+        {
             return Admission::Busy;
         }
         let token = self.requests.begin(RequestKind::Blocks(tag), volume, blocks);
@@ -284,11 +285,14 @@ impl PoolEngine {
     }
 
     /// Whether there are rows, numbers and room for so many blocks.
-    fn admits(&mut self, blocks: usize) -> bool {
+    fn admits(&mut self, volume: VolumeId, blocks: usize) -> bool {
         let rows = blocks.div_ceil(ROW_PAYLOAD_MAX)
             + 1
             + RowLog::segments_for(blocks, &self.core.segments);
         if self.core.log.rows() + rows > ROWS_MAX - ROWS_KEPT || self.numbers.len() < blocks {
+            return false;
+        }
+        if self.core.waits_for_quota(volume, blocks as u64) {
             return false;
         }
         // Partial writes that are under way will need a block each.
@@ -312,6 +316,7 @@ impl PoolEngine {
         let number = self.numbers.pop_front().expect("numbers were counted");
         let record = LogRecord::Write { volume: volume.0, block, number, crc: 0 };
         self.core.counters.guest_blocks += 1;
+        self.core.map.write_begins(volume);
         self.push(record, RecordOwner::Request(token), fill);
     }
 
@@ -341,7 +346,11 @@ impl PoolEngine {
             return Admission::Taken;
         }
         let is_covered = self.parts.covers(volume, block, 1);
-        if !self.parts.has_room() || self.requests.has_change || is_covered || !self.admits(1) {
+        if !self.parts.has_room()
+            || self.requests.has_change
+            || is_covered
+            || !self.admits(volume, 1)
+        {
             return Admission::Busy;
         }
         // The block is read when all that was admitted before is applied.
@@ -473,7 +482,13 @@ impl PoolEngine {
         if self.requests.has_change || self.parts.len() > 0 || !self.admits_freeing(2) {
             return Admission::Busy;
         }
-        let volume = match self.core.map.check(&change) {
+        let checked = self.core.map.check(&change).and_then(|id| match change {
+            PoolChange::Quota { volume, reservation, .. } => {
+                self.core.check_promise(volume, reservation).map(|()| id)
+            }
+            _ => Ok(id),
+        });
+        let volume = match checked {
             Ok(volume) => volume,
             Err(error) => {
                 self.core.done(tag, Err(error));
@@ -577,6 +592,9 @@ impl PoolEngine {
                 _ => PoolError::Invalid("the change was not possible any more".into()),
             }),
         };
+        if let LogRecord::Write { volume, .. } = *record {
+            self.core.map.write_ends(VolumeId(volume));
+        }
         match owner {
             RecordOwner::Request(token) => {
                 self.requests.applied(&mut self.core, &mut self.parts, token, result);

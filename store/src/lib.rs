@@ -17,8 +17,8 @@ mod origin;
 pub mod stream;
 
 pub use api::{
-    Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices,
-    PoolError, RequestTag, VolumeId,
+    Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
+    PoolDevices, PoolError, QuotaWait, RequestTag, VolumeId,
 };
 pub use engine::{
     DamagedBlock, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine, PoolStatus,

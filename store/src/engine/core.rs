@@ -108,6 +108,8 @@ pub struct PoolCounters {
     pub damaged_blocks: u64,
     /// Requests that were not taken because the pool was full.
     pub full_refusals: u64,
+    /// Requests that were not taken because of their volume's limit, or of others' reservations.
+    pub quota_refusals: u64,
 }
 
 /// The state that the parts of the engine share.
@@ -485,6 +487,38 @@ impl EngineCore {
         let wanted = RowLog::segments_for(blocks, &self.segments);
         let live = self.segments.live() + self.log.payload_under_way() + blocks as u64;
         self.segments.free_count() >= self.guest_floor() + wanted && live <= self.usable_blocks()
+    }
+
+    /// Blocks that could be written now, if there are free segments for them.
+    pub(crate) fn room(&self) -> u64 {
+        let used = self.segments.live() + self.log.payload_under_way();
+        self.usable_blocks().saturating_sub(used)
+    }
+
+    /// Whether a write must wait for its volume's limit, or for what others have reserved.
+    pub(crate) fn waits_for_quota(&mut self, volume: VolumeId, blocks: u64) -> bool {
+        let room = self.room().saturating_sub(blocks);
+        let wait = self.map.quota_wait(volume, blocks, room);
+        self.counters.quota_refusals += u64::from(wait.is_some());
+        wait.is_some()
+    }
+
+    /// Whether the pool can keep so much free for a volume.
+    ///
+    /// # Errors
+    /// If it cannot, and would have to keep more free than now.
+    pub(crate) fn check_promise(
+        &self,
+        volume: VolumeId,
+        reservation: u64,
+    ) -> Result<(), PoolError> {
+        let (now, wanted) = (self.map.promised(), self.map.promised_with(volume, reservation));
+        let room = self.room();
+        if wanted <= now || wanted <= room {
+            return Ok(());
+        }
+        let free_bytes = room.saturating_sub(now) * crate::block::BLOCK_BYTES as u64;
+        Err(PoolError::NoPromise { free_bytes })
     }
 
     /// Blocks that may be alive: nine tenths of the segments that are left when nothing is dirty,

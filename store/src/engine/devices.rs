@@ -234,8 +234,10 @@ impl PoolEngine {
             ));
         }
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
-        let (room, used) =
-            (core.usable_in(rest), core.segments.live() + core.log.payload_under_way());
+        let (room, used) = (
+            core.usable_in(rest),
+            core.segments.live() + core.log.payload_under_way() + core.map.promised(),
+        );
         if room < used {
             return Err(format!(
                 "the other devices have room for {} bytes, and the pool has {}: remove snapshots \

@@ -2,9 +2,7 @@
 
 use super::checkpoint::Checkpointer;
 use super::core::EngineCore;
-use super::replay::{
-    FoundRow, LogOwner, LogReader, StreamWalk, WINDOW_BLOCKS, read_patiently,
-};
+use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk, WINDOW_BLOCKS, read_patiently};
 use super::rows::{RowLog, crc_of};
 use super::segments::SegmentTable;
 use super::state;

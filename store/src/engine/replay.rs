@@ -12,8 +12,7 @@ use super::segments::SegmentTable;
 use crate::api::{DeviceRead, PoolDevices};
 use crate::block::{Block, BlockBuffer};
 use crate::format::{
-    BlockPlace, LogRecord, NO_SEGMENT, ROW_BLOCKS_MAX, RowHead, STREAMS, SegmentId,
-    StreamPosition,
+    BlockPlace, LogRecord, NO_SEGMENT, ROW_BLOCKS_MAX, RowHead, STREAMS, SegmentId, StreamPosition,
 };
 use crate::layout::PoolOpenError;
 

@@ -8,5 +8,6 @@ mod full;
 #[path = "../../tests/devices/memory.rs"]
 mod memory;
 mod pool;
+mod quota;
 mod scrub;
 mod segments;

@@ -360,6 +360,10 @@ impl MapCache {
     }
 }
 
-fn is_valid(by_page: &HashMap<MapPage, u32, NumberHash>, slots: &[MapSlot], queued: &Queued) -> bool {
+fn is_valid(
+    by_page: &HashMap<MapPage, u32, NumberHash>,
+    slots: &[MapSlot],
+    queued: &Queued,
+) -> bool {
     by_page.get(&queued.page).is_some_and(|&at| slots[at as usize].ticket == queued.ticket)
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::catalog::TreeOwner;
+use super::catalog::{GoneWords, TreeOwner};
 use super::page::{
     LiveBlocks, Located, MapError, MapPage, NODE_WORDS, TreeWord, node_word, set_node_word,
 };
@@ -135,6 +135,8 @@ pub(super) struct TreePlan {
     steps: [NodeStep; LEVELS],
     /// Pages of data that are freed.
     freed: Vec<u64>,
+    /// Words with pages that go, as far as they are in the leaf.
+    pub(super) gone: GoneWords,
 }
 
 impl TreePlan {
@@ -151,6 +153,7 @@ impl TreePlan {
             is_owned: [false; LEVELS],
             steps: [NodeStep::Keep; LEVELS],
             freed: std::mem::take(&mut pages.lent_freed),
+            gone: GoneWords::default(),
         };
         plan.freed.clear();
         match plan.fill(pages, root, owner) {
@@ -229,8 +232,16 @@ impl TreePlan {
         let first = self.edit.block - at as u64;
         for at in self.edit.clear[0].clone().chain(set) {
             let word = node_word(leaf, at);
-            if word.number() > 0 && owner.owns(word.birth(), first + at as u64 + 1) {
+            if word.number() == 0 {
+                continue;
+            }
+            self.gone.referred += 1;
+            if owner.owns(word.birth(), first + at as u64 + 1) {
                 self.freed.push(word.number());
+                match owner.is_own(word.birth()) {
+                    true => self.gone.owned += 1,
+                    false => self.gone.of_parent += 1,
+                }
             }
         }
     }

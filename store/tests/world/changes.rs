@@ -15,6 +15,7 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
         PoolChange::Clone { snapshot, .. } => vec![*snapshot],
         PoolChange::Rollback { volume, snapshot } => vec![*volume, *snapshot],
         PoolChange::Resize { volume, .. }
+        | PoolChange::Quota { volume, .. }
         | PoolChange::Rename { volume, .. }
         | PoolChange::Remove { volume }
         | PoolChange::Receive { volume, .. }
@@ -113,6 +114,9 @@ impl Model {
                 self.unwatch(stamp);
             }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
+            PoolChange::Quota { volume, reservation, limit } => {
+                self.known(*volume).quota = (*reservation, *limit);
+            }
             PoolChange::Remove { volume } => self.remove(*volume),
             PoolChange::Resize { volume, blocks } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
@@ -232,6 +236,22 @@ impl Model {
             || blocks.into_iter().any(|block| page(volume, block) != page(snapshot, block))
     }
 
+    /// Each version owns the pages that it must own, when the pool is at rest.
+    pub(crate) fn check_space(&self, list: &[PoolVolume]) -> Result<(), Failure> {
+        for (&id, _) in self.volumes.iter().filter(|(_, volume)| !volume.is_hidden) {
+            let (Some((owned, has)), entry) = (self.space_of(id), find(id, list)?) else {
+                return Ok(());
+            };
+            let is_right = entry.owned_blocks == owned
+                && entry.referred_blocks.is_none_or(|referred| referred == has);
+            if !is_right {
+                let text = format!("it must own {owned} and have {has} pages: {entry:?}");
+                return Err(Failure::new("a version's pages are counted wrongly", text));
+            }
+        }
+        Ok(())
+    }
+
     fn has_happened(&self, change: &PoolChange, list: &[PoolVolume]) -> bool {
         let entry = |id: &VolumeId| list.iter().find(|entry| entry.id == *id);
         match change {
@@ -260,6 +280,9 @@ impl Model {
             PoolChange::Remove { volume } => {
                 entry(volume).is_none_or(|entry| entry.kind == PoolVolumeKind::Removing)
             }
+            PoolChange::Quota { volume, reservation, limit } => entry(volume).is_some_and(|it| {
+                (it.reservation_blocks, it.limit_blocks) == (*reservation, *limit)
+            }),
             PoolChange::Clear { .. } | PoolChange::Rollback { .. } => false,
         }
     }
@@ -278,6 +301,11 @@ impl Model {
             if found != wanted {
                 let text = format!("{id:?} is {found:?} and must be {wanted:?}");
                 return Err(Failure::new("a volume is listed wrongly", text));
+            }
+            let found = (entry.reservation_blocks, entry.limit_blocks);
+            if found != volume.quota {
+                let text = format!("{id:?} has {found:?} and must have {:?}", volume.quota);
+                return Err(Failure::new("a quota is listed wrongly", text));
             }
             let found = (&entry.receive, &entry.origin);
             let wanted = (&volume.receive, &volume.origin);

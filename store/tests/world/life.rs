@@ -474,6 +474,11 @@ impl World {
 
     /// A request failed: may it?
     fn take_error(&mut self, ask: &Ask, stamp: u64, error: &PoolError) -> Result<(), Failure> {
+        if let (Ask::Change(change), PoolError::NoPromise { .. }) = (ask, error) {
+            self.tally.add("refused reservations", 1);
+            self.model.refused(change);
+            return Ok(());
+        }
         if let (Ask::Change(change), PoolError::ChangedSinceBase(_)) = (ask, error) {
             self.tally.add("refused streams", 1);
             self.model.refused(change);
@@ -607,6 +612,9 @@ impl World {
             return Ok(());
         }
         let status = self.engine.as_ref().expect("a turn has an engine").status();
+        if engine_waits(self.engine.as_ref().expect("a turn has an engine")) {
+            return Ok(());
+        }
         if !status.is_full {
             return Err(Failure::new("busy without a reason", format!("{status:?}")));
         }
@@ -622,8 +630,13 @@ impl World {
     fn check_rest(&mut self) -> Result<(), Failure> {
         self.check_room()?;
         let engine = self.engine.as_ref().expect("a turn has an engine");
-        self.model.check_list(&engine.volumes())?;
+        let list = engine.volumes();
+        self.model.check_list(&list)?;
         let status = engine.status();
+        if self.plan.has_good_media() && !status.is_removing {
+            self.model.check_space(&list)?;
+            self.tally.add("counts of pages at rest", 1);
+        }
         self.check_devices_at_rest(&status)?;
         let (used, scrub) = (status.data_blocks, status.scrub);
         self.tally.add("scrubs", scrub.passes);
@@ -690,4 +703,9 @@ impl World {
         }
         self.crash_disks(kind);
     }
+}
+
+/// Whether a volume waits for its limit, or for what others have reserved.
+pub(crate) fn engine_waits(engine: &PoolEngine) -> bool {
+    engine.volumes().iter().any(|volume| volume.wait.is_some())
 }
