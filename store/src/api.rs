@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::block::BlockBuffer;
 pub use crate::origin::VolumeId;
 use crate::origin::VolumeReceive;
+use crate::pack::PageCompression;
 
 /// The caller's word for a request; it comes back with the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -224,6 +225,13 @@ pub enum PoolChange {
     Clear {
         /// The volume.
         volume: VolumeId,
+    },
+    /// Another compression of a volume's pages. It holds for pages that move later.
+    Compression {
+        /// The volume.
+        volume: VolumeId,
+        /// The compression; none for pages as they are.
+        compression: Option<PageCompression>,
     },
     /// A new volume, all zeroes, into which a stream is received.
     ReceiveNew {

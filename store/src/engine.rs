@@ -14,6 +14,7 @@ mod checkpoint;
 mod collect;
 mod core;
 mod devices;
+mod packing;
 mod parts;
 mod reads;
 mod recover;
@@ -24,19 +25,19 @@ mod scrub;
 mod segments;
 mod slab;
 mod state;
+mod status;
 mod sync;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 pub use self::core::PoolCounters;
 pub use devices::{DeviceChange, PoolDevice};
 pub use recover::{SEGMENTS_MIN, format_pool};
 pub use scrub::{DamagedBlock, ScrubStatus};
 pub use segments::SegmentCounts;
+pub use status::PoolStatus;
 
 use self::core::{EngineCore, IoPurpose};
 use crate::api::{
@@ -44,13 +45,14 @@ use crate::api::{
     RequestTag, VolumeId,
 };
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
-use crate::format::{LogRecord, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
+use crate::format::{LogRecord, PayloadPlace, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
 use crate::layout::{PoolOpenError, PoolOptions};
 use crate::map::{Applied, ChangedBlocks, MapError, PoolVolume};
 use changed::Differences;
 use checkpoint::Checkpointer;
-use collect::Collector;
+use collect::{Collector, PackPace};
 use devices::DeviceWork;
+use packing::IdlePacking;
 use parts::PartialWrites;
 use reads::{ReadFor, Reads};
 use request::{RequestKind, Requests};
@@ -82,45 +84,6 @@ const FUTILE_ROUNDS_MAX: usize = 2;
 /// Rows that guests leave to collection and checkpoints.
 const ROWS_KEPT: usize = 16;
 
-/// The state of a pool, for people and programs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PoolStatus {
-    /// Blocks that volumes, snapshots and the map can have together.
-    pub size_blocks: u64,
-    /// Blocks that are alive: guests' pages and the map.
-    pub used_blocks: u64,
-    /// Guests' pages among them.
-    pub data_blocks: u64,
-    /// Segments of each sort.
-    pub segments: SegmentCounts,
-    /// The devices.
-    pub devices: Vec<PoolDevice>,
-    /// Blocks of a segment.
-    pub segment_blocks: u32,
-    /// Writes wait for room.
-    pub is_full: bool,
-    /// The host has no space under a device.
-    pub no_space: bool,
-    /// The device error that stopped changes.
-    pub failed: Option<String>,
-    /// The durable checkpoint.
-    pub checkpoint: u64,
-    /// Blocks of rows since then, which a recovery would read.
-    pub log_blocks: u64,
-    /// Pages of the map in memory.
-    pub cached_blocks: u64,
-    /// Those that changed since the checkpoint.
-    pub dirty_blocks: u64,
-    /// Whether a removed volume or snapshot is being freed.
-    pub is_removing: bool,
-    /// Whether a segment is being collected.
-    pub is_collecting: bool,
-    /// The last pass over all pages.
-    pub scrub: ScrubStatus,
-    /// Counts since the pool was opened.
-    pub counters: PoolCounters,
-}
-
 /// A pool that is open.
 #[derive(Debug)]
 pub struct PoolEngine {
@@ -131,6 +94,7 @@ pub struct PoolEngine {
     parts: PartialWrites,
     checkpointer: Checkpointer,
     collector: Collector,
+    packing: IdlePacking,
     differences: Differences,
     scrubber: Scrubber,
     device_work: DeviceWork,
@@ -179,6 +143,7 @@ impl PoolEngine {
             parts: PartialWrites::new(),
             checkpointer,
             collector: Collector::default(),
+            packing: IdlePacking::default(),
             differences: Differences::default(),
             scrubber: Scrubber::default(),
             device_work: DeviceWork::default(),
@@ -552,8 +517,8 @@ impl PoolEngine {
             let row = if is_written { self.core.log.ordered.pop_front() } else { None };
             let Some(mut row) = row else { return };
             let sequence = row.position.sequence;
-            let missing = row.places().enumerate().skip(row.applied).find(|&(index, place)| {
-                !self.apply(&row.records[index], row.owners[index], place, sequence)
+            let missing = row.places().enumerate().skip(row.applied).find(|&(index, at)| {
+                !self.apply(&row.records[index], row.owners[index], at, sequence)
             });
             if let Some((index, _)) = missing {
                 row.applied = index;
@@ -570,7 +535,7 @@ impl PoolEngine {
         &mut self,
         record: &LogRecord,
         owner: RecordOwner,
-        place: crate::format::BlockPlace,
+        at: PayloadPlace,
         sequence: u64,
     ) -> bool {
         if matches!(record, LogRecord::Change { is_copy: true, .. }) {
@@ -581,7 +546,7 @@ impl PoolEngine {
             _ => None,
         };
         let EngineCore { map, segments, .. } = &mut self.core;
-        let result = match map.apply(record, place, sequence, change.as_ref(), segments) {
+        let result = match map.apply(record, at, sequence, change.as_ref(), segments) {
             Err(MapError::Missing) => return false,
             Err(MapError::Damaged) => Err(PoolError::MapDamaged),
             Ok(Applied::Done) => Ok(()),
@@ -653,14 +618,39 @@ impl PoolEngine {
         if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {
             self.begin_collection(free, rows);
         }
+        let pace = self.pack(is_short);
         let before = self.collector.moves_under_way;
         if !self.core.is_halted {
-            self.collector.poll(&mut self.core);
+            self.collector.poll(&mut self.core, pace);
         }
         // A row of moves stays open until it is full, unless nothing more comes.
         if self.collector.moves_under_way == before || !self.collector.has_victim() {
             self.core.close_row(RowStream::Moved);
         }
+    }
+
+    /// Begins to pack a segment if the pool is idle and has room.
+    fn pack(&mut self, is_short: bool) -> PackPace {
+        if let Some(segment) = self.collector.take_packed() {
+            self.packing.packed(segment);
+        }
+        if is_short || self.is_closing || self.core.failed.is_some() {
+            return PackPace::Ends;
+        }
+        let has_requests = self.requests.len() > 0
+            || self.reads.len() > 0
+            || self.parts.len() > 0
+            || self.differences.len() > 0;
+        if !self.packing.is_idle(&self.core, has_requests) {
+            return PackPace::Waits;
+        }
+        if !self.collector.is_busy()
+            && !self.checkpointer.is_busy()
+            && let Some(segment) = self.packing.next(&self.core)
+        {
+            self.collector.begin_packing(&mut self.core, segment);
+        }
+        PackPace::Goes
     }
 
     /// Segments are short: another one is collected, or a checkpoint frees those that are empty.
@@ -848,6 +838,16 @@ impl PoolEngine {
             || self.reads.len() > 0
             || self.differences.len() > 0
             || self.scrubber.is_running()
+            || self.packs_soon()
+    }
+
+    /// Whether the pool will pack pages when it is idle.
+    fn packs_soon(&self) -> bool {
+        let is_short = self.core.segments.free_count() < self.free_target();
+        !is_short
+            && !self.is_closing
+            && self.core.failed.is_none()
+            && self.packing.is_due(&self.core)
     }
 
     /// Takes no more requests, and writes a last checkpoint, so that the next opening has no log
@@ -864,30 +864,6 @@ impl PoolEngine {
         self.is_closing
             && self.core.ios_under_way() == 0
             && (is_written || self.core.failed.is_some())
-    }
-
-    /// The state of the pool.
-    pub fn status(&self) -> PoolStatus {
-        let core = &self.core;
-        PoolStatus {
-            size_blocks: core.usable_blocks(),
-            used_blocks: core.segments.live(),
-            data_blocks: core.map.used_pages(),
-            segments: core.segments.counts(core.applied),
-            devices: self.devices(),
-            segment_blocks: core.segments.segment_blocks(),
-            is_full: core.no_space || !core.has_room(self.refused_blocks.max(1)),
-            no_space: core.no_space,
-            failed: core.failed.map(|error| error.to_string()),
-            checkpoint: self.checkpointer.number(),
-            log_blocks: core.log.blocks,
-            cached_blocks: core.map.cached_blocks() as u64,
-            dirty_blocks: core.map.dirty_blocks() as u64,
-            is_removing: core.map.has_removal(),
-            is_collecting: self.collector.is_busy(),
-            scrub: self.scrubber.status().clone(),
-            counters: core.counters,
-        }
     }
 
     /// The volumes and snapshots.

@@ -3,13 +3,14 @@
 //! ```text
 //! device   superblocks (16 blocks), then segments
 //! segment  rows, one behind the other, until fewer than two blocks are left
-//! row      a head, then up to 49 blocks of payload
+//! row      a head, then up to 49 blocks of payload: whole pages, then packed ones
 //! head     96 bytes, then its records, then again the records of the stream's previous row
 //! ```
 //!
 //! All numbers are little-endian.
 
 mod head;
+mod payload;
 mod place;
 mod record;
 mod superblock;
@@ -18,9 +19,11 @@ mod tag;
 mod tests;
 
 pub use head::{HeadError, RECORDS_MAX, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, RowHead, RowPosition};
+pub use payload::{PayloadPlace, payload_blocks, payload_places};
 pub use place::{
-    BlockPlace, DEVICES_MAX, NO_SEGMENT, PageEntry, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN,
-    SEGMENTS_PER_DEVICE_MAX, SegmentId,
+    BLOCK_SECTORS, BlockPlace, DEVICES_MAX, NO_SEGMENT, PACKED_SECTORS_MAX, PageCodec, PageEntry,
+    PageForm, SECTOR_BYTES, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_PER_DEVICE_MAX,
+    SegmentId,
 };
 pub use record::{LogRecord, NUMBER_MAX, RECORD_BYTES, RecordError, TableKind, ZERO_BLOCKS_MAX};
 pub use superblock::{

@@ -14,6 +14,7 @@ pub mod format;
 mod layout;
 mod map;
 mod origin;
+mod pack;
 pub mod stream;
 
 pub use api::{
@@ -27,3 +28,4 @@ pub use engine::{
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolVolume, PoolVolumeKind};
 pub use origin::{SnapshotOrigin, VolumeReceive};
+pub use pack::PageCompression;

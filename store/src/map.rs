@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{PoolChange, PoolError, QuotaWait, VolumeId};
 use crate::block::Block;
-use crate::format::{BlockPlace, LogRecord, PageEntry, TableKind, ZERO_BLOCKS_MAX};
+use crate::format::{BlockPlace, LogRecord, PageEntry, PayloadPlace, TableKind, ZERO_BLOCKS_MAX};
+use crate::pack::PageCompression;
 use catalog::{PoolCatalog, TreeOwner};
 use page::{TABLE_ENTRIES, TreeWord};
 use pages::MapPages;
@@ -203,6 +204,16 @@ impl PoolMap {
         self.pages.entry(kind, number)
     }
 
+    /// How the pages that a version has written are compressed when they move.
+    pub(crate) fn compression(&self, version: VolumeId) -> Option<PageCompression> {
+        self.catalog.compression(version.0)
+    }
+
+    /// How many versions have a compression, and how often that has changed since the opening.
+    pub(crate) fn compressions(&self) -> (usize, u64) {
+        self.catalog.compressions()
+    }
+
     /// Whether this is a snapshot.
     pub(crate) fn is_snapshot(&self, version: VolumeId) -> bool {
         let found = self.catalog.visible(version.0);
@@ -226,9 +237,9 @@ impl PoolMap {
         self.pages.take_number()
     }
 
-    /// Makes the change of one record of a row. `place` is that of the record's payload, or of the
-    /// row's head if it has none. A removal may be done in part when a page is missing, and goes on
-    /// with the next call; all else is done as a whole or not at all.
+    /// Makes the change of one record of a row. `at` is the place of the record's payload, or that
+    /// of the row's head if it has none. A removal may be done in part when a page is missing, and
+    /// goes on with the next call; all else is done as a whole or not at all.
     ///
     /// # Errors
     /// [`MapError::Missing`]: load pages and call again. [`MapError::Damaged`]: the record has no
@@ -236,11 +247,12 @@ impl PoolMap {
     pub(crate) fn apply(
         &mut self,
         record: &LogRecord,
-        place: BlockPlace,
+        at: PayloadPlace,
         sequence: u64,
         change: Option<&PoolChange>,
         live: &mut dyn LiveBlocks,
     ) -> Result<Applied, MapError> {
+        let place = at.place;
         match *record {
             LogRecord::Write { volume, block, number, crc } => {
                 let entry = PageEntry::at(place, crc, sequence);
@@ -249,8 +261,9 @@ impl PoolMap {
             LogRecord::Zero { volume, block, blocks } => {
                 self.zero(VolumeId(volume), block, u64::from(blocks), live)
             }
-            LogRecord::Move { number, crc, from } => {
-                self.replace(number, from, PageEntry::at(place, crc, sequence), live)
+            LogRecord::Move { number, crc, from, form, .. } => {
+                let entry = PageEntry::at(place, crc, sequence).in_form(form, at.offset);
+                self.replace(number, from, entry, live)
             }
             LogRecord::Lost { number, from } => self.replace(number, from, PageEntry::lost(), live),
             LogRecord::Removal { snapshot, block } => self.remove(snapshot, block, live),

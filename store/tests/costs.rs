@@ -1,10 +1,13 @@
 //! The cost of requests, in requests to devices. Times are measured elsewhere: these are counts,
 //! and a change of one is a change of the design.
 
+use std::path::{Path, PathBuf};
+
 use random::Random;
+use store::block::{BLOCK_BYTES, Block};
 use store::{
-    Admission, CACHE_BLOCKS_MIN, DeviceLayout, PoolChange, PoolCompletion, PoolEngine, PoolLayout,
-    PoolOptions, RequestTag, VolumeId, format_pool,
+    Admission, CACHE_BLOCKS_MIN, DeviceLayout, PageCompression, PoolChange, PoolCompletion,
+    PoolEngine, PoolLayout, PoolOptions, PoolStatus, RequestTag, VolumeId, format_pool,
 };
 
 #[path = "devices/memory.rs"]
@@ -25,6 +28,8 @@ struct CountedPool {
     volume: VolumeId,
     now_ns: u64,
     tag: u64,
+    /// The first block of the last data that came.
+    came: Block,
 }
 
 impl CountedPool {
@@ -36,7 +41,8 @@ impl CountedPool {
         let layout = PoolLayout { uuid: [1; 16], segment_blocks, devices };
         format_pool(&mut disks, &layout).expect("a new pool");
         let engine = Self::open(&mut disks);
-        let mut pool = Self { disks, engine, volume: VolumeId(0), now_ns: 1, tag: 0 };
+        let mut pool =
+            Self { disks, engine, volume: VolumeId(0), now_ns: 1, tag: 0, came: Block::ZERO };
         let change = PoolChange::Create { name: "v".into(), blocks: volume_blocks };
         let tag = pool.tag();
         assert_eq!(pool.engine.change(tag, change), Admission::Taken);
@@ -64,8 +70,11 @@ impl CountedPool {
         let (mut done, mut volume) = (0, VolumeId(0));
         while let Some(completion) = self.engine.next_completion() {
             match completion {
-                PoolCompletion::Data { buffer: Some(buffer), .. } => self.engine.recycle(buffer),
-                PoolCompletion::Data { .. } => {}
+                PoolCompletion::Data { buffer: Some(buffer), .. } => {
+                    self.came.clone_from(&buffer.blocks()[0]);
+                    self.engine.recycle(buffer);
+                }
+                PoolCompletion::Data { .. } => self.came = Block::ZERO,
                 PoolCompletion::Done { result, .. } => {
                     volume = result.expect("the request ends well");
                     done += 1;
@@ -241,6 +250,99 @@ fn collection_moves_a_bounded_number_of_pages_in_a_round() {
     let amplification = all as f64 / counters.guest_blocks as f64;
     println!("{amplification:.2} blocks written for a block: {counters:?}");
     assert!(amplification < 6.0, "{amplification}");
+}
+
+/// The segments of the pool that packs.
+const PACKED_SEGMENT_BLOCKS: u32 = 64;
+
+/// The blocks of a file, or of all files of a folder as a file system has them: each begins in a
+/// block of its own.
+fn blocks_of(path: &Path, into: &mut Vec<Block>) {
+    if path.is_dir() {
+        let mut entries: Vec<_> =
+            std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.sort();
+        entries.iter().for_each(|entry| blocks_of(entry, into));
+        return;
+    }
+    for chunk in std::fs::read(path).unwrap().chunks(BLOCK_BYTES) {
+        let mut block = Block::ZERO;
+        block.0[..chunk.len()].copy_from_slice(chunk);
+        into.push(block);
+    }
+}
+
+/// A pool whose volume has these blocks, all acknowledged and none of them packed. Blocks of zeroes
+/// are left out, as a guest's discards leave them out.
+fn pool_with(content: &[Block], compression: PageCompression) -> CountedPool {
+    let segments = 2 * content.len() as u64 / 60 + 80;
+    let mut pool = CountedPool::new(1, segments, PACKED_SEGMENT_BLOCKS, content.len() as u64);
+    let (tag, volume) = (pool.tag(), pool.volume);
+    let change = PoolChange::Compression { volume, compression: Some(compression) };
+    assert_eq!(pool.engine.change(tag, change), Admission::Taken);
+    pool.finish(1);
+    let mut under_way = 0;
+    for (block, page) in (0..).zip(content).filter(|(_, page)| page.0 != Block::ZERO.0) {
+        let tag = pool.tag();
+        let fill = &mut |_: u32, into: &mut Block| into.clone_from(page);
+        while pool.engine.write(tag, volume, block, 1, fill) == Admission::Busy {
+            under_way -= pool.round().0;
+        }
+        under_way += 1;
+        if under_way == 49 {
+            under_way -= pool.round().0;
+        }
+    }
+    while under_way > 0 {
+        under_way -= pool.round().0;
+    }
+    pool
+}
+
+/// `STORE_CONTENT` names a file or a folder whose content is packed; without it, the documents.
+/// `STORE_COMPRESSION` names the compression.
+#[test]
+fn pages_are_packed_behind_their_acknowledgement_and_a_read_takes_two_blocks_at_most() {
+    let path = std::env::var_os("STORE_CONTENT").filter(|path| !path.is_empty());
+    let documents = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let path = path.map_or(documents, PathBuf::from);
+    let compression = std::env::var("STORE_COMPRESSION").unwrap_or_else(|_| "lz4".into());
+    let compression = compression.parse().expect("STORE_COMPRESSION is a compression");
+    let mut content = Vec::new();
+    blocks_of(&path, &mut content);
+    let mut pool = pool_with(&content, compression);
+    let before = pool.engine.status();
+    assert_eq!((before.counters.compressed_pages, before.counters.incompressible_pages), (0, 0));
+    assert_eq!((before.packed_pages, before.used_blocks >= before.data_blocks), (0, true));
+    let started = std::time::Instant::now();
+    pool.rest();
+    let (took, after) = (started.elapsed(), pool.engine.status());
+    let PoolStatus { data_blocks, packed_pages, packed_blocks, counters, .. } = after;
+    let tried = counters.compressed_pages + counters.incompressible_pages;
+    // The last segment of the guests' stream is still open, and half a segment is not worth a walk.
+    let most_left = 2 * u64::from(PACKED_SEGMENT_BLOCKS);
+    assert!(tried + most_left > data_blocks, "{tried} of {data_blocks} pages were tried");
+    let rows = counters.moved_row_blocks;
+    let pages = counters.moved_pages;
+    println!(
+        "{compression}: {data_blocks} pages, {packed_pages} packed in {packed_blocks} blocks; \
+         {pages} moved in rows of {rows} blocks, {:.3} of the pages' own size or {:.3} of that of \
+         their rows; {:.1} us for a page",
+        pages as f64 / rows as f64,
+        pages as f64 * 50.0 / 49.0 / rows as f64,
+        took.as_secs_f64() * 1e6 / pages as f64,
+    );
+    assert!(pages > rows + rows / 4, "text is packed to four fifths or less");
+    let mut random = Random::new(5);
+    pool.reset();
+    for _ in 0..1000 {
+        let block = random.below(content.len() as u64);
+        let before = pool.disks.counts.read_blocks;
+        pool.read(block);
+        assert!(pool.came.0 == content[block as usize].0, "block {block} differs");
+        assert!(pool.disks.counts.read_blocks - before <= 2 + 8, "a page, and the map");
+    }
+    println!("{:?} for 1,000 reads", pool.disks.counts);
 }
 
 /// Where rows are long, their heads are read alone; where they are short, or behind the durable

@@ -16,12 +16,13 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 15] = [
+const EVENTS: [&str; 16] = [
     "kills",
     "power cuts",
     "crashes in openings",
     "clean ends",
     "rests",
+    "packed pages at rest",
     "snapshots",
     "differences",
     "differences that go on",

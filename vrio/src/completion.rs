@@ -156,8 +156,11 @@ fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord
     {
         return Some(WantedWord::Snapshots);
     }
+    if takes == "pool" && !last.starts_with('-') {
+        return of_option("pool");
+    }
     let takes_name = takes == "name";
-    let is_named = takes_name && verb != "add" && !last.starts_with('-');
+    let is_named = takes_name && !["add", "import"].contains(&verb) && !last.starts_with('-');
     let kind = Kind::named(kind).filter(|_| is_named)?;
     Some(WantedWord::Names(vec![NameSource::of_kind(kind)]))
 }
@@ -230,11 +233,17 @@ mod tests {
             "volume rollback a ",
             "volume diff a@x ",
             "volume add a --pool p --from ",
+            "volume send ",
+            "volume send a@y --from ",
+            "volume export ",
         ] {
             assert_eq!(after(words), Some(WantedWord::Snapshots), "{words}");
         }
         let pools = Some(WantedWord::Names(vec![source("/v1/pools", "name")]));
-        assert_eq!(after("volume add a --pool "), pools);
+        for words in ["volume add a --pool ", "volume receive ", "volume import a --pool "] {
+            assert_eq!(after(words), pools, "{words}");
+        }
+        assert_eq!(after("volume import "), None, "a new name");
         assert_eq!(after("disk add --queues "), None);
         assert_eq!(after("disk resize a "), None, "a size is no name");
         assert_eq!(after("completion "), None);

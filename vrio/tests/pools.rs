@@ -24,8 +24,8 @@ const KILLS: u64 = 8;
 const BLOCKS: u64 = 2048;
 
 /// A volume of the pool, with a disk.
-pub(crate) const VOLUME: &str =
-    "[[volume]]\nname = \"a\"\nbackend = { pool = \"p\", size = \"16MiB\" }\n\
+pub(crate) const VOLUME: &str = "[[volume]]\nname = \"a\"\n\
+     backend = { pool = \"p\", size = \"16MiB\" }\n\
      [[disk]]\nvolume = \"a\"\nsocket = \"a.sock\"\nqueues = 2\n";
 
 /// The number of a user without rights, which every system has.

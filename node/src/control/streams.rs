@@ -55,12 +55,14 @@ impl AsRef<[u8]> for CountedBody {
     }
 }
 
-fn permit(paths: &StreamPaths) -> Result<OwnedSemaphorePermit, Response> {
-    Arc::clone(&paths.permits).try_acquire_owned().map_err(|_| {
-        let error = format!("{PARTS_MAX} requests for parts of streams are at work already");
-        let way_out = "try again soon; `vrio volume send` and `receive` do that by themselves";
-        refuse(&Refused::new(RefusedKind::Busy, error, way_out))
-    })
+fn permit(paths: &StreamPaths) -> Option<OwnedSemaphorePermit> {
+    Arc::clone(&paths.permits).try_acquire_owned().ok()
+}
+
+fn busy() -> Response {
+    let error = format!("{PARTS_MAX} requests for parts of streams are at work already");
+    let way_out = "try again soon; `vrio volume send` and `receive` do that by themselves";
+    refuse(&Refused::new(RefusedKind::Busy, error, way_out))
 }
 
 /// Answers with bytes, which are made where a thread may wait.
@@ -68,10 +70,7 @@ async fn bytes(
     paths: StreamPaths,
     make: impl FnOnce(&dyn Service) -> Result<Vec<u8>, Refused> + Send + 'static,
 ) -> Response {
-    let permit = match permit(&paths) {
-        Ok(permit) => permit,
-        Err(response) => return response,
-    };
+    let Some(permit) = permit(&paths) else { return busy() };
     let made = tokio::task::spawn_blocking(move || make(&*paths.service)).await;
     match made {
         Ok(Ok(bytes)) => {
@@ -131,10 +130,7 @@ async fn receive(
     PathNames((pool, name)): Place,
     body: Body,
 ) -> Response {
-    let permit = match permit(&paths) {
-        Ok(permit) => permit,
-        Err(response) => return response,
-    };
+    let Some(permit) = permit(&paths) else { return busy() };
     let limit = match step {
         ReceiveStep::Part => PART_BYTES_MAX,
         ReceiveStep::Begin | ReceiveStep::End => STREAM_HEADER_BYTES,

@@ -11,8 +11,8 @@ use super::state::{INDEX_ENTRIES, encode, encode_index};
 use crate::api::{DeviceOp, PoolDeviceError};
 use crate::block::BLOCK_BYTES;
 use crate::format::{
-    BlockPlace, DeviceRecord, LogRecord, PageEntry, STREAMS, SegmentId, StreamPosition, Superblock,
-    superblock_blocks,
+    BLOCK_SECTORS, BlockPlace, DeviceRecord, LogRecord, PageEntry, PayloadPlace, STREAMS,
+    SegmentId, StreamPosition, Superblock, superblock_blocks,
 };
 use crate::map::{LiveBlocks, MapError, MapPass};
 
@@ -371,14 +371,16 @@ impl Checkpointer {
     pub(crate) fn row_written(&mut self, core: &mut EngineCore, row: Row) {
         let sequence = row.position.sequence;
         let places = row.places();
-        for ((record, owner), place) in row.records.iter().zip(&row.owners).zip(places) {
+        for ((record, owner), PayloadPlace { place, .. }) in
+            row.records.iter().zip(&row.owners).zip(places)
+        {
             let entry = PageEntry::at(place, crc_of(record), sequence);
             match *owner {
                 RecordOwner::Page(page, token) => {
                     core.map.written(page, token, entry, &mut core.segments);
                 }
                 RecordOwner::State { copy, index } => {
-                    core.segments.gain(place);
+                    core.segments.gain(place, BLOCK_SECTORS);
                     self.new_places.push(place);
                     let copy = &mut self.copies[usize::from(copy)];
                     if index & LogRecord::STATE_INDEX == 0 {
@@ -469,7 +471,7 @@ impl Checkpointer {
         core.is_halted = false;
         core.segments.release(&self.emptied);
         for place in std::mem::replace(&mut self.places, std::mem::take(&mut self.new_places)) {
-            core.segments.lose(place);
+            core.segments.lose(place, BLOCK_SECTORS);
         }
         core.segments.reopen_collected();
         self.step = Step::Idle;

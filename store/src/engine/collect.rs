@@ -1,12 +1,15 @@
 //! Collection: live pages of a segment move to another, so that the segment is free again.
 
 use super::core::{EngineCore, IoPurpose, unless_missing};
-use super::rows::{ROWS_MAX, RecordOwner, RowStream};
-use crate::api::PoolDeviceError;
+use super::rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
+use super::segments::SegmentTable;
+use crate::api::{PoolDeviceError, VolumeId};
 use crate::block::{Block, BlockBuffer};
 use crate::format::{
-    BlockPlace, LogRecord, PageEntry, ROW_BLOCKS_MAX, RowHead, SegmentId, tag_crc, tag_of,
+    BlockPlace, LogRecord, PageEntry, PageForm, PayloadPlace, ROW_BLOCKS_MAX, RowHead, SegmentId,
+    TagDomain, payload_places, tag_crc,
 };
+use crate::pack::PageCompression;
 
 /// Blocks of a segment that are read at once: two rows of the longest kind and what is left of a
 /// third.
@@ -16,6 +19,10 @@ const WINDOW_BLOCKS: usize = 128;
 /// the work of one row at most.
 const MOVES_PER_ROUND_MAX: usize = 49;
 
+/// Moves for which the compression of one page counts, by the time that it takes.
+const LZ4_MOVES: usize = 6;
+const ZSTD_MOVES: usize = 24;
+
 /// Rows of moved pages under way at once, when space is short.
 const MOVED_ROWS_MAX: usize = 4;
 
@@ -23,13 +30,34 @@ const MOVED_ROWS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug)]
 struct Payload {
     record: LogRecord,
-    place: BlockPlace,
+    at: PayloadPlace,
+}
+
+/// The reason why pages of a segment move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VictimFor {
+    /// All that is alive in it moves, so that it is free again.
+    Space,
+    /// Pages move that a codec may make smaller.
+    Packing,
+}
+
+/// Whether packing goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PackPace {
+    /// The pool is idle.
+    Goes,
+    /// Guests come first.
+    Waits,
+    /// Space is short, or the pool is closed: the segment is left as it is.
+    Ends,
 }
 
 /// The segment that is being collected.
 #[derive(Debug)]
 struct Victim {
     segment: SegmentId,
+    reason: VictimFor,
     filled: u32,
     /// The first block that is not parsed.
     at: u32,
@@ -62,6 +90,8 @@ enum Parsed {
 pub(crate) struct Collector {
     victim: Option<Victim>,
     spare: Option<BlockBuffer>,
+    /// The segment that was packed last, to its end.
+    packed: Option<SegmentId>,
     /// Moves that are pushed and not applied.
     pub(crate) moves_under_way: usize,
 }
@@ -87,9 +117,25 @@ impl Collector {
     /// Begins with this segment.
     pub(crate) fn begin_with(&mut self, core: &mut EngineCore, segment: SegmentId) {
         debug_assert!(self.victim.is_none());
+        self.begin_victim(core, segment, VictimFor::Space);
+    }
+
+    /// Begins to pack the pages of a segment.
+    pub(crate) fn begin_packing(&mut self, core: &mut EngineCore, segment: SegmentId) {
+        debug_assert!(self.victim.is_none());
+        self.begin_victim(core, segment, VictimFor::Packing);
+    }
+
+    /// The segment that was packed last, once.
+    pub(crate) fn take_packed(&mut self) -> Option<SegmentId> {
+        self.packed.take()
+    }
+
+    fn begin_victim(&mut self, core: &mut EngineCore, segment: SegmentId, reason: VictimFor) {
         core.segments.pin(segment);
         self.victim = Some(Victim {
             segment,
+            reason,
             filled: core.segments.filled(segment),
             at: 0,
             window: Some(self.spare.take().unwrap_or_else(|| BlockBuffer::new(WINDOW_BLOCKS))),
@@ -103,11 +149,19 @@ impl Collector {
     }
 
     /// Goes on with the segment: a bounded number of moves.
-    pub(crate) fn poll(&mut self, core: &mut EngineCore) {
+    pub(crate) fn poll(&mut self, core: &mut EngineCore, pace: PackPace) {
         let mut moves = 0;
         while let Some(victim) = &mut self.victim {
             if victim.window.is_none() {
                 return;
+            }
+            match pace {
+                PackPace::Waits if victim.reason == VictimFor::Packing => return,
+                PackPace::Ends if victim.reason == VictimFor::Packing => {
+                    self.end(core, false);
+                    return;
+                }
+                _ => {}
             }
             while let Some(&payload) = victim.payloads.get(victim.next_payload) {
                 if moves >= MOVES_PER_ROUND_MAX {
@@ -117,11 +171,11 @@ impl Collector {
                     return;
                 };
                 victim.next_payload += 1;
-                moves += usize::from(moved);
-                self.moves_under_way += usize::from(moved);
+                moves += moved;
+                self.moves_under_way += usize::from(moved > 0);
             }
             if victim.at >= victim.filled || core.segments.live_in(victim.segment) == 0 {
-                self.end(core);
+                self.end(core, true);
                 return;
             }
             if !parse(core, victim) {
@@ -130,10 +184,14 @@ impl Collector {
         }
     }
 
-    fn end(&mut self, core: &mut EngineCore) {
+    fn end(&mut self, core: &mut EngineCore, is_whole: bool) {
         let victim = self.victim.take().expect("a segment is being collected");
         self.spare = victim.window;
         core.segments.unpin(victim.segment);
+        if victim.reason == VictimFor::Packing {
+            self.packed = is_whole.then_some(victim.segment);
+            return;
+        }
         core.segments.collected(victim.segment, victim.is_complete);
         core.counters.collected_segments += 1;
     }
@@ -162,36 +220,46 @@ impl Collector {
     }
 }
 
-/// Whether a payload's page is alive, and then sees to it; `None` if it has to wait.
-fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<bool> {
-    let Payload { record, place } = payload;
+/// Sees to a payload's page if it is alive. Returns the cost of its move, in moves of whole pages,
+/// or 0 if it stays; `None` if it has to wait.
+fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<usize> {
+    let Payload { record, at } = payload;
     match record {
-        LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
-            let entry = match unless_missing(core.map.entry(number))? {
-                Ok(entry) if entry.place() == Some(place) => entry,
-                Ok(_) => return Some(false),
+        LogRecord::Write { number, volume, .. } | LogRecord::Move { number, volume, .. } => {
+            let form = record.form().expect("a page has a form");
+            let compression = core.map.compression(VolumeId(volume));
+            // A packed page stays as it is, and a page that gains nothing is not tried again.
+            let compression = compression
+                .filter(|compression| !form.is_packed() && compression.codec() != form.codec);
+            if victim.reason == VictimFor::Packing && compression.is_none() {
+                return Some(0);
+            }
+            let found = unless_missing(core.map.entry(number))?;
+            let entry = match found {
+                Ok(entry) if entry.place() != Some(at.place) => return Some(0),
+                Ok(entry) if entry.form() == Some((form, at.offset)) => entry,
                 // A damaged block of the table: the page cannot be moved, and the segment stays.
-                Err(_) => {
+                Ok(_) | Err(_) => {
                     victim.is_complete = false;
-                    return Some(false);
+                    return Some(0);
                 }
             };
             if !may_move(core) {
                 return None;
             }
             let window = victim.window.as_ref().expect("the window is here");
-            let page = &window.blocks()[usize::from(place.block) - victim.start as usize];
-            push_move(core, number, entry, place, page);
-            Some(true)
+            let blocks = &window.blocks()[usize::from(at.place.block) - victim.start as usize..];
+            let moved = MovedPage { number, volume, entry, from: at.place, form, compression };
+            Some(push_move(core, &moved, blocks))
         }
-        LogRecord::Node { .. } | LogRecord::Table { .. } => {
+        LogRecord::Node { .. } | LogRecord::Table { .. } if victim.reason == VictimFor::Space => {
             // A damaged page of the map cannot be written elsewhere.
-            let made = unless_missing(core.map.make_dirty(&record, place))?;
+            let made = unless_missing(core.map.make_dirty(&record, at.place))?;
             victim.is_complete &= made.is_ok();
-            Some(false)
+            Some(0)
         }
         // The next checkpoint has a state of its own.
-        _ => Some(false),
+        _ => Some(0),
     }
 }
 
@@ -204,22 +272,61 @@ fn may_move(core: &EngineCore) -> bool {
         && core.failed.is_none()
 }
 
-fn push_move(core: &mut EngineCore, number: u64, entry: PageEntry, from: BlockPlace, page: &Block) {
-    let moved = LogRecord::Move { number, crc: 0, from };
-    let (domain, _) = tag_of(&moved);
-    let crc = tag_crc(&core.uuid, domain, number, entry.sequence.get(), &page.0);
-    let record = match crc == entry.crc.get() {
-        true => moved,
-        // The page is damaged: its readers get an error from here on, as they did before.
-        false => LogRecord::Lost { number, from },
-    };
-    core.counters.damaged_blocks += u64::from(crc != entry.crc.get());
+/// A page that moves.
+struct MovedPage {
+    number: u64,
+    volume: u32,
+    entry: PageEntry,
+    from: BlockPlace,
+    form: PageForm,
+    /// The codec that is tried on it.
+    compression: Option<PageCompression>,
+}
+
+/// Moves a page, which begins in the first of these blocks. Returns the cost.
+fn push_move(core: &mut EngineCore, page: &MovedPage, blocks: &[Block]) -> usize {
+    let MovedPage { number, volume, entry, from, form, compression } = *page;
+    let bytes = entry.bytes_in(blocks);
+    let sequence = entry.sequence.get();
+    let is_whole = tag_crc(&core.uuid, TagDomain::Data, number, sequence, bytes) == entry.crc.get();
+    core.counters.damaged_blocks += u64::from(!is_whole);
     core.counters.moved_pages += 1;
-    let fill = |block: &mut Block| block.0.copy_from_slice(&page.0);
+    let EngineCore { log, segments, packer, counters, .. } = core;
     let owner = RecordOwner::Move;
-    if core.log.push(RowStream::Moved, record, owner, fill, &core.segments) {
+    let moved = |form| LogRecord::Move { number, crc: 0, from, volume, form };
+    let is_full = match compression {
+        _ if !is_whole => {
+            // The page is damaged: its readers get an error from here on, as they did before.
+            let lost = LogRecord::Lost { number, from };
+            log.push(RowStream::Moved, lost, owner, |_| {}, segments)
+        }
+        None if form.is_packed() => log.push_packed(moved(form), owner, bytes, segments),
+        None => push_whole(log, moved(form), &blocks[0], segments),
+        Some(compression) => match packer.pack(&blocks[0], compression) {
+            Some((form, packed)) => {
+                counters.compressed_pages += 1;
+                log.push_packed(moved(form), owner, packed, segments)
+            }
+            None => {
+                counters.incompressible_pages += 1;
+                let tried = PageForm { codec: compression.codec(), ..PageForm::PLAIN };
+                push_whole(log, moved(tried), &blocks[0], segments)
+            }
+        },
+    };
+    if is_full {
         core.close_row(RowStream::Moved);
     }
+    match compression {
+        None => 1,
+        Some(PageCompression::Lz4) => LZ4_MOVES,
+        Some(PageCompression::Zstd(_)) => ZSTD_MOVES,
+    }
+}
+
+fn push_whole(log: &mut RowLog, record: LogRecord, page: &Block, segments: &SegmentTable) -> bool {
+    let fill = |block: &mut Block| block.0.copy_from_slice(&page.0);
+    log.push(RowStream::Moved, record, RecordOwner::Move, fill, segments)
 }
 
 /// Parses the next row of the window, or reads the next window; whether to go on at once.
@@ -249,11 +356,9 @@ fn parse(core: &mut EngineCore, victim: &mut Victim) -> bool {
             return false;
         }
     };
-    let with_payload = records.into_iter().filter(LogRecord::has_payload);
-    victim.payloads.extend(with_payload.zip(1..).map(|(record, behind)| Payload {
-        record,
-        place: BlockPlace { block: place.block + behind, ..place },
-    }));
+    let payloads = records.iter().zip(payload_places(place, &records));
+    let payloads = payloads.filter(|(record, _)| record.has_payload());
+    victim.payloads.extend(payloads.map(|(&record, at)| Payload { record, at }));
     victim.at += length;
     true
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::rows::{Row, RowLog, RowStream};
-use super::segments::SegmentTable;
+use super::segments::{SegmentRecord, SegmentTable};
 use super::slab::TokenTable;
 use super::sync::SyncRounds;
 use crate::api::{
@@ -16,6 +16,7 @@ use crate::format::{
     BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, PageEntry, RowPosition, TableKind,
 };
 use crate::map::{MapError, MapPage, PoolMap};
+use crate::pack::Packer;
 
 /// Writes of a row that fail before the pool stops taking changes. A device that fails once may
 /// recover; the place of the row is the same each time, since the log has no holes.
@@ -96,6 +97,10 @@ pub struct PoolCounters {
     pub map_row_blocks: u64,
     /// Pages that collection has moved.
     pub moved_pages: u64,
+    /// Those that a codec has made smaller: each was acknowledged long before.
+    pub compressed_pages: u64,
+    /// Those on which a codec gained nothing.
+    pub incompressible_pages: u64,
     /// Segments that were collected.
     pub collected_segments: u64,
     /// Checkpoints.
@@ -122,6 +127,7 @@ pub(crate) struct EngineCore {
     pub(crate) segments: SegmentTable,
     pub(crate) log: RowLog,
     pub(crate) syncs: SyncRounds,
+    pub(crate) packer: Packer,
     pub(crate) counters: PoolCounters,
     pub(crate) now_ns: u64,
     /// All rows up to this one have changed the map.
@@ -171,6 +177,7 @@ impl EngineCore {
             segments,
             log,
             syncs: SyncRounds::default(),
+            packer: Packer::new(),
             counters: PoolCounters::default(),
             now_ns: 0,
             applied,
@@ -365,7 +372,8 @@ impl EngineCore {
     pub(crate) fn load_pages(&mut self) {
         while self.loads < LOADS_MAX {
             let Some((page, entry)) = self.map.next_load() else { return };
-            let place = entry.place().filter(|&place| self.segments.has(place));
+            // A page of the map is never packed.
+            let place = self.segments.place_of(&entry).filter(|_| !entry.is_packed());
             let Some(place) = place else {
                 self.map.loaded(page, None);
                 continue;
@@ -476,8 +484,9 @@ impl EngineCore {
         let tables = dirty + 2 * usize::from(self.map.tables_levels()) + 2;
         let segments = self.segments.total() + self.announced;
         let state = 2
-            * (self.map.volume_count() * STATE_BYTES_PER_VOLUME + segments * 16)
-                .div_ceil(crate::block::BLOCK_BYTES)
+            * (self.map.volume_count() * STATE_BYTES_PER_VOLUME
+                + segments * size_of::<SegmentRecord>())
+            .div_ceil(crate::block::BLOCK_BYTES)
             + 6;
         RowLog::segments_for(dirty + tables + state, &self.segments)
     }

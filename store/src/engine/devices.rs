@@ -17,6 +17,7 @@ use super::PoolEngine;
 use super::checkpoint::TableChange;
 use super::recover::SEGMENTS_MIN;
 use super::rows::RowLog;
+use super::segments::SegmentRecord;
 use crate::api::{Admission, PoolError, RequestTag, VolumeId};
 use crate::block::BLOCK_BYTES;
 use crate::format::{
@@ -208,7 +209,8 @@ impl PoolEngine {
             ));
         }
         // Each checkpoint lists all segments, twice; there may be two checkpoints.
-        let list = 4 * (16 * (segments - known) as usize).div_ceil(BLOCK_BYTES);
+        let list =
+            4 * (size_of::<SegmentRecord>() * (segments - known) as usize).div_ceil(BLOCK_BYTES);
         let needed = self.core.guest_floor() + RowLog::segments_for(list, &self.core.segments);
         let free = self.core.segments.free_count();
         if free < needed {

@@ -4,7 +4,7 @@ use super::core::{EngineCore, IoPurpose, RUN_BLOCKS_MAX, ReadPart, unless_missin
 use super::slab::TokenTable;
 use crate::api::{PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId};
 use crate::block::BlockBuffer;
-use crate::format::{BlockPlace, PageEntry, TagDomain, tag_crc};
+use crate::format::{BLOCK_SECTORS, PageEntry, TagDomain, tag_crc};
 use crate::map::Located;
 
 /// The most reads at once.
@@ -118,9 +118,7 @@ impl Reads {
             };
             read.located += 1;
             match located {
-                Ok(Located::Page { number, entry })
-                    if entry.place().is_some_and(|place| core.segments.has(place)) =>
-                {
+                Ok(Located::Page { number, entry }) if core.segments.place_of(&entry).is_some() => {
                     if !run.is_empty() && !follows(&run, &entry) {
                         send(core, read, token, start, std::mem::take(&mut run));
                         run = self.spare.pop().unwrap_or_default();
@@ -182,17 +180,21 @@ impl Reads {
     ) {
         let place = part.pages[0].1.place().expect("a page that was read has a place");
         let buffer = buffer.expect("a read's buffer comes back");
-        let wrong = match result {
-            Ok(()) => first_wrong(&core.uuid, &part.pages, &buffer),
-            Err(_) => Some(0),
+        let proved = match result {
+            Ok(()) => prove(core, &part.pages, buffer),
+            Err(_) => Err((0, buffer)),
         };
-        if wrong.is_some() && !part.is_second {
-            // A transfer may have been disturbed: the medium is asked once more.
-            part.is_second = true;
-            let blocks = part.pages.len() as u32;
-            core.submit_read(place, buffer, blocks, IoPurpose::Read(part));
-            return;
-        }
+        let (wrong, buffer) = match proved {
+            Ok(buffer) => (None, buffer),
+            Err((_, buffer)) if !part.is_second => {
+                // A transfer may have been disturbed: the medium is asked once more.
+                part.is_second = true;
+                let blocks = span_of(&part.pages);
+                core.submit_read(place, buffer, blocks, IoPurpose::Read(part));
+                return;
+            }
+            Err((index, buffer)) => (Some(index), buffer),
+        };
         core.segments.unpin(place.segment);
         let Some(read) = self.reads.get_mut(part.read) else { return };
         read.parts -= 1;
@@ -218,11 +220,36 @@ impl Reads {
     }
 }
 
-/// Whether an entry's page lies behind the pages of a run, which has room for it.
+/// Whether an entry's page lies behind the pages of a run, which has room for it. The pages of a
+/// run are all packed or all whole.
 fn follows(run: &[(u64, PageEntry)], entry: &PageEntry) -> bool {
-    let last = run.last().and_then(|(_, entry)| entry.place());
-    let next = last.map(|place| BlockPlace { block: place.block.wrapping_add(1), ..place });
-    run.len() < RUN_BLOCKS_MAX && next == entry.place()
+    let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) else { return false };
+    let (Some((_, end)), Some((begin, _))) = (sectors(last), sectors(entry)) else { return false };
+    begin == end
+        && first.is_packed() == entry.is_packed()
+        && run.len() < RUN_BLOCKS_MAX
+        && span(first, entry) <= RUN_BLOCKS_MAX as u32
+}
+
+const SECTORS: u64 = BLOCK_SECTORS as u64;
+
+/// The first sector of an entry's page and the one behind it, counted over all segments as if each
+/// had as many blocks as any can have.
+fn sectors(entry: &PageEntry) -> Option<(u64, u64)> {
+    let (place, (form, offset)) = (entry.place()?, entry.form()?);
+    let block = u64::from(place.segment.0) << 17 | u64::from(place.block);
+    let begin = block * SECTORS + u64::from(offset);
+    Some((begin, begin + u64::from(form.sectors)))
+}
+
+/// The blocks that the pages of a run touch, from its first page to its last.
+fn span(first: &PageEntry, last: &PageEntry) -> u32 {
+    let (Some((begin, _)), Some((_, end))) = (sectors(first), sectors(last)) else { return 1 };
+    (end.div_ceil(SECTORS) - begin / SECTORS) as u32
+}
+
+fn span_of(run: &[(u64, PageEntry)]) -> u32 {
+    span(&run[0].1, &run[run.len() - 1].1)
 }
 
 fn send(
@@ -235,16 +262,46 @@ fn send(
     read.parts += 1;
     let place = pages[0].1.place().expect("a page that is read has a place");
     core.segments.pin(place.segment);
-    let blocks = pages.len();
-    let buffer = core.buffer(blocks);
+    let blocks = span_of(&pages);
+    let buffer = core.buffer(blocks as usize);
     let part = ReadPart { read: token, first, pages, is_second: false };
-    core.submit_read(place, buffer, blocks as u32, IoPurpose::Read(part));
+    core.submit_read(place, buffer, blocks, IoPurpose::Read(part));
 }
 
-/// The first page of a run that is not what its entry says.
-fn first_wrong(uuid: &[u8; 16], pages: &[(u64, PageEntry)], buffer: &BlockBuffer) -> Option<usize> {
-    pages.iter().zip(buffer.blocks()).position(|((number, entry), block)| {
-        let crc = tag_crc(uuid, TagDomain::Data, *number, entry.sequence.get(), &block.0);
-        crc != entry.crc.get()
-    })
+/// The pages of a run, each proved and unpacked, or the first that is not what its entry says and
+/// the buffer that was read.
+fn prove(
+    core: &mut EngineCore,
+    pages: &[(u64, PageEntry)],
+    read: BlockBuffer,
+) -> Result<BlockBuffer, (usize, BlockBuffer)> {
+    let is_packed = pages[0].1.is_packed();
+    let mut unpacked = is_packed.then(|| core.buffer(pages.len()));
+    let mut sector = pages[0].1.form().map_or(0, |(_, offset)| usize::from(offset));
+    let mut wrong = None;
+    for (index, (number, entry)) in pages.iter().enumerate() {
+        let (form, offset) = entry.form().expect("a page that was read has a form");
+        let bytes = form.bytes_in(offset, &read.blocks()[sector / BLOCK_SECTORS as usize..]);
+        sector += usize::from(form.sectors);
+        let crc = tag_crc(&core.uuid, TagDomain::Data, *number, entry.sequence.get(), bytes);
+        let is_page = crc == entry.crc.get()
+            && unpacked.as_mut().is_none_or(|unpacked| {
+                core.packer.unpack(form.codec, bytes, &mut unpacked.blocks_mut()[index])
+            });
+        if !is_page {
+            wrong = Some(index);
+            break;
+        }
+    }
+    let (kept, spare) = match (wrong, unpacked) {
+        (None, Some(unpacked)) => (unpacked, Some(read)),
+        (_, unpacked) => (read, unpacked),
+    };
+    if let Some(spare) = spare {
+        core.recycle(spare);
+    }
+    match wrong {
+        None => Ok(kept),
+        Some(index) => Err((index, kept)),
+    }
 }

@@ -9,9 +9,9 @@ use super::state;
 use crate::api::{DeviceIo, DeviceOp, PoolChange, PoolDeviceError, PoolDevices};
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
 use crate::format::{
-    BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, DeviceRecord, LogRecord, PageEntry,
-    SEGMENT_BLOCKS_MAX, SEGMENTS_PER_DEVICE_MAX, STREAMS, Superblock, SuperblockError, TagDomain,
-    superblock_blocks, tag_crc, tag_of,
+    BLOCK_SECTORS, BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, DeviceRecord, LogRecord,
+    PageEntry, PayloadPlace, SEGMENT_BLOCKS_MAX, SEGMENTS_PER_DEVICE_MAX, STREAMS, Superblock,
+    SuperblockError, TagDomain, payload_places, superblock_blocks, tag_crc, tag_of,
 };
 use crate::layout::{CACHE_BLOCKS_MIN, PoolLayout, PoolOpenError, PoolOptions};
 use crate::map::{LiveBlocks, MapError, PoolMap};
@@ -382,7 +382,7 @@ impl Recovery<'_> {
                 self.segments.found_used(place.segment);
                 // How far it is written is not known: the state was written after its own list.
                 self.segments.note_row(place.segment, end, superblock.sequence.get());
-                self.segments.gain(place);
+                self.segments.gain(place, BLOCK_SECTORS);
             }
         }
         Ok(())
@@ -466,18 +466,22 @@ impl Recovery<'_> {
         let blocks = 1 + u32::from(row.payload);
         let ahead = WINDOW_BLOCKS;
         let found = self.reader.ahead(&self.segments, row.stream, row.place, blocks, ahead);
-        let with_payload = row.records.iter().filter(|record| record.has_payload());
-        let wrong: Vec<_> = with_payload
-            .zip(&found[1..])
-            .zip(row.place.block + 1..)
-            .filter(|((record, page), _)| !is_payload(&self.uuid, record, row.sequence, page))
-            .map(|((record, _), block)| (*record, BlockPlace { block, ..row.place }))
+        let with_places = || with_places(row).filter(|(record, _)| record.has_payload());
+        let wrong: Vec<_> = with_places()
+            .filter(|(record, at)| {
+                let behind = usize::from(at.place.block - row.place.block);
+                !is_payload(&self.uuid, record, row.sequence, *at, &found[behind..])
+            })
             .collect();
         // A transfer may have been disturbed: the medium is asked once more.
-        wrong.iter().all(|(record, place)| {
-            let mut page = Block::ZERO;
-            self.reader.read(&self.segments, *place, &mut page);
-            is_payload(&self.uuid, record, row.sequence, &page)
+        wrong.iter().all(|(record, at)| {
+            let mut blocks = [Block::ZERO, Block::ZERO];
+            let span = record.form().map_or(0, |form| form.span(at.offset));
+            for (behind, block) in (0..span as u16).zip(&mut blocks) {
+                let place = BlockPlace { block: at.place.block + behind, ..at.place };
+                self.reader.read(&self.segments, place, block);
+            }
+            is_payload(&self.uuid, record, row.sequence, *at, &blocks)
         })
     }
 
@@ -487,13 +491,13 @@ impl Recovery<'_> {
         let end = u32::from(row.place.block) + 1 + u32::from(row.payload);
         self.segments.found_used(row.place.segment);
         self.segments.note_row(row.place.segment, end, row.sequence);
-        for (record, place) in with_places(row) {
+        for (record, at) in with_places(row) {
             let mut change = None;
             if let LogRecord::Change { is_copy, .. } = record {
                 if is_copy && !self.wants_copy {
                     continue;
                 }
-                change = self.change(row, &record, place);
+                change = self.change(row, &record, at.place);
                 // The copy may be in the next row, if a segment ends between the two.
                 self.wants_copy = change.is_none();
                 match (&change, is_copy) {
@@ -504,7 +508,7 @@ impl Recovery<'_> {
             }
             // A damaged page of the map costs the request that needs it, as it did before.
             while let Err(MapError::Missing) =
-                self.map.apply(&record, place, row.sequence, change.as_ref(), &mut self.segments)
+                self.map.apply(&record, at, row.sequence, change.as_ref(), &mut self.segments)
             {
                 self.load_pages();
                 if std::mem::take(&mut self.asks_ahead) {
@@ -562,9 +566,17 @@ impl Recovery<'_> {
     }
 }
 
-fn is_payload(uuid: &[u8; 16], record: &LogRecord, row: u64, page: &Block) -> bool {
+/// Whether a record's payload, which begins in the first of these blocks, has its check.
+fn is_payload(
+    uuid: &[u8; 16],
+    record: &LogRecord,
+    row: u64,
+    at: PayloadPlace,
+    blocks: &[Block],
+) -> bool {
+    let Some(form) = record.form() else { return true };
     let (domain, number) = tag_of(record);
-    tag_crc(uuid, domain, number, row, &page.0) == crc_of(record)
+    tag_crc(uuid, domain, number, row, form.bytes_in(at.offset, blocks)) == crc_of(record)
 }
 
 fn walks(superblock: &Superblock) -> [StreamWalk; STREAMS - 1] {
@@ -579,13 +591,8 @@ fn walks(superblock: &Superblock) -> [StreamWalk; STREAMS - 1] {
 }
 
 /// The records of a row, with the places of their payloads.
-fn with_places(row: &FoundRow) -> impl Iterator<Item = (LogRecord, BlockPlace)> + '_ {
-    let mut block = row.place.block;
-    row.records.iter().map(move |&record| {
-        block += u16::from(record.has_payload());
-        let place = if record.has_payload() { block } else { row.place.block };
-        (record, BlockPlace { block: place, ..row.place })
-    })
+fn with_places(row: &FoundRow) -> impl Iterator<Item = (LogRecord, PayloadPlace)> + '_ {
+    row.records.iter().copied().zip(payload_places(row.place, &row.records))
 }
 
 /// Does a request on devices that answer at once.

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use super::segments::SegmentTable;
-use crate::block::{Block, BlockBuffer};
+use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
 use crate::format::{
-    BlockPlace, LogRecord, RECORDS_MAX, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, RowHead, RowPosition,
-    STREAMS, SegmentId, StreamPosition, tag_crc, tag_of,
+    BLOCK_SECTORS, BlockPlace, LogRecord, PageForm, PayloadPlace, RECORDS_MAX, ROW_BLOCKS_MAX,
+    ROW_PAYLOAD_MAX, RowHead, RowPosition, SECTOR_BYTES, STREAMS, SegmentId, StreamPosition,
+    payload_places, tag_crc, tag_of,
 };
 use crate::map::{MapPage, WriteToken};
 
@@ -58,6 +59,10 @@ pub(crate) struct Row {
     pub(crate) owners: Vec<RecordOwner>,
     /// Blocks of payload.
     pub(crate) payload: u8,
+    /// Those of whole pages.
+    whole: u8,
+    /// Sectors of packed pages.
+    packed: u16,
     /// Where it is, once it is closed.
     pub(crate) position: RowPosition,
     /// The segment behind its own.
@@ -74,19 +79,34 @@ pub(crate) struct Row {
 
 impl Row {
     /// The place of each record's payload; of the head for a record that has none.
-    pub(crate) fn places(&self) -> impl Iterator<Item = BlockPlace> + '_ {
-        let head = self.position.place;
-        let mut block = head.block;
-        self.records.iter().map(move |record| {
-            let has_payload = record.has_payload();
-            block += u16::from(has_payload);
-            if has_payload { BlockPlace { block, ..head } } else { head }
-        })
+    pub(crate) fn places(&self) -> impl Iterator<Item = PayloadPlace> + '_ {
+        payload_places(self.position.place, &self.records)
+    }
+
+    /// Takes room for a payload of this form.
+    fn take(&mut self, form: PageForm) -> PackedRoom {
+        let from = usize::from(self.packed);
+        match form.is_packed() {
+            true => self.packed += u16::from(form.sectors),
+            false => self.whole += 1,
+        }
+        let packed = self.packed.div_ceil(u16::from(BLOCK_SECTORS));
+        let grown = self.whole + packed as u8 - self.payload;
+        self.payload += grown;
+        PackedRoom { from, grown }
     }
 
     fn has_room(&self, limit: usize, with_payload: bool) -> bool {
         self.records.len() < RECORDS_MAX && (!with_payload || usize::from(self.payload) < limit)
     }
+}
+
+/// Room that a payload has taken in a row.
+struct PackedRoom {
+    /// Sectors of packed pages before it.
+    from: usize,
+    /// Blocks that the payload of the row has grown by.
+    grown: u8,
 }
 
 #[derive(Debug)]
@@ -114,6 +134,9 @@ pub(crate) struct RowLog {
     /// Closed rows of the two ordered streams, by their sequence, until they are applied.
     pub(crate) ordered: VecDeque<Row>,
     spare: Vec<Row>,
+    /// Packed pages of the open row of moved pages: they follow its whole ones, whose number is
+    /// known when the row is closed.
+    packed: BlockBuffer,
     rows: usize,
     payload_under_way: u64,
     /// The last ordered row that has a record.
@@ -154,6 +177,7 @@ impl RowLog {
             streams,
             ordered: VecDeque::new(),
             spare: Vec::new(),
+            packed: BlockBuffer::new(ROW_PAYLOAD_MAX),
             rows: 0,
             payload_under_way: 0,
             last_filled: 0,
@@ -234,6 +258,34 @@ impl RowLog {
         fill: impl FnOnce(&mut Block),
         segments: &SegmentTable,
     ) -> bool {
+        self.push_in(stream, record, owner, segments, |row, _, _| {
+            let buffer = row.buffer.as_mut().expect("an open row has its buffer");
+            fill(&mut buffer.blocks_mut()[usize::from(row.whole)]);
+        })
+    }
+
+    /// Adds a record with a packed page to the row of moved pages: `bytes` are its sectors.
+    pub(crate) fn push_packed(
+        &mut self,
+        record: LogRecord,
+        owner: RecordOwner,
+        bytes: &[u8],
+        segments: &SegmentTable,
+    ) -> bool {
+        self.push_in(RowStream::Moved, record, owner, segments, |_, packed, room| {
+            let from = room.from * SECTOR_BYTES;
+            packed.bytes_mut()[from..from + bytes.len()].copy_from_slice(bytes);
+        })
+    }
+
+    fn push_in(
+        &mut self,
+        stream: RowStream,
+        record: LogRecord,
+        owner: RecordOwner,
+        segments: &SegmentTable,
+        fill: impl FnOnce(&mut Row, &mut BlockBuffer, &PackedRoom),
+    ) -> bool {
         let at = &mut self.streams[stream as usize];
         let limit = (segments.segment_blocks() - at.block - 1).min(ROW_PAYLOAD_MAX as u32) as usize;
         let row = at.open.get_or_insert_with(|| {
@@ -243,11 +295,10 @@ impl RowLog {
             row
         });
         debug_assert!(row.has_room(limit, record.has_payload()));
-        if record.has_payload() {
-            let buffer = row.buffer.as_mut().expect("an open row has its buffer");
-            row.payload += 1;
-            self.payload_under_way += u64::from(stream != RowStream::Map);
-            fill(&mut buffer.blocks_mut()[usize::from(row.payload)]);
+        if let Some(form) = record.form() {
+            let room = row.take(form);
+            self.payload_under_way += u64::from(room.grown) * u64::from(stream != RowStream::Map);
+            fill(row, &mut self.packed, &room);
         }
         row.records.push(record);
         row.owners.push(owner);
@@ -281,6 +332,8 @@ impl RowLog {
             records: Vec::with_capacity(RECORDS_MAX),
             owners: Vec::with_capacity(RECORDS_MAX),
             payload: 0,
+            whole: 0,
+            packed: 0,
             position: RowPosition { sequence: 0, place: none, payload: 0 },
             next: SegmentId(0),
             stream: RowStream::Guests,
@@ -320,7 +373,14 @@ impl RowLog {
         row.position = RowPosition { sequence, place, payload: row.payload };
         row.next = at.next;
         let mut buffer = row.buffer.take().expect("an open row has its buffer");
-        set_checks(&self.uuid, sequence, &mut row.records, &buffer.blocks()[1..]);
+        if row.packed > 0 {
+            let used = usize::from(row.packed) * SECTOR_BYTES;
+            let (from, end) = (1 + usize::from(row.whole), 1 + usize::from(row.payload));
+            let packed = &mut buffer.bytes_mut()[from * BLOCK_BYTES..end * BLOCK_BYTES];
+            packed[..used].copy_from_slice(&self.packed.bytes()[..used]);
+            packed[used..].fill(0);
+        }
+        set_checks(&self.uuid, sequence, place, &mut row.records, buffer.blocks());
         let head = RowHead {
             salt: self.salt,
             opening: self.opening,
@@ -366,7 +426,7 @@ impl RowLog {
         }
         row.records.clear();
         row.owners.clear();
-        row.payload = 0;
+        (row.payload, row.whole, row.packed) = (0, 0, 0);
         row.is_written = false;
         row.applied = 0;
         row.failures = 0;
@@ -398,16 +458,24 @@ impl RowLog {
     }
 }
 
-/// Sets the checks of the records' payloads.
-fn set_checks(uuid: &[u8; 16], row: u64, records: &mut [LogRecord], payload: &[Block]) {
-    let mut payload = payload.iter();
-    for record in records {
-        if !record.has_payload() {
-            continue;
-        }
-        let page = &payload.next().expect("a block for each record with a payload").0;
+/// Sets the checks of the records' payloads, which are in the blocks of the row.
+fn set_checks(
+    uuid: &[u8; 16],
+    row: u64,
+    head: BlockPlace,
+    records: &mut [LogRecord],
+    blocks: &[Block],
+) {
+    let mut checks = [0; RECORDS_MAX];
+    for ((check, record), at) in checks.iter_mut().zip(&*records).zip(payload_places(head, records))
+    {
+        let Some(form) = record.form() else { continue };
+        let behind = usize::from(at.place.block - head.block);
+        let bytes = form.bytes_in(at.offset, &blocks[behind..]);
         let (domain, number) = tag_of(record);
-        let value = tag_crc(uuid, domain, number, row, page);
+        *check = tag_crc(uuid, domain, number, row, bytes);
+    }
+    for (record, value) in records.iter_mut().zip(checks) {
         match record {
             LogRecord::Write { crc, .. }
             | LogRecord::Move { crc, .. }

@@ -175,15 +175,15 @@ impl Scrubber {
     }
 
     fn submit(&mut self, core: &mut EngineCore, page: ScrubPage) {
-        let place = page.entry.place().filter(|&place| core.segments.has(place));
-        let Some(place) = place else {
+        let Some(place) = core.segments.place_of(&page.entry) else {
             self.suspects.push(page);
             return;
         };
         self.under_way += 1;
         core.segments.pin(place.segment);
-        let buffer = core.buffer(1);
-        core.submit_read(place, buffer, 1, IoPurpose::Scrub(page));
+        let span = page.entry.span();
+        let buffer = core.buffer(span as usize);
+        core.submit_read(place, buffer, span, IoPurpose::Scrub(page));
     }
 
     /// A device's answer for a page.
@@ -199,7 +199,8 @@ impl Scrubber {
             TableKind::Data => TagDomain::Data,
             TableKind::Nodes => TagDomain::Node,
         };
-        let content = &buffer.blocks()[0].0;
+        // The stored bytes are proved, packed or not.
+        let content = page.entry.bytes_in(buffer.blocks());
         let sequence = page.entry.sequence.get();
         let crc = tag_crc(&core.uuid, domain, page.number, sequence, content);
         let is_whole = result.is_ok() && crc == page.entry.crc.get();

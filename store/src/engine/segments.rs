@@ -4,9 +4,11 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::format::{BlockPlace, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, SegmentId};
+use crate::format::{
+    BLOCK_SECTORS, BlockPlace, PageEntry, RECORDS_MAX, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, SegmentId,
+};
 use crate::map::LiveBlocks;
 
 /// A collection has to gain at least this part of a segment, so that collecting ends.
@@ -32,7 +34,12 @@ pub(crate) enum SegmentState {
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     state: SegmentState,
+    /// Sectors of live pages.
     live: u32,
+    /// The packed ones among these pages, and their sectors.
+    packed: u32,
+    packed_sectors: u32,
+    /// Blocks that are written.
     filled: u32,
     readers: u32,
     /// The last row's sequence, or for a row of the map the sequence at which it was written.
@@ -40,7 +47,36 @@ struct Segment {
 }
 
 impl Segment {
-    const FREE: Self = Self { state: SegmentState::Free, live: 0, filled: 0, readers: 0, last: 0 };
+    const FREE: Self = Self {
+        state: SegmentState::Free,
+        live: 0,
+        packed: 0,
+        packed_sectors: 0,
+        filled: 0,
+        readers: 0,
+        last: 0,
+    };
+
+    /// The segment without a page of so many sectors; `None` if it cannot have had that.
+    fn without(&self, sectors: u8) -> Option<Self> {
+        let live = self.live.checked_sub(sectors.into())?;
+        let packed = self.packed.checked_sub(u32::from(sectors < BLOCK_SECTORS))?;
+        let packed_sectors = self.packed_sectors.checked_sub(packed_sectors(sectors))?;
+        let is_possible = packed <= packed_sectors && packed_sectors <= live;
+        is_possible.then_some(Self { live, packed, packed_sectors, ..*self })
+    }
+
+    /// Blocks of live pages.
+    fn live_blocks(&self) -> u32 {
+        self.live.div_ceil(BLOCK_SECTORS.into())
+    }
+
+    /// Blocks that the live pages take when they are moved, with the heads of their rows. Rows of
+    /// packed pages are short, since a head has few records, and their last block is not full.
+    fn moved_blocks(&self) -> u32 {
+        let blocks = self.live_blocks();
+        blocks + blocks.div_ceil(ROW_PAYLOAD_MAX as u32) + packing_blocks(self.packed.into()) as u32
+    }
 
     /// Written, and nothing in it is alive.
     fn is_empty(&self) -> bool {
@@ -51,8 +87,14 @@ impl Segment {
 
     /// Whether a collection may give enough back, if so few blocks are alive at most.
     fn is_gainful(&self, live_max: u32) -> bool {
-        self.state == SegmentState::Closed && (1..=live_max).contains(&self.live)
+        self.state == SegmentState::Closed && (1..=live_max).contains(&self.live_blocks())
     }
+}
+
+/// Blocks that so many packed pages take beside their sectors: a head for each [`RECORDS_MAX`] of
+/// them, and half of a block that their row does not fill.
+pub(crate) fn packing_blocks(packed: u64) -> u64 {
+    (packed * 3).div_ceil(2 * RECORDS_MAX as u64)
 }
 
 /// A segment as a checkpoint has it.
@@ -61,8 +103,12 @@ impl Segment {
 )]
 #[repr(C)]
 pub(crate) struct SegmentRecord {
-    /// Live pages in it; blocks of the checkpoint's own state are not counted.
+    /// Sectors of live pages in it; the checkpoint's own state is not counted.
     pub(crate) live: U32,
+    /// The packed ones among these pages.
+    pub(crate) packed: U32,
+    /// The sectors of those.
+    pub(crate) packed_sectors: U32,
     /// Blocks that are written; 0 for a free segment.
     pub(crate) filled: U32,
     /// The sequence of its last row.
@@ -90,7 +136,7 @@ struct DeviceSegments {
     free: VecDeque<SegmentId>,
     /// Nothing new comes to it, if there is room on the others.
     is_leaving: bool,
-    /// Live blocks.
+    /// Sectors of live pages.
     live: u64,
     /// Segments that no durable superblock has yet.
     coming: usize,
@@ -117,7 +163,11 @@ pub(crate) struct SegmentTable {
     /// Free segments of all devices.
     free_count: usize,
     next_device: usize,
+    /// Sectors of live pages.
     live: u64,
+    /// Packed pages, and their sectors.
+    packed: u64,
+    packed_sectors: u64,
     /// Written segments in which nothing is alive. These lists and counts save a look at each
     /// segment in every round: a large pool has 100,000 of them.
     empty: BTreeSet<SegmentId>,
@@ -143,6 +193,8 @@ impl SegmentTable {
             free_count: devices.iter().map(|&count| count as usize).sum(),
             next_device: 0,
             live: 0,
+            packed: 0,
+            packed_sectors: 0,
             empty: BTreeSet::new(),
             gainful: 0,
             collected: 0,
@@ -230,9 +282,22 @@ impl SegmentTable {
         self.free_count
     }
 
-    /// Live blocks of the pool.
+    /// Blocks that the pool's live pages take, with what rows of packed pages take more.
     pub(crate) fn live(&self) -> u64 {
-        self.live
+        self.live.div_ceil(BLOCK_SECTORS.into()) + packing_blocks(self.packed)
+    }
+
+    /// Packed pages, and blocks that they take.
+    pub(crate) fn packed(&self) -> (u64, u64) {
+        let blocks = self.packed_sectors.div_ceil(BLOCK_SECTORS.into());
+        (self.packed, blocks + packing_blocks(self.packed))
+    }
+
+    /// Where an entry's page is, if there is such a place.
+    pub(crate) fn place_of(&self, entry: &PageEntry) -> Option<BlockPlace> {
+        let place = entry.place()?;
+        let end = u32::from(place.block) + entry.span();
+        (end <= self.segment_blocks && self.has_segment(place.segment)).then_some(place)
     }
 
     /// Blocks of payload that a segment has room for, in full rows.
@@ -311,7 +376,7 @@ impl SegmentTable {
         self.at(id).filled
     }
 
-    /// Live blocks in it.
+    /// Sectors of live pages in it.
     pub(crate) fn live_in(&self, id: SegmentId) -> u32 {
         self.at(id).live
     }
@@ -346,9 +411,11 @@ impl SegmentTable {
             // A reserved segment without a row is free for a recovery.
             let unused = segment.state == SegmentState::Open && segment.filled == 0;
             match free || unused {
-                true => SegmentRecord { live: 0.into(), filled: 0.into(), last: 0.into() },
+                true => SegmentRecord::new_zeroed(),
                 false => SegmentRecord {
                     live: segment.live.into(),
+                    packed: segment.packed.into(),
+                    packed_sectors: segment.packed_sectors.into(),
                     filled: segment.filled.into(),
                     last: segment.last.into(),
                 },
@@ -357,7 +424,8 @@ impl SegmentTable {
         let mut records: Vec<SegmentRecord> = self.ids().map(record).collect();
         for place in state.iter().filter(|place| self.has(**place)) {
             let at = first[usize::from(place.segment.device())] + place.segment.index() as usize;
-            records[at].live = records[at].live.get().saturating_sub(1).into();
+            let live = records[at].live.get();
+            records[at].live = live.saturating_sub(BLOCK_SECTORS.into()).into();
         }
         records
     }
@@ -378,16 +446,22 @@ impl SegmentTable {
         }
         for (id, record) in ids.into_iter().zip(records) {
             let (live, filled) = (record.live.get(), record.filled.get());
-            if live > filled || filled > self.segment_blocks {
-                return Err(format!("{live} live blocks of {filled} in a segment"));
+            let (packed, packed_sectors) = (record.packed.get(), record.packed_sectors.get());
+            let sectors = u64::from(filled) * u64::from(BLOCK_SECTORS);
+            let is_possible = packed <= packed_sectors && packed_sectors <= live;
+            if u64::from(live) > sectors || !is_possible || filled > self.segment_blocks {
+                return Err(format!("{live} live sectors of {filled} blocks in a segment"));
             }
             if filled > 0 {
                 self.live += u64::from(live);
                 self.devices[usize::from(id.device())].live += u64::from(live);
+                self.packed += u64::from(packed);
+                self.packed_sectors += u64::from(packed_sectors);
                 let last = record.last.get().min(applied);
                 let state = SegmentState::Closed;
                 self.change(id, |segment| {
-                    *segment = Segment { state, live, filled, last, readers: 0 };
+                    *segment =
+                        Segment { state, live, packed, packed_sectors, filled, last, readers: 0 };
                 });
             }
         }
@@ -412,8 +486,7 @@ impl SegmentTable {
 
     /// Blocks that a collection of the segment gives back.
     fn gain(&self, segment: &Segment) -> u32 {
-        let rows = segment.live.div_ceil(ROW_PAYLOAD_MAX as u32);
-        segment.filled.max(1).saturating_sub(segment.live + rows)
+        segment.filled.max(1).saturating_sub(segment.moved_blocks())
     }
 
     /// Another segment that is worth collecting: the most space for the least work, and old ones
@@ -436,8 +509,9 @@ impl SegmentTable {
                 && gain + (self.segment_blocks - segment.filled) >= least;
             fits.then(|| {
                 let age = applied - segment.last + 1;
-                let gained = u64::from(self.segment_blocks - segment.live);
-                u128::from(gained) * u128::from(age) * 1024 / u128::from(segment.live + 1)
+                let live = segment.live_blocks();
+                let gained = u64::from(self.segment_blocks - live);
+                u128::from(gained) * u128::from(age) * 1024 / u128::from(live + 1)
             })
         };
         self.ids().filter_map(|id| Some((score(id)?, id))).max().map(|(_, id)| id)
@@ -516,7 +590,7 @@ impl SegmentTable {
         self.next_device = 0;
     }
 
-    /// Live blocks and free segments of the devices that the pool is leaving.
+    /// Sectors of live pages, and free segments, of the devices that the pool is leaving.
     pub(crate) fn left(&self) -> (u64, usize) {
         let leaving = self.devices.iter().filter(|device| device.is_leaving);
         leaving.fold((0, 0), |(live, free), device| (live + device.live, free + device.free.len()))
@@ -551,10 +625,37 @@ impl SegmentTable {
             DeviceCounts {
                 segments: device.segments.len() as u32,
                 free: device.free.len() as u32,
-                live_blocks: device.live,
+                live_blocks: device.live.div_ceil(BLOCK_SECTORS.into()),
                 is_leaving: device.is_leaving,
             }
         })
+    }
+
+    /// The first written segment behind `after` that has live pages, and whose last row is behind
+    /// `from` and not behind `to`.
+    pub(crate) fn next_written(
+        &self,
+        after: Option<SegmentId>,
+        from: u64,
+        to: u64,
+    ) -> Option<SegmentId> {
+        let first = after.map_or(0, |after| usize::from(after.device()));
+        let devices = (0u8..).zip(&self.devices).skip(first);
+        for (device, of) in devices.filter(|(_, of)| !of.is_leaving) {
+            let before = after.filter(|after| after.device() == device);
+            let begin = before.map_or(0, |before| before.index() as usize + 1);
+            let fits = |segment: &Segment| {
+                segment.state == SegmentState::Closed
+                    && segment.live > 0
+                    && segment.last > from
+                    && segment.last <= to
+            };
+            let mut rest = of.segments.iter().enumerate().skip(begin);
+            if let Some((index, _)) = rest.find(|(_, segment)| fits(segment)) {
+                return Some(SegmentId::new(device, index as u32));
+            }
+        }
+        None
     }
 
     /// Checks the lists and counts against a look at each segment.
@@ -608,27 +709,45 @@ impl SegmentTable {
 }
 
 impl LiveBlocks for SegmentTable {
-    fn gain(&mut self, place: BlockPlace) {
-        // A damaged or hostile table may name any place.
+    fn gain(&mut self, place: BlockPlace, sectors: u8) {
+        // A damaged or hostile table may name any place, and one place for many pages.
         if !self.has(place) {
             return;
         }
-        self.change(place.segment, |segment| segment.live += 1);
-        self.live += 1;
-        self.devices[usize::from(place.segment.device())].live += 1;
+        let Segment { live, filled, .. } = *self.at(place.segment);
+        if live + u32::from(sectors) > filled * u32::from(BLOCK_SECTORS) {
+            return;
+        }
+        self.change(place.segment, |segment| {
+            segment.live += u32::from(sectors);
+            segment.packed += u32::from(sectors < BLOCK_SECTORS);
+            segment.packed_sectors += packed_sectors(sectors);
+        });
+        self.live += u64::from(sectors);
+        self.devices[usize::from(place.segment.device())].live += u64::from(sectors);
+        self.packed += u64::from(sectors < BLOCK_SECTORS);
+        self.packed_sectors += u64::from(packed_sectors(sectors));
     }
 
-    fn lose(&mut self, place: BlockPlace) {
+    fn lose(&mut self, place: BlockPlace, sectors: u8) {
         if !self.has(place) {
             return;
         }
         // A damaged table may name a place that was not counted: the count stays a count.
-        if self.at(place.segment).live > 0 {
-            self.change(place.segment, |segment| segment.live -= 1);
-            self.live -= 1;
-            self.devices[usize::from(place.segment.device())].live -= 1;
-        }
+        let packed = u32::from(sectors < BLOCK_SECTORS);
+        let before = *self.at(place.segment);
+        let Some(after) = before.without(sectors) else { return };
+        self.change(place.segment, |segment| *segment = after);
+        self.live -= u64::from(sectors);
+        self.devices[usize::from(place.segment.device())].live -= u64::from(sectors);
+        self.packed -= u64::from(packed);
+        self.packed_sectors -= u64::from(packed_sectors(sectors));
     }
+}
+
+/// The sectors of a page that count as packed.
+fn packed_sectors(sectors: u8) -> u32 {
+    if sectors < BLOCK_SECTORS { sectors.into() } else { 0 }
 }
 
 #[cfg(test)]

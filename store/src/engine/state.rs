@@ -1,7 +1,7 @@
 //! The state of a checkpoint as bytes, and its index.
 //!
 //! ```text
-//! state   u64 length of the JSON, the JSON (the map's state), then 16 bytes for each segment
+//! state   u64 length of the JSON, the JSON (the map's state), then 24 bytes for each segment
 //! index   blocks of up to 127 entries of 32 bytes, and the entry of the next index block
 //! ```
 
@@ -42,7 +42,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(MapState, Vec<SegmentRecord>), Str
     if !chunks.remainder().is_empty() {
         return Err("the state's segments are cut off".into());
     }
-    let record = |chunk| SegmentRecord::read_from_bytes(chunk).expect("16 bytes");
+    let record = |chunk| SegmentRecord::read_from_bytes(chunk).expect("24 bytes");
     Ok((map, chunks.map(record).collect()))
 }
 

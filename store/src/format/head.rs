@@ -5,6 +5,7 @@ use thiserror::Error;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::payload::payload_blocks;
 use super::place::{BlockPlace, NO_SEGMENT, SEGMENT_BLOCKS_MAX, SegmentId};
 use super::record::{LogRecord, RECORD_BYTES};
 use super::superblock::{COUNT_MAX, MAP_STREAM, STREAMS};
@@ -184,7 +185,7 @@ impl RowHead {
 }
 
 fn payload_of(records: &[LogRecord]) -> usize {
-    records.iter().filter(|record| record.has_payload()).count()
+    payload_blocks(records) as usize
 }
 
 fn ensure(holds: bool, field: &'static str, value: u64) -> Result<(), HeadError> {

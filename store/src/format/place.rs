@@ -3,6 +3,8 @@
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::block::Block;
+
 /// The most devices of a pool.
 pub const DEVICES_MAX: usize = 16;
 
@@ -46,6 +48,73 @@ impl SegmentId {
     }
 }
 
+/// Bytes of a sector: a packed page takes whole ones.
+pub const SECTOR_BYTES: usize = 512;
+
+/// Sectors of a block.
+pub const BLOCK_SECTORS: u8 = 8;
+
+/// The most sectors of a packed page.
+pub const PACKED_SECTORS_MAX: u8 = BLOCK_SECTORS - 1;
+
+/// The codec of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PageCodec {
+    /// None.
+    #[default]
+    Plain = 0,
+    /// LZ4.
+    Lz4 = 1,
+    /// Zstandard.
+    Zstd = 2,
+}
+
+/// How a page is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageForm {
+    /// Its codec; of a whole page, the one that has gained nothing on it.
+    pub codec: PageCodec,
+    /// Its sectors: [`BLOCK_SECTORS`] for a whole page, fewer for a packed one.
+    pub sectors: u8,
+}
+
+impl PageForm {
+    /// A whole page that no codec was tried on.
+    pub const PLAIN: Self = Self { codec: PageCodec::Plain, sectors: BLOCK_SECTORS };
+
+    /// Whether the page is packed.
+    pub fn is_packed(self) -> bool {
+        self.sectors < BLOCK_SECTORS
+    }
+
+    /// The blocks that a page touches which begins at the sector `offset` of a block: two if it is
+    /// packed and does not end in the block in which it begins.
+    pub fn span(self, offset: u8) -> u32 {
+        u32::from(offset + self.sectors).div_ceil(u32::from(BLOCK_SECTORS))
+    }
+
+    /// The bytes of a page that begins at the sector `offset` of the first of these blocks.
+    pub fn bytes_in(self, offset: u8, blocks: &[Block]) -> &[u8] {
+        let from = usize::from(offset) * SECTOR_BYTES;
+        &blocks.as_bytes()[from..from + usize::from(self.sectors) * SECTOR_BYTES]
+    }
+
+    /// The form of a codec's number and a count of sectors, which is 0 for a whole page.
+    pub(super) fn new(codec: u8, sectors: u8) -> Option<Self> {
+        let codec = match codec {
+            0 => PageCodec::Plain,
+            1 => PageCodec::Lz4,
+            2 => PageCodec::Zstd,
+            _ => return None,
+        };
+        match sectors {
+            0 => Some(Self { codec, sectors: BLOCK_SECTORS }),
+            1..=PACKED_SECTORS_MAX if codec != PageCodec::Plain => Some(Self { codec, sectors }),
+            _ => None,
+        }
+    }
+}
+
 /// A block of a segment. In memory and on the medium it is one word: bit 63 is set for a place,
 /// bits 62 to 48 are 0, then the segment in 32 bits and the block in it in 16. A word can name a
 /// segment that this pool does not have; [`super::Superblock::has_segment`] says so.
@@ -71,6 +140,11 @@ impl BlockPlace {
         (word >> 48 == Self::USED >> 48 && place.segment.is_possible()).then_some(place)
     }
 }
+
+/// The bits of an entry's place that have the page's form: its first sector in its block in three
+/// bits, its sectors in three (0 for a whole page), its codec in eight.
+const FORM_AT: u32 = 48;
+const FORM_MASK: u64 = ((1 << 14) - 1) << FORM_AT;
 
 /// An entry of a page table: where a page is, and what proves it. All zero: the number is free.
 #[derive(
@@ -122,8 +196,42 @@ impl PageEntry {
         self.place.get() == 0
     }
 
-    /// Where the page is; `None` for a free or lost one.
+    /// This entry for a page in that form, which begins at the sector `offset` of its block.
+    #[must_use]
+    pub fn in_form(self, form: PageForm, offset: u8) -> Self {
+        debug_assert!(offset < BLOCK_SECTORS && (form.is_packed() || offset == 0));
+        let sectors = u64::from(form.sectors % BLOCK_SECTORS);
+        let bits = u64::from(offset) | sectors << 3 | (form.codec as u64) << 6;
+        Self { place: (self.place.get() | bits << FORM_AT).into(), ..self }
+    }
+
+    /// Where the page is, or begins; `None` for a free or lost one.
     pub fn place(&self) -> Option<BlockPlace> {
-        BlockPlace::from_word(self.place.get())
+        let word = self.place.get();
+        self.form().and_then(|_| BlockPlace::from_word(word & !FORM_MASK))
+    }
+
+    /// The form of the page and its first sector in its block; `None` for what no page has.
+    pub fn form(&self) -> Option<(PageForm, u8)> {
+        let bits = (self.place.get() & FORM_MASK) >> FORM_AT;
+        let offset = (bits & 7) as u8;
+        let form = PageForm::new((bits >> 6) as u8, (bits >> 3 & 7) as u8)?;
+        (form.is_packed() || offset == 0).then_some((form, offset))
+    }
+
+    /// Whether the page is packed.
+    pub fn is_packed(&self) -> bool {
+        self.form().is_some_and(|(form, _)| form.is_packed())
+    }
+
+    /// The blocks that the page touches.
+    pub fn span(&self) -> u32 {
+        self.form().map_or(1, |(form, offset)| form.span(offset))
+    }
+
+    /// The bytes of the page in its blocks.
+    pub fn bytes_in<'a>(&self, blocks: &'a [Block]) -> &'a [u8] {
+        let (form, offset) = self.form().unwrap_or((PageForm::PLAIN, 0));
+        form.bytes_in(offset, blocks)
     }
 }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::place::BlockPlace;
+use super::place::{BLOCK_SECTORS, BlockPlace, PageForm};
 use crate::block::BLOCK_BYTES;
 
 /// Bytes of a record.
@@ -24,8 +24,8 @@ pub enum TableKind {
     Nodes = 1,
 }
 
-/// One change. A record with a payload has one block of its row; these records take the blocks in
-/// their order.
+/// One change. A record with a payload has one block of its row, or some sectors if its page is
+/// packed; [`super::payload_places`] says which.
 ///
 /// ```text
 /// byte 0  kind   1 flag   2..4 blocks   4..8 volume   8..16 block
@@ -63,6 +63,10 @@ pub enum LogRecord {
         crc: u64,
         /// Where it was.
         from: BlockPlace,
+        /// The volume that had written it.
+        volume: u32,
+        /// How it is stored in this row.
+        form: PageForm,
     },
     /// The page `number` was not readable when it had to be moved. No payload.
     Lost {
@@ -126,9 +130,18 @@ impl LogRecord {
     /// Added to the index of a block of the state's index.
     pub const STATE_INDEX: u64 = 1 << 63;
 
-    /// Whether a block of the row belongs to it.
+    /// Whether a part of the row's payload belongs to it.
     pub fn has_payload(&self) -> bool {
-        !matches!(self, Self::Zero { .. } | Self::Lost { .. } | Self::Removal { .. })
+        self.form().is_some()
+    }
+
+    /// The form of its payload; `None` if it has none.
+    pub fn form(&self) -> Option<PageForm> {
+        match *self {
+            Self::Zero { .. } | Self::Lost { .. } | Self::Removal { .. } => None,
+            Self::Move { form, .. } => Some(form),
+            _ => Some(PageForm::PLAIN),
+        }
     }
 
     /// Whether recovery applies it. The others are pages of the map, which a checkpoint refers to.
@@ -146,8 +159,10 @@ impl LogRecord {
             Self::Zero { volume, block, blocks } => {
                 raw = Raw { kind: 2, volume, block, blocks, ..raw };
             }
-            Self::Move { number, crc, from } => {
-                raw = Raw { kind: 3, number, crc, place: from.word(), ..raw };
+            Self::Move { number, crc, from, volume, form } => {
+                let (flag, blocks) = (form.codec as u8, u16::from(form.sectors % BLOCK_SECTORS));
+                let place = from.word();
+                raw = Raw { kind: 3, flag, blocks, volume, number, crc, place, ..raw };
             }
             Self::Lost { number, from } => raw = Raw { kind: 4, number, place: from.word(), ..raw },
             Self::Change { bytes, crc, is_copy } => {
@@ -178,7 +193,11 @@ impl LogRecord {
         let record = match kind {
             1 => Self::Write { volume, block, number, crc },
             2 => Self::Zero { volume, block, blocks: raw.blocks },
-            3 => Self::Move { number, crc, from: place()? },
+            3 => {
+                let sectors = u8::try_from(raw.blocks).map_err(|_| wrong)?;
+                let form = PageForm::new(raw.flag, sectors).ok_or(wrong)?;
+                Self::Move { number, crc, from: place()?, volume, form }
+            }
             4 => Self::Lost { number, from: place()? },
             5 => Self::Change { bytes: raw.blocks, crc, is_copy: raw.flag == 1 },
             6 => Self::Removal { snapshot: volume, block },

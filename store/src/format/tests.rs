@@ -40,7 +40,13 @@ fn records() -> Vec<LogRecord> {
     vec![
         LogRecord::Write { volume: 7, block: 0x0001_0203_0405, number: 0x0a_0b0c_0d0e, crc },
         LogRecord::Zero { volume: 7, block: 130, blocks: 62 },
-        LogRecord::Move { number: NUMBER_MAX, crc, from: place(15, 0x00ab_cdef, 0x1234) },
+        LogRecord::Move {
+            number: NUMBER_MAX,
+            crc,
+            from: place(15, 0x00ab_cdef, 0x1234),
+            volume: 0x0708_090a,
+            form: PageForm { codec: PageCodec::Zstd, sectors: 5 },
+        },
         LogRecord::Lost { number: 1, from: place(0, 0, 0) },
         LogRecord::Change { bytes: 4096, crc, is_copy: true },
         LogRecord::Removal { snapshot: 0x0102_0304, block: 512 },
@@ -115,7 +121,7 @@ fn records_have_these_bytes() {
             0000  01000000 07000000 05040302 01000000
             0010  0e0d0c0b 0a000000 88776655 44332211
             0030  02003e00 07000000 82000000 00000000
-            0060  03000000 00000000 00000000 00000000
+            0060  03020500 0a090807 00000000 00000000
             0070  ffffffff ff000000 88776655 44332211
             0080  3412efcd ab0f0080 00000000 00000000
             0090  04000000 00000000 00000000 00000000
@@ -139,7 +145,7 @@ fn a_head_has_these_bytes() {
     check(
         &encoded(&head()).0,
         &expect![[r#"
-            0000  7672696f 2d726f77 401f0cb0 6e04910b
+            0000  7672696f 2d726f77 fc367ecd ee2cef89
             0010  30313233 34353637 38396162 63646566
             0020  175a175a 175a175a 03000000 00000000
             0030  e8030000 00000000 de030000 00000000
@@ -149,7 +155,7 @@ fn a_head_has_these_bytes() {
             0070  0e0d0c0b 0a000000 88776655 44332211
             0080  00000000 00000000 02003e00 07000000
             0090  82000000 00000000 00000000 00000000
-            00b0  03000000 00000000 00000000 00000000
+            00b0  03020500 0a090807 00000000 00000000
             00c0  ffffffff ff000000 88776655 44332211
             00d0  3412efcd ab0f0080 04000000 00000000
             00e0  00000000 00000000 01000000 00000000
@@ -253,6 +259,14 @@ fn any_place(random: &mut Random) -> BlockPlace {
     place(random.below(DEVICES_MAX as u64) as u8, segment, random.below(8192) as u16)
 }
 
+fn any_form(random: &mut Random) -> PageForm {
+    let codec = [PageCodec::Plain, PageCodec::Lz4, PageCodec::Zstd][random.below(3) as usize];
+    match codec {
+        PageCodec::Plain => PageForm::PLAIN,
+        codec => PageForm { codec, sectors: random.between(1, BLOCK_SECTORS.into()) as u8 },
+    }
+}
+
 fn any_record(random: &mut Random) -> LogRecord {
     let number = random.between(1, NUMBER_MAX);
     let (crc, block, volume) = (random.draw(), random.draw(), random.draw() as u32);
@@ -262,7 +276,10 @@ fn any_record(random: &mut Random) -> LogRecord {
             let blocks = random.between(1, ZERO_BLOCKS_MAX - block % ZERO_BLOCKS_MAX) as u16;
             LogRecord::Zero { volume, block, blocks }
         }
-        2 => LogRecord::Move { number, crc, from: any_place(random) },
+        2 => {
+            let form = any_form(random);
+            LogRecord::Move { number, crc, from: any_place(random), volume, form }
+        }
         3 => LogRecord::Lost { number, from: any_place(random) },
         4 => LogRecord::Change {
             bytes: random.between(0, 4096) as u16,
@@ -282,15 +299,14 @@ fn any_record(random: &mut Random) -> LogRecord {
 /// Records of a row: not more than it has room for, payload included.
 fn any_records(random: &mut Random) -> (Vec<LogRecord>, u8) {
     let mut records = Vec::new();
-    let mut payload = 0;
     for _ in 0..random.between(0, RECORDS_MAX as u64) {
         let record = any_record(random);
-        if payload < ROW_PAYLOAD_MAX || !record.has_payload() {
-            payload += usize::from(record.has_payload());
+        if payload_blocks(&records) < ROW_PAYLOAD_MAX as u32 || !record.has_payload() {
             records.push(record);
         }
     }
-    (records, payload as u8)
+    let payload = payload_blocks(&records) as u8;
+    (records, payload)
 }
 
 fn any_head(random: &mut Random) -> RowHead {
@@ -500,18 +516,72 @@ fn fields_that_a_record_does_not_have_are_refused() {
     }
 }
 
+fn moved(number: u64, from: BlockPlace) -> LogRecord {
+    LogRecord::Move { number, crc: 5, from, volume: 1, form: PageForm::PLAIN }
+}
+
+/// Forms that no page has: a codec that is unknown, a packed page without one, nine sectors.
+#[test]
+fn forms_that_no_page_has_are_refused() {
+    let bytes = moved(1, place(0, 0, 0)).encode();
+    for (codec, sectors) in [(0, 1), (0, 8), (1, 8), (1, 256), (2, 9), (3, 0), (3, 1), (255, 7)] {
+        let mut bytes = bytes;
+        bytes[1] = codec;
+        bytes[2..4].copy_from_slice(&u16::to_le_bytes(sectors));
+        assert!(LogRecord::decode(&bytes).is_err(), "codec {codec}, {sectors} sectors");
+    }
+    let entry = PageEntry::at(place(1, 2, 3), 4, 5);
+    for bits in [0x001, 0x008, 0x0c0, 0x0c8, 0x100, 0x3fff] {
+        let word = entry.place.get() | bits << 48;
+        let entry = PageEntry { place: word.into(), ..entry };
+        assert_eq!((entry.place(), entry.form()), (None, None), "{bits:#x}");
+    }
+}
+
+#[test]
+fn an_entry_says_the_form_of_its_page() {
+    let mut random = Random::new(25);
+    for _ in 0..1000 {
+        let (place, form) = (any_place(&mut random), any_form(&mut random));
+        let offset = if form.is_packed() { random.below(8) as u8 } else { 0 };
+        let entry = PageEntry::at(place, 4, 5).in_form(form, offset);
+        assert_eq!((entry.place(), entry.form()), (Some(place), Some((form, offset))));
+        let sectors = u32::from(offset + form.sectors);
+        assert_eq!(entry.span(), if sectors > 8 { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn payloads_of_a_row_do_not_overlap_and_fill_it() {
+    let mut random = Random::new(26);
+    for _ in 0..1000 {
+        let head = place(1, 2, random.below(60_000) as u16);
+        let (records, payload) = any_records(&mut random);
+        let begin = (u64::from(head.block) + 1) * 8;
+        let mut used = vec![false; usize::from(payload) * 8];
+        for (record, at) in records.iter().zip(payload_places(head, &records)) {
+            let Some(form) = record.form() else {
+                assert_eq!(at, PayloadPlace { place: head, offset: 0 });
+                continue;
+            };
+            let first = u64::from(at.place.block) * 8 + u64::from(at.offset) - begin;
+            for sector in &mut used[first as usize..][..usize::from(form.sectors)] {
+                assert!(!std::mem::replace(sector, true), "{record:?} overlaps another");
+            }
+        }
+        let unused = used.iter().rev().take_while(|used| !**used).count();
+        assert!(unused < 8 && used.iter().filter(|used| !**used).count() == unused);
+    }
+}
+
 #[test]
 fn values_that_no_record_has_are_refused() {
     let crc = 5;
     for record in [
         LogRecord::Write { volume: 1, block: 1, number: 0, crc },
         LogRecord::Write { volume: 1, block: 1, number: NUMBER_MAX + 1, crc },
-        LogRecord::Move { number: 0, crc, from: place(0, 0, 0) },
-        LogRecord::Move {
-            number: 1,
-            crc,
-            from: BlockPlace { segment: SegmentId(1 << 28), block: 0 },
-        },
+        moved(0, place(0, 0, 0)),
+        moved(1, BlockPlace { segment: SegmentId(1 << 28), block: 0 }),
         LogRecord::Lost { number: 0, from: place(0, 0, 0) },
         LogRecord::Node { number: 0, crc },
         LogRecord::Zero { volume: 1, block: 0, blocks: 0 },
@@ -544,8 +614,10 @@ fn any_bytes_are_an_entry() {
     for _ in 0..1000 {
         let words = [random.draw(), random.draw(), random.draw(), random.draw()];
         let entry = PageEntry::read_from_bytes(words.as_bytes()).unwrap();
-        let named = entry.place().map(|place| place.word());
-        assert!(named.is_none() || named == Some(entry.place.get()));
+        if let (Some(place), Some((form, offset))) = (entry.place(), entry.form()) {
+            let named = PageEntry::at(place, 0, 0).in_form(form, offset);
+            assert_eq!(named.place, entry.place);
+        }
     }
 }
 
@@ -585,7 +657,7 @@ fn blocks_of_the_two_tables_have_tags_of_their_own() {
     assert_eq!(tag(TableKind::Nodes, 2, 5), (TagDomain::Table(2), 11));
     let state = |index| tag_of(&LogRecord::State { index, crc });
     assert_ne!(state(3), state(LogRecord::STATE_INDEX | 3));
-    let moved = LogRecord::Move { number: 7, crc, from: place(0, 0, 0) };
+    let moved = moved(7, place(0, 0, 0));
     let written = LogRecord::Write { volume: 1, block: 2, number: 7, crc };
     assert_eq!(tag_of(&moved), tag_of(&written));
 }

@@ -22,6 +22,7 @@ use super::page::TreeWord;
 use crate::api::{QuotaWait, VolumeId};
 use crate::block::BLOCK_BYTES;
 use crate::origin::{SnapshotOrigin, VolumeReceive};
+use crate::pack::PageCompression;
 
 pub(crate) use changes::is_name;
 pub(super) use space::GoneWords;
@@ -70,6 +71,8 @@ pub struct PoolVolume {
     pub blocks: u64,
     /// When a snapshot was taken, in seconds since 1970; 0 for a volume.
     pub at_s: u64,
+    /// How the pages that it writes are compressed when they move.
+    pub compression: Option<PageCompression>,
     /// The pool's generation when a snapshot was taken; 0 for a volume.
     pub generation: u64,
     /// The snapshot of which a received snapshot is a copy.
@@ -120,6 +123,8 @@ pub(super) struct Version {
     pub(super) at_s: u64,
     /// The removal is done with the blocks below.
     pub(super) removed_below: u64,
+    /// How pages that it writes are compressed when they move.
+    pub(super) compression: Option<PageCompression>,
     /// Of a snapshot that was received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) origin: Option<SnapshotOrigin>,
@@ -188,6 +193,10 @@ pub(super) struct PoolCatalog {
     accounts: BTreeMap<u32, SpaceAccount>,
     /// Blocks that are kept free for accounts.
     promised: u64,
+    /// Versions that have a compression.
+    compressed: usize,
+    /// How often a version's compression has changed since the pool was opened.
+    compression_changes: u64,
 }
 
 impl PoolCatalog {
@@ -201,7 +210,19 @@ impl PoolCatalog {
             next_id: 0,
             accounts: BTreeMap::new(),
             promised: 0,
+            compressed: 0,
+            compression_changes: 0,
         }
+    }
+
+    /// How the pages that a version has written are compressed.
+    pub(super) fn compression(&self, id: u32) -> Option<PageCompression> {
+        self.versions.get(&id)?.compression
+    }
+
+    /// How many versions have a compression, and how often that has changed.
+    pub(super) fn compressions(&self) -> (usize, u64) {
+        (self.compressed, self.compression_changes)
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -221,6 +242,7 @@ impl PoolCatalog {
             parent: self.visible_ancestor(version.parent).map(VolumeId),
             blocks: version.blocks,
             at_s: version.at_s,
+            compression: version.compression,
             generation: version.generation,
             origin: version.origin,
             receive: version.receive.as_deref().cloned(),
@@ -320,9 +342,9 @@ impl PoolCatalog {
             self.hand_on(id, child);
         }
         self.set_parent(id, None);
-        if let Some(gone) = self.versions.remove(&id) {
-            self.close_account(&gone);
-        }
+        let removed = self.versions.remove(&id).expect("it was there above");
+        self.compressed -= usize::from(removed.compression.is_some());
+        self.close_account(&removed);
         self.removing.remove(&id);
         self.running = None;
     }
@@ -352,6 +374,7 @@ impl PoolCatalog {
             self.removing.insert(version.id);
         }
         self.open_account(&version);
+        self.compressed += usize::from(version.compression.is_some());
         let before = self.versions.insert(version.id, version);
         assert!(before.is_none(), "an id is never used again");
     }

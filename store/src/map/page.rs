@@ -15,12 +15,12 @@ const ENTRY_BYTES: usize = size_of::<PageEntry>();
 /// Words of a node.
 pub(crate) const NODE_WORDS: usize = 512;
 
-/// Counts live blocks: the table of segments does it.
+/// Counts live pages: the table of segments does it.
 pub(crate) trait LiveBlocks {
-    /// The block at this place is referred to from here on.
-    fn gain(&mut self, place: BlockPlace);
-    /// The block at this place is not referred to any more.
-    fn lose(&mut self, place: BlockPlace);
+    /// The page of so many sectors at this place is referred to from here on.
+    fn gain(&mut self, place: BlockPlace, sectors: u8);
+    /// The page at this place is not referred to any more.
+    fn lose(&mut self, place: BlockPlace, sectors: u8);
 }
 
 /// Why the map has no answer.

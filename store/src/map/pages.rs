@@ -459,10 +459,11 @@ impl MapPages {
 }
 
 fn replace_live(old: PageEntry, new: PageEntry, live: &mut dyn LiveBlocks) {
-    if let Some(place) = new.place() {
-        live.gain(place);
+    let page = |entry: &PageEntry| Some((entry.place()?, entry.form()?.0.sectors));
+    if let Some((place, sectors)) = page(&new) {
+        live.gain(place, sectors);
     }
-    if let Some(place) = old.place() {
-        live.lose(place);
+    if let Some((place, sectors)) = page(&old) {
+        live.lose(place, sectors);
     }
 }

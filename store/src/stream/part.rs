@@ -1,4 +1,4 @@
-//! A part of a stream: what changes in a range of blocks.
+//! A part of a stream: the changes in a range of blocks.
 
 use super::header::StreamId;
 use super::{CHECK, StreamError, StreamPlace, check_of, u32_at, u64_at};
@@ -46,7 +46,7 @@ pub struct StreamPart<'a> {
     pub start: u64,
     /// The block at which the next part begins.
     pub end: u64,
-    /// What changes, in the order of blocks. Blocks in no run are as in the base, or zeroes.
+    /// The changes, in the order of blocks. Blocks in no run are as in the base, or zeroes.
     pub runs: Vec<ChangedRun>,
     /// The data of the runs that are no zeroes, one behind the other.
     pub data: &'a [u8],

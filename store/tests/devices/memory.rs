@@ -1,6 +1,7 @@
 //! Devices in memory that answer at once, for tests of the engine.
 
 use std::fmt;
+use std::sync::{Arc, Mutex};
 
 use store::block::{Block, BlockBuffer};
 use store::{DeviceIo, DeviceOp, PoolDeviceError, PoolDevices, PoolEngine};
@@ -18,6 +19,15 @@ pub(crate) struct DeviceCounts {
     pub(crate) syncs: u64,
 }
 
+/// Is told what devices did, in this order.
+pub(crate) trait DeviceWatch: Send {
+    /// These blocks were written.
+    fn written(&mut self, device: u8, block: u64, blocks: &[Block]);
+
+    /// The device has made all writes durable.
+    fn synced(&mut self, device: u8);
+}
+
 /// The devices of a pool.
 #[derive(Clone)]
 pub(crate) struct MemoryDevices {
@@ -29,6 +39,8 @@ pub(crate) struct MemoryDevices {
     pub(crate) fails: bool,
     /// Requests of all devices.
     pub(crate) counts: DeviceCounts,
+    /// Is told of all writes and syncs.
+    pub(crate) watch: Option<Arc<Mutex<dyn DeviceWatch>>>,
 }
 
 impl MemoryDevices {
@@ -39,6 +51,7 @@ impl MemoryDevices {
             no_space: false,
             fails: false,
             counts: DeviceCounts::default(),
+            watch: None,
         }
     }
 
@@ -101,15 +114,25 @@ impl PoolDevices for MemoryDevices {
             return Err(PoolDeviceError::Failed(EIO));
         }
         let to = &mut self.blocks[usize::from(device)][block as usize..][..blocks as usize];
-        to.clone_from_slice(&buffer.blocks()[..blocks as usize]);
+        let content = &buffer.blocks()[..blocks as usize];
+        to.clone_from_slice(content);
+        if let Some(watch) = &self.watch {
+            watch.lock().expect("no test panics with it").written(device, block, content);
+        }
         self.counts.writes += 1;
         self.counts.written_blocks += u64::from(blocks);
         Ok(())
     }
 
-    fn sync(&mut self, _: u8) -> Result<(), PoolDeviceError> {
+    fn sync(&mut self, device: u8) -> Result<(), PoolDeviceError> {
         self.counts.syncs += 1;
-        if self.fails { Err(PoolDeviceError::Failed(EIO)) } else { Ok(()) }
+        if self.fails {
+            return Err(PoolDeviceError::Failed(EIO));
+        }
+        if let Some(watch) = &self.watch {
+            watch.lock().expect("no test panics with it").synced(device);
+        }
+        Ok(())
     }
 }
 

@@ -97,7 +97,7 @@ fn live_and_crash(pool: MediaPool, random: &mut Random) -> MemoryDevices {
 }
 
 /// The content of all volumes and snapshots, as the engine reads it after its recovery.
-fn contents(devices: MemoryDevices) -> (String, BTreeMap<VolumeId, Vec<u8>>) {
+pub(crate) fn contents(devices: MemoryDevices) -> (String, BTreeMap<VolumeId, Vec<u8>>) {
     let mut devices = devices;
     let engine = open(&mut devices, 1);
     let mut pool = MediaPool::with(devices, engine, 1);

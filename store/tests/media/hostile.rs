@@ -75,10 +75,12 @@ fn forge_entry(forge: &mut Forge, random: &mut Random) {
     let (Some(old), Some(mut entry)) = (forge.entry(kind, known), forge.entry(kind, number)) else {
         return forge.set_entry(kind, number, PageEntry::lost());
     };
-    match random.below(4) {
+    match random.below(5) {
         0 => entry = old,
-        1 => entry.place = any_place(random, old.place().unwrap()).into(),
-        2 => entry.sequence = random.draw().into(),
+        // Another form of the page: its place goes on, and its check does not match.
+        1 => entry.place = (entry.place.get() ^ 1 << (48 + random.below(14))).into(),
+        2 => entry.place = any_place(random, old.place().unwrap()).into(),
+        3 => entry.sequence = random.draw().into(),
         _ => entry = PageEntry::FREE,
     }
     forge.set_entry(kind, number, entry);
@@ -133,7 +135,7 @@ fn forge_state(forge: &mut Forge, random: &mut Random) {
 
 fn forge_segments(forge: &mut Forge, random: &mut Random) {
     let at = random.below(forge.segments.len() as u64 / 4) as usize * 4;
-    let value = [0, 1, 31, 32, 33, u32::MAX][random.below(6) as usize];
+    let value = [0, 1, 31, 32, 33, 256, 257, u32::MAX][random.below(8) as usize];
     forge.segments[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 

@@ -8,9 +8,9 @@ use random::Random;
 use store::block::Block;
 use store::format::{BlockPlace, DEVICE_HEADER_BLOCKS, RowHead, Superblock, superblock_blocks};
 use store::{
-    Admission, CACHE_BLOCKS_MIN, DeviceLayout, DeviceOp, PoolChange, PoolCompletion, PoolDevices,
-    PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind, RequestTag, VolumeId,
-    format_pool,
+    Admission, CACHE_BLOCKS_MIN, DeviceLayout, DeviceOp, PageCompression, PoolChange,
+    PoolCompletion, PoolDevices, PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind,
+    RequestTag, SEGMENTS_MIN, VolumeId, format_pool,
 };
 
 use crate::memory::MemoryDevices;
@@ -74,12 +74,21 @@ pub(crate) struct MediaPool {
 
 impl MediaPool {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut devices = MemoryDevices::new(DEVICES, DEVICE_BLOCKS);
-        let device = |index| DeviceLayout { uuid: [index as u8; 16], blocks: DEVICE_BLOCKS };
+        Self::on(MemoryDevices::new(DEVICES, DEVICE_BLOCKS), seed)
+    }
+
+    /// A pool of few segments, which uses each of them again soon.
+    pub(crate) fn small(seed: u64) -> Self {
+        let segments = (SEGMENTS_MIN + 12) * u64::from(SEGMENT_BLOCKS);
+        Self::on(MemoryDevices::new(1, DEVICE_HEADER_BLOCKS + segments), seed)
+    }
+
+    fn on(mut devices: MemoryDevices, seed: u64) -> Self {
+        let device = |(index, blocks)| DeviceLayout { uuid: [index; 16], blocks };
         let layout = PoolLayout {
             uuid: UUID,
             segment_blocks: SEGMENT_BLOCKS,
-            devices: (0..DEVICES).map(device).collect(),
+            devices: (0..).zip(devices.sizes()).map(device).collect(),
         };
         format_pool(&mut devices, &layout).unwrap();
         let engine = open(&mut devices, seed);
@@ -154,7 +163,9 @@ impl MediaPool {
     pub(crate) fn new_block(&mut self) -> Rc<Block> {
         let mut random = self.random.fork();
         let mut block = Block::ZERO;
-        block.0.chunks_exact_mut(8).for_each(|word| {
+        // From a block that is packed into one sector to one that is not packed at all.
+        let noise = random.below(600) as usize;
+        block.0.chunks_exact_mut(8).take(noise + 1).for_each(|word| {
             word.copy_from_slice(&random.draw().to_le_bytes());
         });
         Rc::new(block)
@@ -207,6 +218,10 @@ impl MediaPool {
         let change = PoolChange::Create { name: format!("v{}", self.tags), blocks };
         let id = self.change(&change).unwrap();
         self.model.insert(id, vec![None; blocks as usize]);
+        if self.random.one_in(2) {
+            let compression = Some(PageCompression::Lz4);
+            self.change(&PoolChange::Compression { volume: id, compression }).unwrap();
+        }
         id
     }
 
@@ -315,5 +330,6 @@ impl MediaPool {
 
 pub(crate) fn open(devices: &mut MemoryDevices, salt: u64) -> PoolEngine {
     let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1000 };
-    PoolEngine::open(devices, &[DEVICE_BLOCKS; DEVICES], options, salt.into(), 0).unwrap()
+    let sizes = devices.sizes();
+    PoolEngine::open(devices, &sizes, options, salt.into(), 0).unwrap()
 }

@@ -82,7 +82,7 @@ fn the_reader_finds_what_the_engine_wrote() {
     }
     // The last opening has moved pages, checkpoints, and a log behind the last of them.
     let mut steps = 0;
-    while pool.engine.status().counters.moved_pages < 100 || steps < 400 {
+    while pool.engine.status().packed_pages < 40 || steps < 400 {
         steps += 1;
         assert!(steps < 20_000, "nothing is collected: {:?}", pool.engine.status());
         pool.step();

@@ -47,6 +47,51 @@ def sealed(block):
     return crc64(block[:8], bytes(8), block[16:]) == struct.unpack_from("<Q", block, 8)[0]
 
 
+def lz4(data):
+    """The content of a block of LZ4."""
+    out, at = bytearray(), 0
+
+    def length(first):
+        nonlocal at
+        total, more = first, 255 if first == 15 else 0
+        while more == 255:
+            more, at = data[at], at + 1
+            total += more
+        return total
+
+    try:
+        while True:
+            token, at = data[at], at + 1
+            literals = length(token >> 4)
+            out += data[at:at + literals]
+            at += literals
+            if at >= len(data):
+                return bytes(out)
+            distance, at = data[at] | data[at + 1] << 8, at + 2
+            if not 0 < distance <= len(out):
+                raise PoolError("a page of LZ4 goes back behind its start")
+            for _ in range(4 + length(token & 15)):
+                out.append(out[-distance])
+    except IndexError:
+        raise PoolError("a page of LZ4 is cut off") from None
+
+
+def zstd(data):
+    """The content of a frame of Zstandard."""
+    try:
+        from compression.zstd import decompress
+    except ImportError:
+        try:
+            from zstandard import ZstdDecompressor
+        except ImportError:
+            raise PoolError("a page is packed by zstd: install python3-zstandard") from None
+        return ZstdDecompressor().decompress(data, max_output_size=BLOCK)
+    return decompress(data)
+
+
+CODECS = {0: None, 1: lz4, 2: zstd}
+
+
 class Entry:
     """A page entry: the place of a page, its check and the sequence of its row."""
 
@@ -56,6 +101,10 @@ class Entry:
     @classmethod
     def at(cls, block, offset):
         return cls(*struct.unpack_from("<QQQQ", block, offset))
+
+    def block(self):
+        """The place without the form of the page."""
+        return self.place & ~(0x3FFF << 48)
 
     def __bool__(self):
         return self.place != 0
@@ -102,6 +151,14 @@ class Record:
     def has_payload(self):
         return self.kind in PAYLOAD_KINDS
 
+    def is_whole(self):
+        """Whether its payload is a block."""
+        return self.has_payload() and (self.kind != MOVE_KIND or self.blocks == 0)
+
+    def form(self):
+        """The sectors and the codec of its page, as the page's entry has them."""
+        return self.blocks << 51 | self.flag << 54 if self.kind == MOVE_KIND else 0
+
     def tag(self):
         """The domain and the number in the check of its payload."""
         if self.kind in (WRITE_KIND, MOVE_KIND):
@@ -131,10 +188,16 @@ class Row:
 
     def payload(self):
         """Each record with the place of its payload, or of the head if it has none."""
-        at = self.block
+        whole = self.block
+        packed = 8 * (1 + whole + sum(each.is_whole() for each in self.records))
         for record in self.records:
-            at += record.has_payload()
-            yield record, PLACE | self.segment << 16 | (at if record.has_payload() else self.block)
+            at, offset = self.block, 0
+            if record.is_whole():
+                at = whole = whole + 1
+            elif record.has_payload():
+                at, offset = divmod(packed, 8)
+                packed += record.blocks
+            yield record, PLACE | offset << 48 | record.form() | self.segment << 16 | at
 
 
 class Devices:
@@ -205,17 +268,34 @@ class Devices:
         first = HEADER_BLOCKS + (segment & 0xFFFFFF) * self.superblock.segment_blocks
         return self.block_of(self.files[segment >> 24], first + block)
 
-    def page(self, entry, domain, number):
-        """The content of a page that is proved to be what was written."""
+    def stored(self, entry, domain, number):
+        """What is stored of a page, and its codec, if it is proved to be what was written."""
         if entry.place == LOST:
             raise PoolError(f"the page {number} of the domain {domain:#x} was lost")
-        if entry.place >> 48 != PLACE >> 48:
+        offset, sectors, codec = (entry.place >> 48 & 7, entry.place >> 51 & 7, entry.place >> 54)
+        if entry.place >> 62 != PLACE >> 62 or codec - (PLACE >> 54) not in CODECS:
             raise PoolError(f"{entry.place:#x} is no place")
-        block = self.at(entry.place >> 16 & 0xFFFFFFFF, entry.place & 0xFFFF)
+        segment, block = entry.place >> 16 & 0xFFFFFFFF, entry.place & 0xFFFF
+        data = self.at(segment, block)
+        if sectors:
+            if offset + sectors > 8:
+                data += self.at(segment, block + 1)
+            data = data[512 * offset:512 * (offset + sectors)]
         front = self.uuid + struct.pack("<QQQ", domain, number, entry.sequence)
-        if crc64(front, block) != entry.crc:
+        if crc64(front, data) != entry.crc:
             raise PoolError(f"the page {number} of the domain {domain:#x} is damaged")
-        return block
+        return data, CODECS[codec - (PLACE >> 54)] if sectors else None
+
+    def page(self, entry, domain, number):
+        """The content of a page that is proved to be what was written."""
+        data, codec = self.stored(entry, domain, number)
+        if codec is None:
+            return data
+        (length,) = struct.unpack_from("<H", data)
+        content = codec(data[2:2 + length])
+        if len(data) < 2 + length or len(content) != BLOCK:
+            raise PoolError(f"the page {number} of the domain {domain:#x} cannot be unpacked")
+        return content
 
     def head(self, segment, block):
         """The head there, if one of this opening is."""
@@ -294,7 +374,7 @@ class Log:
         try:
             for record, place in row.payload():
                 if record.has_payload():
-                    self.devices.page(Entry(place, record.crc, row.sequence), *record.tag())
+                    self.devices.stored(Entry(place, record.crc, row.sequence), *record.tag())
         except PoolError:
             return False
         return True

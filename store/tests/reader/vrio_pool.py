@@ -168,9 +168,9 @@ class Pool:
         elif record.kind == ZERO_KIND and is_volume:
             end = min(record.block + record.blocks, version.blocks)
             version.changed.update((at, 0) for at in range(record.block, end))
-        elif record.kind == MOVE_KIND and self.entry(0, record.number).place == record.place:
+        elif record.kind == MOVE_KIND and self.entry(0, record.number).block() == record.place:
             self.changed[record.number] = Entry(place, record.crc, sequence)
-        elif record.kind == LOST_KIND and self.entry(0, record.number).place == record.place:
+        elif record.kind == LOST_KIND and self.entry(0, record.number).block() == record.place:
             self.changed[record.number] = Entry(LOST, 0, 0)
 
     def apply_change(self, record, place, sequence):
@@ -206,6 +206,9 @@ class Pool:
         if blocks < self.versions[volume].blocks:
             self.keep(volume, "removing", "")
         self.versions[volume].resize(blocks)
+
+    def change_compression(self, volume, compression):
+        """Of no interest to a reader: each page says how it is packed."""
 
     def change_rename(self, volume, name):
         self.versions[volume].name = name

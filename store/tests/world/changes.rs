@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
+use store::{PageCompression, PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
 
 use super::Failure;
 use super::model::{Model, ModelVolume};
@@ -18,6 +18,7 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
         | PoolChange::Quota { volume, .. }
         | PoolChange::Rename { volume, .. }
         | PoolChange::Remove { volume }
+        | PoolChange::Compression { volume, .. }
         | PoolChange::Receive { volume, .. }
         | PoolChange::Received { volume }
         | PoolChange::Clear { volume } => vec![*volume],
@@ -99,9 +100,9 @@ impl Model {
             }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 let id = self.find_new(list, volume_name, None)?;
-                let mut volume = ModelVolume::new(volume_name, receive.blocks);
-                volume.receive = Some(receive.clone());
+                let volume = ModelVolume::new(volume_name, receive.blocks);
                 self.volumes.insert(id, volume);
+                self.known(id).receive = Some(receive.clone());
             }
             PoolChange::Receive { volume, receive } => {
                 self.known(*volume).receive = Some(receive.clone());
@@ -118,6 +119,7 @@ impl Model {
                 self.known(*volume).quota = (*reservation, *limit);
             }
             PoolChange::Remove { volume } => self.remove(*volume),
+            PoolChange::Compression { volume, compression } => self.compress(*volume, *compression),
             PoolChange::Resize { volume, blocks } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let volume = self.known(*volume);
@@ -141,6 +143,10 @@ impl Model {
         }
         self.durable(stamp);
         Ok(())
+    }
+
+    fn compress(&mut self, volume: VolumeId, compression: Option<PageCompression>) {
+        self.known(volume).compression = compression;
     }
 
     fn known(&mut self, id: VolumeId) -> &mut ModelVolume {
@@ -283,6 +289,9 @@ impl Model {
             PoolChange::Quota { volume, reservation, limit } => entry(volume).is_some_and(|it| {
                 (it.reservation_blocks, it.limit_blocks) == (*reservation, *limit)
             }),
+            PoolChange::Compression { volume, compression } => {
+                entry(volume).is_some_and(|entry| entry.compression == *compression)
+            }
             PoolChange::Clear { .. } | PoolChange::Rollback { .. } => false,
         }
     }
@@ -296,8 +305,9 @@ impl Model {
             let entry = list.iter().filter(visible).find(|entry| entry.id == *id);
             let entry = entry.ok_or_else(|| missing(*id, list))?;
             let is_snapshot = entry.kind == PoolVolumeKind::Snapshot;
-            let found = (&entry.name, entry.blocks, is_snapshot, entry.of);
-            let wanted = (&volume.name, volume.blocks, volume.is_snapshot, volume.of);
+            let found = (&entry.name, entry.blocks, is_snapshot, entry.of, entry.compression);
+            let wanted =
+                (&volume.name, volume.blocks, volume.is_snapshot, volume.of, volume.compression);
             if found != wanted {
                 let text = format!("{id:?} is {found:?} and must be {wanted:?}");
                 return Err(Failure::new("a volume is listed wrongly", text));

@@ -30,10 +30,15 @@ fn key(stamp: u64, block: u64) -> u64 {
     stamp << 32 | block & 0xffff_ffff
 }
 
+/// The word of a pattern at this place. Patterns differ in how many words are noise, so that some
+/// blocks are packed well, some badly and some not at all.
 fn word(key: u64, at: usize) -> u64 {
+    let noise = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     if at == 0 {
         return key;
     }
+    // Each byte differs from that of another request, as in the noise: a part may be one byte.
+    let at = at.min((noise % 600) as usize);
     key.wrapping_add(at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ key
 }
 

@@ -438,27 +438,7 @@ impl World {
                 self.model.durable(stamp);
                 self.tally.add("flushes", 1);
             }
-            Ask::Change(change) => {
-                let list = self.engine.as_ref().expect("it answered").volumes();
-                if let PoolChange::Receive { volume, receive } = &change
-                    && let Some(onto) = receive.onto.filter(|_| receive.next_block == 0)
-                    && self.plan.has_good_media()
-                    && self.model.differs(*volume, onto)
-                {
-                    let text = format!("#{stamp} {volume:?}, of {onto:?}");
-                    return Err(Failure::new("a changed volume is received into", text));
-                }
-                self.model.end_change(stamp, &change, &list)?;
-                self.tally.add("changes", 1);
-                match change {
-                    PoolChange::Snapshot { .. } => self.tally.add("snapshots", 1),
-                    PoolChange::Received { .. } => self.tally.add("received snapshots", 1),
-                    PoolChange::Receive { receive, .. } if receive.next_block == 0 => {
-                        self.tally.add("streams onto snapshots", 1);
-                    }
-                    _ => {}
-                }
-            }
+            Ask::Change(change) => self.take_change(stamp, &change)?,
             Ask::Devices(change) => self.devices_changed(change),
             Ask::Diff(part) => {
                 let engine = self.engine.as_mut().expect("it answered");
@@ -468,6 +448,29 @@ impl World {
                 self.take_diff(part, &found.ok_or_else(missing)?)?;
             }
             Ask::Wrong => {}
+        }
+        Ok(())
+    }
+
+    fn take_change(&mut self, stamp: u64, change: &PoolChange) -> Result<(), Failure> {
+        let list = self.engine.as_ref().expect("it answered").volumes();
+        if let PoolChange::Receive { volume, receive } = change
+            && let Some(onto) = receive.onto.filter(|_| receive.next_block == 0)
+            && self.plan.has_good_media()
+            && self.model.differs(*volume, onto)
+        {
+            let text = format!("#{stamp} {volume:?}, of {onto:?}");
+            return Err(Failure::new("a changed volume is received into", text));
+        }
+        self.model.end_change(stamp, change, &list)?;
+        self.tally.add("changes", 1);
+        match change {
+            PoolChange::Snapshot { .. } => self.tally.add("snapshots", 1),
+            PoolChange::Received { .. } => self.tally.add("received snapshots", 1),
+            PoolChange::Receive { receive, .. } if receive.next_block == 0 => {
+                self.tally.add("streams onto snapshots", 1);
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -640,6 +643,7 @@ impl World {
         self.check_devices_at_rest(&status)?;
         let (used, scrub) = (status.data_blocks, status.scrub);
         self.tally.add("scrubs", scrub.passes);
+        self.tally.add("packed pages at rest", status.packed_pages);
         let damaged = scrub.damaged_blocks + scrub.damaged_map_blocks;
         if damaged > 0 && self.plan.has_good_media() {
             return Err(Failure::new("damage on a good medium", format!("{scrub:?}")));

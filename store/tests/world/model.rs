@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use store::block::Block;
-use store::{PoolChange, SnapshotOrigin, VolumeId, VolumeReceive};
+use store::{PageCompression, PoolChange, SnapshotOrigin, VolumeId, VolumeReceive};
 
 use super::Failure;
 use super::changes::subjects;
@@ -23,6 +23,8 @@ pub(crate) struct ModelVolume {
     pub(crate) is_hidden: bool,
     /// Its size.
     pub(crate) blocks: u64,
+    /// How its pages are compressed.
+    pub(crate) compression: Option<PageCompression>,
     /// The snapshot that it came from.
     pub(crate) parent: Option<VolumeId>,
     /// The volume that a snapshot was taken of.
@@ -52,6 +54,7 @@ impl ModelVolume {
             is_snapshot: false,
             is_hidden: false,
             blocks,
+            compression: None,
             parent: None,
             of: None,
             is_changing: false,
@@ -234,6 +237,7 @@ impl Model {
             let mut snapshot = ModelVolume::new(name, volume.blocks);
             snapshot.is_snapshot = true;
             (snapshot.of, snapshot.parent) = (Some(of), volume.parent.replace(id));
+            snapshot.compression = volume.compression;
             snapshot.group = group;
             for (&block, versions) in &volume.history {
                 let versions = versions[floor(versions, stamp)..].to_vec();
@@ -247,7 +251,7 @@ impl Model {
     pub(crate) fn clone_of(&mut self, snapshot: VolumeId, name: &str, id: VolumeId) {
         let source = &self.volumes[&snapshot];
         let mut volume = ModelVolume::new(name, source.blocks);
-        volume.parent = Some(snapshot);
+        (volume.parent, volume.compression) = (Some(snapshot), source.compression);
         volume.history.clone_from(&source.history);
         for version in volume.history.values_mut().flatten() {
             version.completed = 0;
@@ -271,7 +275,9 @@ impl Model {
             let snapshot = &self.volumes[&snapshot];
             let younger = self.volumes.values().filter(|volume| volume.of == Some(id));
             let touched = younger.flat_map(|volume| volume.history.range(from..snapshot.blocks));
-            touched.for_each(|(&at, _)| drop(contents.entry(at).or_insert(Content::ZERO)));
+            touched.for_each(|(&at, _)| {
+                contents.entry(at).or_insert(Content::ZERO);
+            });
             contents.extend(snapshot.history.keys().map(|&at| (at, snapshot.newest(at).0)));
         }
         let blocks: Vec<u64> = contents.keys().copied().collect();

@@ -61,6 +61,8 @@ pub(crate) struct Plan {
     /// Volumes are huge, and their blocks lie so far from each other that the map does not fit in
     /// memory.
     pub(crate) is_wide: bool,
+    /// Users compress their volumes soon.
+    pub(crate) compresses: bool,
     /// The pool.
     pub(crate) layout: PoolLayout,
     /// How the engine is opened.
@@ -120,6 +122,7 @@ impl Plan {
         };
         Self {
             seed,
+            compresses: random.one_in(2),
             is_wide,
             layout,
             options,

@@ -16,7 +16,7 @@ impl World {
             .filter(|(_, volume)| !volume.is_hidden)
             .filter_map(|(&id, volume)| Some((id, volume.receive.clone()?)))
             .collect();
-        let at = self.random.below(2 * under_way.len() as u64 + 1) as usize;
+        let at = self.random.below(under_way.len() as u64 + 1) as usize;
         if let Some((volume, receive)) = under_way.get(at) {
             self.receive_more(*volume, receive.clone());
         } else if may_add && self.random.one_in(2) {
@@ -46,7 +46,10 @@ impl World {
             self.change(PoolChange::Received { volume });
             return;
         }
-        receive.next_block = self.random.between(receive.next_block + 1, receive.blocks);
+        receive.next_block = match self.random.one_in(2) {
+            true => receive.blocks,
+            false => self.random.between(receive.next_block + 1, receive.blocks),
+        };
         self.change(PoolChange::Receive { volume, receive });
     }
 

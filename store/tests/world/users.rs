@@ -1,7 +1,7 @@
 //! Users and their requests.
 
 use random::Random;
-use store::{Admission, PoolChange, PoolEngine, RequestTag, VolumeId};
+use store::{Admission, PageCompression, PoolChange, PoolEngine, RequestTag, VolumeId};
 
 use super::changes::subjects;
 use super::content::{Content, LAYERS_MAX, fill_part};
@@ -88,6 +88,9 @@ impl World {
             if !self.model.volumes.values().any(|volume| !volume.is_snapshot) {
                 self.create();
                 return Ok(());
+            }
+            if self.plan.compresses && self.random.one_in(64) {
+                self.compress();
             }
             let weights = self.mood.weights();
             let mut at = self.random.below(weights.iter().sum());
@@ -348,6 +351,7 @@ impl World {
                 }
             }
             8 => self.rollback(),
+            9 if self.random.one_in(2) => self.compress(),
             9 => self.resize_or_rename(),
             10 if self.random.one_in(2) => {
                 if let Some(volume) = self.pick(false) {
@@ -401,6 +405,19 @@ impl World {
         let reservation = self.random.between(1, 400) * self.random.below(2);
         let limit = self.random.one_in(2).then(|| reservation + self.random.between(0, 600));
         self.change(PoolChange::Quota { volume, reservation, limit });
+    }
+
+    fn compress(&mut self) {
+        let Some(volume) = self.pick(false) else { return };
+        let compression = match self.random.below(4) {
+            0 => None,
+            1 => Some(PageCompression::Zstd(self.random.between(1, 9) as u8)),
+            _ => Some(PageCompression::Lz4),
+        };
+        // Whether a change happened, the list must tell.
+        if self.model.volumes[&volume].compression != compression {
+            self.change(PoolChange::Compression { volume, compression });
+        }
     }
 
     fn resize_or_rename(&mut self) {

@@ -15,6 +15,7 @@ fn step(table: &mut SegmentTable, written: &mut Vec<SegmentId>, random: &mut Ran
         return;
     };
     let place = BlockPlace { segment: id, block: random.below(blocks.into()) as u16 };
+    let sectors = if random.one_in(2) { 8 } else { random.between(1, 8) as u8 };
     match random.below(12) {
         0 => table.close(id),
         1 => table.collected(id, true),
@@ -25,13 +26,15 @@ fn step(table: &mut SegmentTable, written: &mut Vec<SegmentId>, random: &mut Ran
             table.release(&freed);
             written.retain(|id| !freed.contains(id));
         }
-        5 if table.live_in(id) > 3 => (0..table.live_in(id) / 2).for_each(|_| table.lose(place)),
-        6..9 => table.lose(place),
+        5 if table.live_in(id) > 3 => {
+            (0..table.live_in(id) / 2).for_each(|_| table.lose(place, sectors));
+        }
+        6..9 => table.lose(place, sectors),
         _ => {
             let end = (table.filled(id) + 1).min(blocks);
             table.note_row(id, end, now + random.below(3));
-            if table.live_in(id) < table.filled(id) {
-                table.gain(place);
+            if table.live_in(id) / 8 < table.filled(id) {
+                table.gain(place, sectors);
             }
         }
     }
@@ -52,6 +55,6 @@ fn lists_and_counts_follow_each_change() {
         let mut restored = SegmentTable::new(blocks, &[6, 3]);
         restored.restore(&records, 2000).expect("records of a table");
         restored.check(2000);
-        assert_eq!(restored.live(), table.live());
+        assert_eq!((restored.live(), restored.packed()), (table.live(), table.packed()));
     }
 }

@@ -69,6 +69,10 @@ impl PoolCatalog {
                 self.check_room(1, false)?;
                 Ok(*volume)
             }
+            PoolChange::Compression { volume, .. } => {
+                self.head(*volume)?;
+                Ok(*volume)
+            }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 check_receive(receive)?;
                 self.check_new_volume(volume_name)
@@ -106,11 +110,12 @@ impl PoolCatalog {
             }
             PoolChange::Clone { snapshot, name } => {
                 let id = self.take_id();
-                let Version { root, blocks, space, .. } = self.versions[&snapshot.0];
+                let Version { root, blocks, space, compression, .. } = self.versions[&snapshot.0];
                 let parent = Some(snapshot.0);
                 let name = name.clone();
                 let space = VersionSpace { refers: space.refers, ..VersionSpace::NONE };
-                self.insert(Version { name, root, blocks, parent, space, ..volume(id) });
+                let version = Version { name, root, blocks, parent, space, ..volume(id) };
+                self.insert(Version { compression, ..version });
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.split(volume.0, PoolVolumeKind::Removing);
@@ -145,6 +150,13 @@ impl PoolCatalog {
                 let volume = self.get_mut(volume.0);
                 (volume.root, volume.receive) = (0, None);
                 volume.space.refers = Some(0);
+            }
+            PoolChange::Compression { volume, compression } => {
+                let version = self.get_mut(volume.0);
+                let before = std::mem::replace(&mut version.compression, *compression);
+                self.compressed -= usize::from(before.is_some());
+                self.compressed += usize::from(compression.is_some());
+                self.compression_changes += 1;
             }
             PoolChange::ReceiveNew { volume_name, receive } => {
                 let id = self.take_id();
@@ -297,6 +309,7 @@ fn volume(id: u32) -> Version {
         at_s: 0,
         removed_below: 0,
         space: VersionSpace::NONE,
+        compression: None,
         origin: None,
         receive: None,
     }

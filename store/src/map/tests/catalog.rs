@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::medium::Medium;
 use crate::api::{PoolChange, PoolError, VolumeId};
-use crate::format::{BlockPlace, LogRecord, NUMBER_MAX, SegmentId};
+use crate::format::{BlockPlace, LogRecord, NUMBER_MAX, PageForm, PayloadPlace, SegmentId};
 use crate::map::{Applied, LiveBlocks, MapError, MapState, PoolMap, VOLUME_BLOCKS_MAX};
 
 fn create(name: &str, blocks: u64) -> PoolChange {
@@ -98,6 +98,10 @@ fn bounds_of_a_pool_are_refused_and_removals_are_not() {
     assert_eq!(medium.map.volume_count(), 16_384);
 }
 
+fn move_of(number: u64, from: BlockPlace) -> LogRecord {
+    LogRecord::Move { number, crc: 0, from, volume: 0, form: PageForm::PLAIN }
+}
+
 #[test]
 fn senseless_records_have_no_effect() {
     let mut medium = Medium::new(1, 512, 128);
@@ -113,7 +117,7 @@ fn senseless_records_have_no_effect() {
         LogRecord::Zero { volume: a.0, block: 1, blocks: 64 },
         LogRecord::Removal { snapshot: a.0, block: 64 },
         LogRecord::Removal { snapshot: 7, block: 64 },
-        LogRecord::Move { number: 1, crc: 0, from: place },
+        move_of(1, place),
         LogRecord::Lost { number: 1, from: place },
         LogRecord::Node { number: 1, crc: 0 },
         LogRecord::Change { bytes: 0, crc: 0, is_copy: false },
@@ -121,7 +125,7 @@ fn senseless_records_have_no_effect() {
         assert_eq!(medium.apply(record, None), Ok(Applied::Dropped), "{record:?}");
         assert_eq!(medium.run(|map, _| map.is_live(&record, place)), Ok(false), "{record:?}");
     }
-    let moved = LogRecord::Move { number: NUMBER_MAX, crc: 0, from: place };
+    let moved = move_of(NUMBER_MAX, place);
     assert_eq!(medium.apply(moved, None), Err(MapError::Damaged));
     assert_eq!(medium.run(|map, _| map.is_live(&moved, place)), Ok(false));
     // The number cannot be, so the block is lost; it is no number that takes memory.
@@ -145,8 +149,8 @@ fn senseless_records_have_no_effect() {
 struct NoLive;
 
 impl LiveBlocks for NoLive {
-    fn gain(&mut self, _: BlockPlace) {}
-    fn lose(&mut self, _: BlockPlace) {}
+    fn gain(&mut self, _: BlockPlace, _: u8) {}
+    fn lose(&mut self, _: BlockPlace, _: u8) {}
 }
 
 /// A map with a bit of everything, as a checkpoint has it.
@@ -225,10 +229,10 @@ fn use_all(medium: &mut Medium, map: PoolMap) {
         for block in [0, 50, 1999] {
             let _ = medium.run(|map, _| map.locate(version.id, block));
         }
-        let place = BlockPlace { segment: SegmentId(9), block: 9 };
+        let at = PayloadPlace { place: BlockPlace { segment: SegmentId(9), block: 9 }, offset: 0 };
         if let Ok(number) = medium.run(|map, _| map.take_number()) {
             let record = LogRecord::Write { volume: version.id.0, block: 50, number, crc: 1 };
-            let _ = medium.run(|map, _| map.apply(&record, place, 1, None, &mut NoLive));
+            let _ = medium.run(|map, _| map.apply(&record, at, 1, None, &mut NoLive));
         }
         let volume = version.id;
         for change in [
@@ -237,12 +241,12 @@ fn use_all(medium: &mut Medium, map: PoolMap) {
             PoolChange::Remove { volume },
         ] {
             let record = LogRecord::Change { bytes: 0, crc: 0, is_copy: false };
-            let _ = medium.run(|map, _| map.apply(&record, place, 1, Some(&change), &mut NoLive));
+            let _ = medium.run(|map, _| map.apply(&record, at, 1, Some(&change), &mut NoLive));
         }
     }
     while let Ok(Some(record)) = medium.run(|map, _| map.removal_step()) {
-        let place = BlockPlace { segment: SegmentId(9), block: 9 };
-        let _ = medium.run(|map, _| map.apply(&record, place, 1, None, &mut NoLive));
+        let at = PayloadPlace { place: BlockPlace { segment: SegmentId(9), block: 9 }, offset: 0 };
+        let _ = medium.run(|map, _| map.apply(&record, at, 1, None, &mut NoLive));
     }
     assert_eq!(medium.map.volume_count(), 0, "all removals come to their end");
 }

@@ -6,7 +6,9 @@ use random::Random;
 
 use crate::api::{PoolChange, VolumeId};
 use crate::block::Block;
-use crate::format::{BlockPlace, LogRecord, PageEntry, SegmentId, TableKind};
+use crate::format::{
+    BlockPlace, LogRecord, PageEntry, PageForm, PayloadPlace, SegmentId, TableKind,
+};
 use crate::map::page::{NODE_WORDS, TreeWord, node_word};
 use crate::map::{
     Applied, LiveBlocks, Located, MapError, MapPage, MapPass, MapState, PoolMap, VOLUME_BLOCKS_MAX,
@@ -18,11 +20,11 @@ use crate::map::{
 pub(super) struct Live(pub(super) BTreeSet<u64>);
 
 impl LiveBlocks for Live {
-    fn gain(&mut self, place: BlockPlace) {
+    fn gain(&mut self, place: BlockPlace, _: u8) {
         assert!(self.0.insert(place.word()), "{place:?} is live twice");
     }
 
-    fn lose(&mut self, place: BlockPlace) {
+    fn lose(&mut self, place: BlockPlace, _: u8) {
         assert!(self.0.remove(&place.word()), "{place:?} is not live");
     }
 }
@@ -148,7 +150,8 @@ impl Medium {
 
     fn apply_logged(&mut self, logged: &Logged) -> Result<Applied, MapError> {
         let Logged { record, place, sequence, change } = logged;
-        self.run(|map, live| map.apply(record, *place, *sequence, change.as_ref(), live))
+        let at = PayloadPlace { place: *place, offset: 0 };
+        self.run(|map, live| map.apply(record, at, *sequence, change.as_ref(), live))
     }
 
     /// Makes a change, and says the id that it made or was about.
@@ -205,7 +208,8 @@ impl Medium {
         let record = if is_lost {
             LogRecord::Lost { number, from }
         } else {
-            LogRecord::Move { number, crc, from }
+            let (volume, form) = (volume.0, PageForm::PLAIN);
+            LogRecord::Move { number, crc, from, volume, form }
         };
         let old = LogRecord::Write { volume: volume.0, block, number, crc };
         assert_eq!(self.run(|map, _| map.is_live(&old, from)), Ok(true));

@@ -204,7 +204,7 @@ impl StorePool {
     }
 
     /// A volume into which a stream is being received.
-    fn into_which(&self, name: &str) -> Result<(VolumeId, VolumeReceive), ReceiveError> {
+    fn target_of(&self, name: &str) -> Result<(VolumeId, VolumeReceive), ReceiveError> {
         let volume = self.volume_named(name);
         let found = volume.and_then(|volume| Some((volume.id, volume.receive?)));
         found.ok_or_else(|| ReceiveError::NotReceiving(name.to_owned()))
@@ -217,7 +217,7 @@ impl StorePool {
     /// [`ReceiveError`]: the part is not received, and can be sent again.
     pub fn receive_part(&self, name: &str, bytes: &[u8]) -> Result<ReceivedState, ReceiveError> {
         let _turn = self.receive_turn(name)?;
-        let (volume, mut receive) = self.into_which(name)?;
+        let (volume, mut receive) = self.target_of(name)?;
         let part = StreamPart::read(&id_of(&receive), bytes)?;
         if part.end <= receive.next_block {
             return Ok(state_of(&receive));
@@ -286,7 +286,7 @@ impl StorePool {
     /// [`ReceiveError`]: there is none, or the base was removed meanwhile.
     pub fn give_up_receive(&self, name: &str) -> Result<bool, ReceiveError> {
         let _turn = self.receive_turn(name)?;
-        let (volume, receive) = self.into_which(name)?;
+        let (volume, receive) = self.target_of(name)?;
         let change = match receive.onto {
             None => PoolChange::Remove { volume },
             Some(snapshot) => PoolChange::Rollback { volume, snapshot },

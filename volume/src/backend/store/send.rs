@@ -52,8 +52,8 @@ impl StorePool {
         self.volumes().into_iter().find(is_it)
     }
 
-    /// The header of a stream of a snapshot, from a block on. Looks for a while how much there is
-    /// to send; waits for the devices, so this is for control threads only.
+    /// The header of a stream of a snapshot, from a block on. Counts for a while the bytes
+    /// that it will send; waits for the devices, so this is for control threads only.
     ///
     /// # Errors
     /// [`PoolError`]: they are no snapshots, or the map cannot be read.

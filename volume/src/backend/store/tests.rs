@@ -4,6 +4,7 @@ mod configured;
 mod devices;
 mod faults;
 mod sidecores;
+mod streams;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -175,7 +175,7 @@ fn receive_pieces(
     loop {
         match read.recv() {
             Ok(ReadPiece::Part(bytes, counts, next_block)) => {
-                // What is there already is not sent again, and none of it if all is there.
+                // Parts that are there already are not sent again, and none of it if all is there.
                 if next_block * BLOCK_BYTES as u64 > state.received_bytes {
                     *state = volume.part(&bytes)?;
                 }
