@@ -341,6 +341,10 @@ mod tests {
             Ok(said(format!("chain {volume} {chain}")))
         }
 
+        fn set_quota(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("quota of {volume} {body}")))
+        }
+
         fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {
             Ok(said(format!("snapshots {volume} {rules}")))
         }
@@ -493,6 +497,7 @@ mod tests {
             ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
+            ("PUT /v1/volumes/v/quota", "{}", 200, "quota of v {}"),
             ("PUT /v1/pools/p/devices", "{}", 200, "devices of p {}"),
             ("POST /v1/pools/p/scrub", "{}", 200, "scrub p {}"),
             ("DELETE /v1/pools/p/scrub", "", 200, "stop the scrub of p"),

@@ -118,6 +118,24 @@ pub struct PooledStatus {
     pub taken: Option<String>,
     /// Whether this node serves it.
     pub served: bool,
+    /// The data that it owns: what its parent does not have.
+    #[serde(default)]
+    pub owned_bytes: u64,
+    /// The data that it has, its own and that of others; none if that is not known.
+    #[serde(default)]
+    pub referred_bytes: Option<u64>,
+    /// Of a volume, the data that it and its snapshots own.
+    #[serde(default)]
+    pub account_bytes: u64,
+    /// Of a volume, the space that others cannot take.
+    #[serde(default)]
+    pub reservation_bytes: u64,
+    /// Of a volume, the space that it and its snapshots may have.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
+    /// Why the writes of this volume wait, while others go on.
+    #[serde(default)]
+    pub waits: Option<String>,
     /// The stream that is being received into it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<ReceiveProgress>,

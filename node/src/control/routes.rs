@@ -39,6 +39,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/metrics", get(metrics))
         .route("/v1/volumes/{name}/chain", put(set_chain))
+        .route("/v1/volumes/{name}/quota", put(set_quota))
         .route("/v1/volumes/{name}/snapshots", put(set_snapshots))
         .route("/v1/volumes/{name}/size", put(resize_volume))
         .route("/v1/volumes/{name}/rollback", post(roll_back))
@@ -206,6 +207,17 @@ async fn remove_from_pool(
     PathNames((pool, number)): PathNames<(String, u32)>,
 ) -> Response {
     change(move || service.remove_from_pool(&pool, number)).await
+}
+
+async fn set_quota(
+    State(service): RouteState,
+    PathNames(name): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.set_quota(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
 }
 
 async fn change_devices(

@@ -45,6 +45,13 @@ pub trait Service: Send + Sync {
     /// Why the old chain stays.
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
 
+    /// Gives a volume of a pool another reservation or limit: `{"reservation": "5GiB", "limit":
+    /// null}`.
+    ///
+    /// # Errors
+    /// Why the old quota stays.
+    fn set_quota(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
     /// Gives a volume of a pool other rules for snapshots by time.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 pub(crate) mod change;
 mod devices;
+mod quota;
 pub(crate) mod report;
 pub(crate) mod schedule;
 pub(crate) mod scrub;

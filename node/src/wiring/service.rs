@@ -91,6 +91,10 @@ impl Service for Inside {
         self.set_chain(volume, chain)
     }
 
+    fn set_quota(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        self.set_quota(volume, body)
+    }
+
     fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {
         self.set_snapshots(volume, rules)
     }

@@ -27,6 +27,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume snapshot ann --name monday      while guests use it
   vrio volume snapshot db-data db-log --name monday   both at the same moment
   vrio volume snapshots ann
+  vrio volume quota ann --reservation 5GiB --limit 30GiB   of the pool, with its snapshots
   vrio volume schedule ann 1h:24 1d:30    by time: 24 of hours and 30 of days stay
   vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
   vrio volume diff ann@monday ann@tuesday     which bytes differ, for a backup
@@ -60,6 +61,8 @@ pub(crate) enum VolumeCommand {
     Snapshot(VolumeSnapshot),
     /// List the snapshots of a volume, or of all volumes.
     Snapshots(VolumeSnapshots),
+    /// Reserve space of the pool for a volume and its snapshots, or limit what they may have.
+    Quota(VolumeQuota),
     /// Have a volume of a pool take snapshots by time, and keep some of them.
     Schedule(VolumeSchedule),
     /// Make a volume again what it was at a snapshot. Refused while disks use it.
@@ -110,6 +113,12 @@ pub(crate) struct VolumeAdd {
     /// The snapshot as whose copy the volume begins if the pool does not have it: "golden@v1".
     #[arg(long, value_name = "SNAPSHOT", requires = "pool")]
     from: Option<String>,
+    /// The space of the pool that no other volume can take.
+    #[arg(long, value_name = "SIZE", requires = "pool")]
+    reservation: Option<String>,
+    /// The space of the pool that the volume and its snapshots may have.
+    #[arg(long, value_name = "SIZE", requires = "pool")]
+    limit: Option<String>,
     /// When writes are durable: after the guest's flush ("flush"), or each at once
     /// ("write-through").
     #[arg(long, value_parser = ["flush", "write-through"])]
@@ -153,6 +162,8 @@ impl VolumeAdd {
         backend.text("null", self.null.as_ref());
         backend.text("pool", self.pool.as_ref());
         backend.text("from", self.from.as_ref());
+        backend.text("reservation", self.reservation.as_ref());
+        backend.text("limit", self.limit.as_ref());
         let mut fields = Fields::default();
         fields.text("name", Some(&self.name));
         fields.put("backend", Some(Value::Object(backend.0)));
@@ -180,6 +191,21 @@ pub(crate) struct VolumeChain {
     /// Remove all stages.
     #[arg(long)]
     none: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "quota", required = true, multiple = true, args = ["reservation", "limit"])]
+pub(crate) struct VolumeQuota {
+    /// The volume's name.
+    name: String,
+    /// The space that others cannot take, or "none".
+    #[arg(long, value_name = "SIZE")]
+    reservation: Option<String>,
+    /// The space that the volume and its snapshots may have, or "none".
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<String>,
     #[command(flatten)]
     which: NodeChoice,
 }
@@ -309,6 +335,18 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             change(&snapshot.which, "POST", "/v1/snapshots", &body)
         }
         VolumeCommand::Snapshots(of) => of.show(),
+        VolumeCommand::Quota(quota) => {
+            let path = format!("/v1/volumes/{}/quota", segment(&quota.name)?);
+            let mut fields = Fields::default();
+            for (key, word) in [("reservation", &quota.reservation), ("limit", &quota.limit)] {
+                let value = word.as_ref().map(|word| match word.as_str() {
+                    "none" => Value::Null,
+                    size => json!(size),
+                });
+                fields.put(key, value);
+            }
+            change(&quota.which, "PUT", &path, &fields.0.into())
+        }
         VolumeCommand::Schedule(schedule) => {
             let path = format!("/v1/volumes/{}/snapshots", segment(&schedule.name)?);
             change(&schedule.which, "PUT", &path, &snapshot_rules(&schedule.rules)?)

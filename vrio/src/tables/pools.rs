@@ -107,8 +107,12 @@ pub(super) fn pools(all: &[StoragePoolStatus]) -> Table {
 }
 
 fn pooled(all: &[PooledStatus]) -> Table {
-    let header = ["name", "kind", "from", "taken", "served", "size", "number"];
+    let header = [
+        "name", "kind", "from", "taken", "served", "size", "owns", "has", "reserved", "limit",
+        "number",
+    ];
     let mut table = table(&header, 5);
+    let unless = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), show_size);
     for it in all {
         table.add_row([
             it.name.clone(),
@@ -117,10 +121,14 @@ fn pooled(all: &[PooledStatus]) -> Table {
             it.taken.clone().unwrap_or_else(|| "-".to_owned()),
             if it.served { "yes" } else { "-" }.to_owned(),
             show_size(it.size_bytes),
+            show_size(it.owned_bytes),
+            unless(it.referred_bytes),
+            unless(Some(it.reservation_bytes).filter(|bytes| *bytes > 0)),
+            unless(it.limit_bytes),
             it.number.to_string(),
         ]);
     }
-    fit(table, &["number", "from"])
+    fit(table, &["number", "from", "reserved", "limit", "has"])
 }
 
 fn snapshots(all: &[PooledStatus]) -> Table {

@@ -8,9 +8,9 @@ use serde_json::Value;
 use volume::backend::store::StorePoolError;
 
 use super::snapshots::{done, fields};
-use api::{Done, Refused, RefusedKind};
 use crate::wiring::inside::Inside;
 use crate::wiring::volumes::inside;
+use api::{Done, Refused, RefusedKind};
 
 /// A request about the devices of a pool.
 #[derive(Debug, Deserialize)]

@@ -2,7 +2,9 @@
 
 use config::PoolConfig;
 use sidecore::CounterText;
-use store::{PoolStatus, PoolVolume, PoolVolumeKind, ScrubStatus, VolumeId, block::BLOCK_BYTES};
+use store::{
+    PoolStatus, PoolVolume, PoolVolumeKind, QuotaWait, ScrubStatus, VolumeId, block::BLOCK_BYTES,
+};
 use volume::backend::store::{PooledDevice, Pools, StorePool};
 
 use super::streams::progress;
@@ -74,6 +76,12 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         }),
         taken: taken(it),
         served: served(it.id),
+        owned_bytes: bytes(it.owned_blocks),
+        referred_bytes: it.referred_blocks.map(bytes),
+        account_bytes: bytes(it.account_blocks),
+        reservation_bytes: bytes(it.reservation_blocks),
+        limit_bytes: it.limit_blocks.map(bytes),
+        waits: it.wait.map(|wait| waits(wait).to_owned()),
         receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
     let devices = pool.devices();
@@ -146,6 +154,19 @@ fn verdict(status: &PoolStatus) -> (PoolState, String) {
         (false, false) => (PoolState::Ok, ""),
     };
     (state, what.to_owned())
+}
+
+fn waits(wait: QuotaWait) -> &'static str {
+    match wait {
+        QuotaWait::Limit => {
+            "it has reached its limit: remove snapshots of it, have its guest discard (fstrim), or \
+             raise the limit (vrio volume quota)"
+        }
+        QuotaWait::Reserved => {
+            "what the pool has left is reserved for other volumes: remove snapshots or volumes, \
+             make the pool larger, or lower a reservation (vrio volume quota)"
+        }
+    }
 }
 
 fn kind(kind: PoolVolumeKind) -> &'static str {
@@ -273,6 +294,13 @@ mod tests {
             generation: 0,
             origin: None,
             receive: None,
+            compression: None,
+            owned_blocks: 0,
+            referred_blocks: None,
+            account_blocks: 0,
+            reservation_blocks: 0,
+            limit_blocks: None,
+            wait: None,
         }
     }
 

@@ -152,7 +152,10 @@ impl Inside {
     }
 
     /// A volume of a pool, with its pool and its number there.
-    fn pooled(&self, name: &str) -> Result<(Arc<ServedVolume>, Arc<StorePool>, VolumeId), Refused> {
+    pub(super) fn pooled(
+        &self,
+        name: &str,
+    ) -> Result<(Arc<ServedVolume>, Arc<StorePool>, VolumeId), Refused> {
         let objects = self.objects();
         let Some(served) = objects.volume(name) else {
             return Err(unknown::<VolumeConfig>(name, &objects.config));
