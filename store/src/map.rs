@@ -9,6 +9,7 @@ mod diff;
 mod page;
 mod pages;
 mod removal;
+mod space;
 mod table;
 #[cfg(test)]
 mod tests;

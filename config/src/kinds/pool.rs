@@ -49,8 +49,9 @@ const POOL_KEYS: [SettingKey; 4] = [
     key(
         "devices",
         "The files or block devices of the pool, all of them, inside of `volumes`: \
-         `[\"p.pool\"]`. `vrio pool create` makes them. Their order does not matter. The pool itself knows which \
-         devices it has: a device that did not come to join it, or has left it, is passed over.",
+         `[\"p.pool\"]`. `vrio pool create` makes them. Their order does not matter. The pool \
+         itself knows which devices it has: a device that did not come to join it, or has left it, \
+         is passed over.",
     ),
     key(
         "memory",

@@ -194,6 +194,13 @@ impl Checkpointer {
             }
             Step::State => self.write_state(core),
             Step::Index => self.write_index(core),
+            _ => self.advance_superblocks(core),
+        }
+    }
+
+    /// The steps behind the index: superblocks and their syncs.
+    fn advance_superblocks(&mut self, core: &mut EngineCore) -> bool {
+        match self.step {
             Step::SyncPages(ticket) => {
                 let is_done = core.syncs.is_done(ticket);
                 if is_done {
@@ -234,6 +241,7 @@ impl Checkpointer {
                 }
                 is_done
             }
+            step => unreachable!("{step:?} is no step of superblocks"),
         }
     }
 

@@ -560,7 +560,7 @@ const KEPT_FOR_COLLECTION: usize = 3;
 const KEPT_FOR_RESTART: usize = 4;
 
 /// The most bytes that a volume takes in the state's JSON, names included.
-const STATE_BYTES_PER_VOLUME: usize = 320;
+const STATE_BYTES_PER_VOLUME: usize = 480;
 
 /// The block of the device that a place is.
 pub(crate) fn device_block(place: BlockPlace, segment_blocks: u32) -> u64 {

@@ -19,14 +19,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::page::TreeWord;
+use super::space::{SpaceAccount, VersionSpace};
 use crate::api::{QuotaWait, VolumeId};
 use crate::block::BLOCK_BYTES;
 use crate::origin::{SnapshotOrigin, VolumeReceive};
 use crate::pack::PageCompression;
 
 pub(crate) use changes::is_name;
-pub(super) use space::GoneWords;
-use space::{SpaceAccount, VersionSpace};
 pub(crate) use state::CatalogState;
 
 /// The most volumes and snapshots of a pool, with those that are being removed: the state of a

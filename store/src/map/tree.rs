@@ -5,11 +5,12 @@
 
 use std::ops::Range;
 
-use super::catalog::{GoneWords, TreeOwner};
+use super::catalog::TreeOwner;
 use super::page::{
     LiveBlocks, Located, MapError, MapPage, NODE_WORDS, TreeWord, node_word, set_node_word,
 };
 use super::pages::MapPages;
+use super::space::GoneWords;
 use crate::block::Block;
 use crate::format::{PageEntry, TableKind};
 

@@ -115,9 +115,7 @@ impl Model {
                 self.unwatch(stamp);
             }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
-            PoolChange::Quota { volume, reservation, limit } => {
-                self.known(*volume).quota = (*reservation, *limit);
-            }
+            PoolChange::Quota { volume, .. } => self.known(*volume).set_quota(change),
             PoolChange::Remove { volume } => self.remove(*volume),
             PoolChange::Compression { volume, compression } => self.compress(*volume, *compression),
             PoolChange::Resize { volume, blocks } => {

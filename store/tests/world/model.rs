@@ -68,6 +68,13 @@ impl ModelVolume {
         }
     }
 
+    /// It has the quota of a change.
+    pub(crate) fn set_quota(&mut self, change: &PoolChange) {
+        if let PoolChange::Quota { reservation, limit, .. } = *change {
+            self.quota = (reservation, limit);
+        }
+    }
+
     /// Blocks that have a history.
     pub(crate) fn touched(&self) -> Vec<u64> {
         self.history.keys().copied().take_while(|&block| block < self.blocks).collect()

@@ -147,8 +147,8 @@ fn verdict(status: &PoolStatus) -> (PoolState, String) {
         }
         (false, true) => (PoolState::Collecting, "writes wait until it has collected room"),
         (false, false) if status.devices.iter().any(|device| device.is_stuck) => {
-            let what = "a device that was to leave cannot: remove snapshots or volumes, add another \
-                        device, or keep it with `vrio pool shrink --stop`";
+            let what = "a device that was to leave cannot: remove snapshots or volumes, add \
+                        another device, or keep it with `vrio pool shrink --stop`";
             (PoolState::Ok, what)
         }
         (false, false) => (PoolState::Ok, ""),

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::space::{BLOCKS_MAX, VersionSpace};
 use super::{
     GENERATION_MAX, NAME_CHARS_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, VOLUME_BLOCKS_MAX,
     Version,
 };
 use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::block::BLOCK_BYTES;
+use crate::map::space::{BLOCKS_MAX, VersionSpace};
 use crate::origin::VolumeReceive;
 
 impl PoolCatalog {
@@ -318,7 +318,8 @@ fn volume(id: u32) -> Version {
 fn check_quota(reservation: u64, limit: Option<u64>) -> Result<(), PoolError> {
     if let Some(limit) = limit.filter(|limit| *limit < reservation) {
         let text = format!(
-            "a limit of {limit} blocks is less than the reservation of {reservation}: make it larger"
+            "a limit of {limit} blocks is less than the reservation of {reservation}: make it \
+             larger"
         );
         return Err(PoolError::Invalid(text));
     }

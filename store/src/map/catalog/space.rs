@@ -4,79 +4,13 @@
 //! one *account*, which has a reservation and a limit. All is counted when a record is applied, so
 //! an admission is a look at two numbers, and a replay comes to the same counts.
 
-use serde::{Deserialize, Serialize};
-
-use super::{PoolCatalog, PoolVolumeKind, VOLUME_BLOCKS_MAX, Version};
+use super::{PoolCatalog, PoolVolumeKind, Version};
 use crate::api::{QuotaWait, VolumeId};
+use crate::map::space::{GoneWords, SpaceAccount, VersionSpace};
 
 /// Blocks that a volume at its limit may have under way: it can go on to overwrite what it has. So
 /// it owns so many more than its limit at most.
 const OVERWRITTEN_BLOCKS: u64 = 1024;
-
-/// The part of a reservation that is added to it for the map: 40 bytes for a block of 4,096, and
-/// more where blocks are few and far between.
-const MAP_PART: u64 = 32;
-
-/// The space of a version, as a checkpoint has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(in crate::map) struct VersionSpace {
-    /// Pages of data that it owns.
-    pub(in crate::map) owned: u64,
-    /// Blocks that have a page; `None` when that is not known, since the volume was made smaller.
-    pub(in crate::map) refers: Option<u64>,
-    /// Of a volume, blocks that others cannot take.
-    pub(in crate::map) reservation: u64,
-    /// Of a volume, blocks that it and its snapshots may own.
-    pub(in crate::map) limit: Option<u64>,
-}
-
-impl VersionSpace {
-    pub(super) const NONE: Self = Self { owned: 0, refers: Some(0), reservation: 0, limit: None };
-
-    pub(super) fn is_possible(&self, kind: PoolVolumeKind) -> bool {
-        let numbers = [self.owned, self.refers.unwrap_or(0), self.reservation];
-        let all = numbers.into_iter().chain(self.limit);
-        let has_quota = self.reservation > 0 || self.limit.is_some();
-        all.max().is_some_and(|most| most <= BLOCKS_MAX)
-            && (!has_quota || kind == PoolVolumeKind::Volume)
-    }
-}
-
-/// More blocks than a pool can have: 16 devices of 2^24 segments of 2^16 blocks.
-pub(super) const BLOCKS_MAX: u64 = VOLUME_BLOCKS_MAX << 8;
-
-/// Words of a tree that a change has taken away.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::map) struct GoneWords {
-    /// Those with a page.
-    pub(in crate::map) referred: u64,
-    /// Pages among them that the volume owned.
-    pub(in crate::map) owned: u64,
-    /// Pages among them that its parent owned, which is being removed.
-    pub(in crate::map) of_parent: u64,
-}
-
-/// A volume and its snapshots.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SpaceAccount {
-    /// Versions that have it; 0 after the last one is gone.
-    versions: u64,
-    owned: u64,
-    /// Blocks of writes that are admitted and not applied.
-    under_way: u64,
-    reservation: u64,
-    limit: Option<u64>,
-    wait: Option<QuotaWait>,
-}
-
-impl SpaceAccount {
-    /// Blocks that are kept free for it, with their map.
-    fn promised(&self) -> u64 {
-        let left = self.reservation.saturating_sub(self.owned);
-        left + left.div_ceil(MAP_PART)
-    }
-}
 
 fn account_of(version: &Version) -> u32 {
     version.of.unwrap_or(version.id)
@@ -117,7 +51,7 @@ impl PoolCatalog {
         });
     }
 
-    /// A version owns more or fewer pages. After damage the counts may be too low: they stay counts.
+    /// A version owns more or fewer pages. After damage counts may be too low: they stay counts.
     fn charge(&mut self, id: u32, more: u64, fewer: u64) {
         let Some(version) = self.versions.get_mut(&id) else { return };
         let before = version.space.owned;
