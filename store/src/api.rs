@@ -206,7 +206,7 @@ pub enum PoolChange {
         /// The snapshot.
         snapshot: VolumeId,
     },
-    /// What a volume and its snapshots may have together, in blocks of data.
+    /// The space of a volume and its snapshots together, in blocks of data.
     Quota {
         /// The volume.
         volume: VolumeId,
@@ -261,7 +261,7 @@ pub enum PoolChange {
 pub enum QuotaWait {
     /// The volume and its snapshots have reached their limit.
     Limit,
-    /// What is left in the pool is reserved for other volumes.
+    /// The rest of the pool is reserved for other volumes.
     Reserved,
 }
 

@@ -782,7 +782,7 @@ impl PoolEngine {
                 self.core.page_answered((page, place, is_second), buffer, result);
             }
             Some(IoPurpose::Sync) => self.core.sync_answered(result),
-            // The device has left, whatever it says.
+            // The device has left, and its answer has no effect.
             Some(IoPurpose::Farewell) => buffer.into_iter().for_each(|it| self.core.recycle(it)),
             Some(IoPurpose::Superblock) => {
                 if let Some(buffer) = buffer {

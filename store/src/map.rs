@@ -441,7 +441,7 @@ impl PoolMap {
         };
         self.catalog.change(change);
         if let Some((volume, plan)) = cut {
-            // The words that go are in nodes that nobody looks at now.
+            // The words that go are in nodes that are not in memory.
             self.catalog.forget_refers(volume.0);
             self.commit(volume, plan, self.catalog.generation(), live);
         }

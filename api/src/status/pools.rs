@@ -118,7 +118,7 @@ pub struct PooledStatus {
     pub taken: Option<String>,
     /// Whether this node serves it.
     pub served: bool,
-    /// The data that it owns: what its parent does not have.
+    /// The data that it owns: its parent does not have it.
     #[serde(default)]
     pub owned_bytes: u64,
     /// The data that it has, its own and that of others; none if that is not known.

@@ -290,8 +290,8 @@ fn is_moved(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     }
 }
 
-/// Whether another reservation or limit is written for a volume of a pool. What is not written is
-/// left to commands.
+/// Whether another reservation or limit is written for a volume of a pool. A key that is not
+/// written is left to commands.
 fn has_other_quota(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     let (Some(now), Some(wanted)) = (now.backend.pool(), wanted.backend.pool()) else {
         return false;

@@ -449,7 +449,7 @@ impl Checkpointer {
         }
     }
 
-    /// The table of devices is durable: what it has is used, and what it has not is not.
+    /// The table of devices is durable: its devices and segments are used, and no others.
     fn finish_change(&mut self, core: &mut EngineCore) {
         let mut last = self.new_superblock();
         self.base = self.new_table();

@@ -130,7 +130,7 @@ fn table_of_segments(superblock: &Superblock) -> SegmentTable {
     segments
 }
 
-/// What a device says.
+/// The superblock of a device.
 struct FoundSuperblock {
     newest: Result<Superblock, PoolOpenError>,
     /// The slots of which no block has a superblock.
@@ -171,7 +171,7 @@ fn read_superblocks(
             return Err(error.clone());
         }
     }
-    // What other devices say does not count: they were to join, or have left.
+    // Other devices do not count: they were to join, or have left.
     let is_damaged = |slot: usize| {
         let mut own = newest.numbers().filter_map(|number| found.get(usize::from(number)));
         own.any(|found| found.as_ref().is_some_and(|found| found.damaged[slot]))

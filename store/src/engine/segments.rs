@@ -142,7 +142,7 @@ struct DeviceSegments {
     coming: usize,
 }
 
-/// What a table of segments says about a device.
+/// The counts of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceCounts {
     /// All its segments.
@@ -572,7 +572,7 @@ impl SegmentTable {
         }
     }
 
-    /// Whether nothing is in a device, and nobody reads from it.
+    /// Whether a device is empty, and no read of it is under way.
     pub(crate) fn is_clear(&self, device: u8) -> bool {
         let DeviceSegments { segments, live, .. } = &self.devices[usize::from(device)];
         let is_clear = |it: &Segment| it.state == SegmentState::Free && it.readers == 0;
@@ -619,7 +619,7 @@ impl SegmentTable {
         self.add_free(id);
     }
 
-    /// What it says about a device.
+    /// The counts of a device.
     pub(crate) fn of_device(&self, device: u8) -> DeviceCounts {
         self.devices.get(usize::from(device)).map_or_else(DeviceCounts::default, |device| {
             DeviceCounts {

@@ -1,4 +1,4 @@
-//! Counts of pages and quotas: what a checkpoint has of them, and what an admission looks at.
+//! Counts of pages and quotas, for checkpoints and for the admission of writes.
 
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ pub(super) struct SpaceAccount {
     pub(super) reservation: u64,
     /// The head's limit.
     pub(super) limit: Option<u64>,
-    /// What the head waits for.
+    /// The reason for which the head waits.
     pub(super) wait: Option<QuotaWait>,
 }
 

@@ -77,10 +77,7 @@ impl Model {
         change: &PoolChange,
         list: &[PoolVolume],
     ) -> Result<(), Failure> {
-        for id in subjects(change) {
-            let volume = self.known(id);
-            (volume.is_changing, volume.is_quiet) = (false, false);
-        }
+        subjects(change).into_iter().for_each(|id| self.known(id).changed_by(change));
         match change {
             PoolChange::Create { name, blocks } => {
                 let id = self.find_new(list, name, None)?;
@@ -115,7 +112,7 @@ impl Model {
                 self.unwatch(stamp);
             }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
-            PoolChange::Quota { volume, .. } => self.known(*volume).set_quota(change),
+            PoolChange::Quota { .. } => {}
             PoolChange::Remove { volume } => self.remove(*volume),
             PoolChange::Compression { volume, compression } => self.compress(*volume, *compression),
             PoolChange::Resize { volume, blocks } => {

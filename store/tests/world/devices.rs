@@ -61,7 +61,7 @@ impl World {
         let place = usize::from(device);
         match self.disks.get_mut(place) {
             Some(old) => {
-                // What the world counts about faults goes on.
+                // The count of faults goes on.
                 disk.medium_faults = old.medium_faults;
                 *old = disk;
             }

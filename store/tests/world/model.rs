@@ -68,8 +68,9 @@ impl ModelVolume {
         }
     }
 
-    /// It has the quota of a change.
-    pub(crate) fn set_quota(&mut self, change: &PoolChange) {
+    /// A change of it has ended.
+    pub(crate) fn changed_by(&mut self, change: &PoolChange) {
+        (self.is_changing, self.is_quiet) = (false, false);
         if let PoolChange::Quota { reservation, limit, .. } = *change {
             self.quota = (reservation, limit);
         }

@@ -93,7 +93,7 @@ pub(crate) struct PoolShrink {
     /// The device that leaves.
     #[arg(long, value_name = "PATH")]
     remove: String,
-    /// Keep the device after all; what was moved stays where it is.
+    /// Keep the device after all; moved data stays where it is.
     #[arg(long)]
     stop: bool,
     #[command(flatten)]

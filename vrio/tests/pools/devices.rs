@@ -89,7 +89,7 @@ fn node_plan(home: &Path, devices: &str) -> NodePlan {
     plan
 }
 
-/// A volume at its limit waits with its snapshots, its neighbour goes on, and a higher limit ends it.
+/// A volume at its limit waits and its neighbour goes on, until the limit is higher.
 #[test]
 fn a_volume_at_its_limit_does_not_stop_its_neighbour() {
     let home = tempfile::tempdir().expect("a directory");

@@ -163,7 +163,7 @@ fn waits(wait: QuotaWait) -> &'static str {
              raise the limit (vrio volume quota)"
         }
         QuotaWait::Reserved => {
-            "what the pool has left is reserved for other volumes: remove snapshots or volumes, \
+            "the rest of the pool is reserved for other volumes: remove snapshots or volumes, \
              make the pool larger, or lower a reservation (vrio volume quota)"
         }
     }

@@ -56,7 +56,7 @@ fn a_volume_at_its_limit_waits_and_no_other_does() {
     let before = listed(&pool, alice);
     assert_eq!((before.owned_blocks, before.limit_blocks), (taken, Some(1_000)));
     assert_eq!(fill(&mut pool, alice, 5_000), 0);
-    // What it gives back it can have again, and a higher limit is there at once.
+    // Space that it gives back it can have again, and a higher limit is there at once.
     for at in (0..1_536).step_by(64) {
         pool.zero(alice, at, 64);
     }

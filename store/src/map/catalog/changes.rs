@@ -186,7 +186,7 @@ impl PoolCatalog {
             ..of.clone()
         };
         self.insert(version);
-        // What the volume owned is the new version's, since it is older now.
+        // The volume's pages are the new version's, since it is older now.
         self.hand_on(volume, id);
         id
     }

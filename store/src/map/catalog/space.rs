@@ -136,14 +136,14 @@ impl PoolCatalog {
         (others > 0 && room < others).then_some(QuotaWait::Reserved)
     }
 
-    /// What a volume waits for from here on.
+    /// The reason for which a volume waits from here on.
     pub(in crate::map) fn set_wait(&mut self, volume: VolumeId, wait: Option<QuotaWait>) {
         if let Some(account) = self.accounts.get_mut(&volume.0) {
             account.wait = wait;
         }
     }
 
-    /// What a volume waits for.
+    /// The reason for which a volume waits.
     pub(super) fn wait_of(&self, version: &Version) -> Option<QuotaWait> {
         let is_head = version.kind == PoolVolumeKind::Volume;
         self.accounts.get(&version.id).filter(|_| is_head)?.wait

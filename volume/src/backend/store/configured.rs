@@ -40,15 +40,15 @@ impl VolumeBackend for StoreBackend {
         ),
         SettingKey::new(
             "reservation",
-            "For `pool`: the space that the volume and its snapshots have for themselves, whatever \
-             others write. Refused if the pool has not so much free. Default: what the pool \
-             remembers, which is none at first.",
+            "For `pool`: the space that the volume and its snapshots have for themselves: \
+             writes of others wait before they take it. Refused if the pool has not so much free. \
+             Default: the pool remembers the last one, and has none at first.",
         ),
         SettingKey::new(
             "limit",
             "For `pool`: the space that the volume and its snapshots may have. When it is used up, \
-             the volume's writes wait, and no others. Default: what the pool remembers, which is \
-             none at first.",
+             the volume's writes wait, and no others. Default: the pool remembers the last \
+             one, and has none at first.",
         ),
         SettingKey::new(
             "from",

@@ -285,8 +285,8 @@ struct Newest {
     superblock: Superblock,
 }
 
-/// The first path decides which pool it is: then another one is named as the foreign device. What a
-/// device says that was to join does not count.
+/// The first path decides which pool it is: then another one is named as the foreign device. The
+/// superblock of a device that was to join does not count.
 fn newest_of(found: &[FoundDevice]) -> Result<Newest, StorePoolError> {
     let uuid = found[0].superblock.uuid;
     let is_of_pool = |it: &&FoundDevice| it.superblock.uuid == uuid && it.superblock.joining == 0;
