@@ -41,6 +41,12 @@ fn volumes_are_cut_from_pools() {
     let made = POOLS.replace(", from = \"a@v1\"", "").replace("20GiB", "10GiB");
     let made = Config::parse(Path::new("a.toml"), &made).expect("this is fine");
     assert!(changes(&config, &made).is_empty(), "{:?}", changes(&config, &made));
+    let packed = POOLS.replace("\"20GiB\"", "\"20GiB\", compression = \"zstd:3\"");
+    let packed = Config::parse(Path::new("a.toml"), &packed).expect("this is fine");
+    let texts: Vec<_> = changes(&config, &packed).iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["change volume \"a\": the compression is now zstd:3"]);
+    // Without the key the volume keeps the compression that it has.
+    assert!(changes(&packed, &config).is_empty(), "{:?}", changes(&packed, &config));
     let moved = POOLS.replace("/dev/sdb", "/dev/sdc");
     let moved = Config::parse(Path::new("a.toml"), &moved).expect("this is fine");
     let texts: Vec<_> = changes(&config, &moved).iter().map(ToString::to_string).collect();
@@ -82,6 +88,9 @@ backend = { pool = "small", size = "1536B" }
 [[volume]]
 name = "c"
 backend = { pool = "small", from = "golden" }
+[[volume]]
+name = "d"
+backend = { pool = "small", size = "1GiB", compression = "zstd:10" }
 "#,
         &expect![[r#"
             a.toml:7: pool "none": "devices": a pool has from 1 to 16 devices, and these

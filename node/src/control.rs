@@ -349,6 +349,10 @@ mod tests {
             Ok(said(format!("snapshots {volume} {rules}")))
         }
 
+        fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("compress {volume} {body}")))
+        }
+
         fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("resize disk {name} {body}")))
         }
@@ -496,6 +500,7 @@ mod tests {
             ("GET /v1/pools", "", 200, "[]"),
             ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
+            ("PUT /v1/volumes/v/compression", "{}", 200, "compress v {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
             ("PUT /v1/volumes/v/quota", "{}", 200, "quota of v {}"),
             ("PUT /v1/pools/p/devices", "{}", 200, "devices of p {}"),

@@ -249,6 +249,9 @@ fn wrong_commands_say_what_to_do() {
         ("volume schedule a 1h", "is no rule for snapshots"),
         ("volume schedule a 1s:5", "from 1min to 3660d"),
         ("volume schedule b 1h:24", "no volume \"b\""),
+        ("volume compress m lz4", "not a volume of a pool"),
+        ("volume compress a gzip", "is no compression"),
+        ("volume add b --pool p --size 1MiB --compression zstd:10", "is no compression"),
         ("volume rollback a none", "has no snapshot \"a@none\""),
         ("volume rollback m none", "not a volume of a pool"),
         ("volume clone a@none b", "there is no snapshot \"a@none\""),
@@ -267,6 +270,38 @@ fn wrong_commands_say_what_to_do() {
     told(&node, "volume snapshot a --name s");
     let (done, text) = tried(&node, "volume snapshot a --name s");
     assert!(!done && text.contains("in use"), "{text}");
+    node.stop().expect("an orderly end");
+}
+
+#[test]
+fn a_volume_is_compressed_behind_its_guest() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(4);
+    let mut node = plan(home.path(), "").start().expect("a node");
+    make_pool(&node.plan().file("p.pool"), "128MiB", "1MiB");
+    told(&node, "pool add p --devices p.pool");
+    told(&node, "volume add a --pool p --size 32MiB");
+    told(&node, "disk add --volume a --socket a.sock");
+    let mut guest = connect(&mut node, "a", mix(), &mut random);
+    work_a_while(&mut guest, 1000);
+    let changed = told(&node, "volume compress a lz4");
+    assert!(changed.contains("the compression of volume \"a\" is now lz4"), "{changed}");
+    let tried = |node: &Node| {
+        let counters = &pool(node)["counters"];
+        let of = |name: &str| counters[name].as_u64().expect("a counter");
+        of("compressed_pages") + of("incompressible_pages")
+    };
+    guest.drain().expect("all requests end");
+    let until = Instant::now() + PATIENCE;
+    while tried(&node) < 100 {
+        assert!(Instant::now() < until, "an idle pool packs: {}", pool(&node));
+    }
+    check(&mut guest);
+    work_a_while(&mut guest, 200);
+    check(&mut guest);
+    let shown = pool(&node)["volumes"][0]["compression"].clone();
+    assert_eq!(shown, "lz4");
+    guest.disconnect();
     node.stop().expect("an orderly end");
 }
 

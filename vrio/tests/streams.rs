@@ -24,7 +24,7 @@ const MIB: usize = 1 << 20;
 /// A header, and the head of a part.
 const FRONT_BYTES: usize = 256 + 40;
 
-fn words<'a>(node: &Node, words: &'a str) -> Vec<String> {
+fn words(node: &Node, words: &str) -> Vec<String> {
     let control = node.plan().control();
     let control = control.to_str().expect("a plain path").to_owned();
     let words = words.split(' ').map(str::to_owned);
@@ -142,8 +142,7 @@ fn a_volume_is_backed_up_to_another_node_while_a_guest_works() {
     // The copy is a volume as any other one, and the way back is a stream as well.
     told(&target, "volume add backup --pool p");
     told(&target, "disk add --volume backup --socket b.sock --queues 2");
-    let mut other = connect(&mut target, "b", mix(), &mut random);
-    std::mem::swap(&mut other.checker.checked, &mut guest.checker.checked);
+    let other = connect(&mut target, "b", mix(), &mut random);
     refused_if_changed(home.path(), &source, &target, &mut guest, other);
     source.stop().expect("an orderly end");
     target.stop().expect("an orderly end");
@@ -163,8 +162,7 @@ fn refused_if_changed(
     send(source, "a@s4 --from a@s3", &file);
     let (done, text) = receive(target, "backup", &file);
     assert!(!done && text.contains("this node serves it"), "{text}");
-    // A guest of the copy writes a block.
-    drop(other);
+    other.disconnect();
     told(target, "disk remove b --force");
     told(target, "volume resize backup 24MiB");
     told(target, "volume remove backup");
@@ -258,7 +256,6 @@ fn a_stream_survives_kills_hand_overs_and_cuts() {
     let done = child.wait_with_output().expect("it ends");
     assert!(done.status.success(), "{}\n{}", said(&done), target.log_tail());
     compare(home.path(), (&source, "a@imported"), (&target, "backup@imported"));
-    told(&target, "volume remove backup --data");
 
     cut_and_resumed(home.path(), &source, &target, &stream);
     source.stop().expect("an orderly end");
@@ -283,7 +280,7 @@ fn cut_and_resumed(home: &Path, source: &Node, target: &Node, stream: &[u8]) {
 
     let status = told(target, "volume receive p copy --status");
     let token = status.split_whitespace().last().expect("a token");
-    assert!(text_has_token(&text, token) || token.starts_with("vrio1-"), "{status}");
+    assert!(text.contains(token) && token.starts_with("vrio1-"), "{status}{text}");
     let rest = home.join("rest.stream");
     send(source, &format!("--resume {token}"), &rest);
     let rest_bytes = std::fs::metadata(&rest).expect("a file").len();
@@ -308,10 +305,6 @@ fn cut_and_resumed(home: &Path, source: &Node, target: &Node, stream: &[u8]) {
     assert!(!done && text.contains("is damaged, or of another stream"), "{text}");
     received(target, "other", &home.join("a.stream"));
     compare(home, (source, "a@imported"), (target, "other@imported"));
-}
-
-fn text_has_token(text: &str, token: &str) -> bool {
-    text.contains(token)
 }
 
 #[test]
@@ -401,7 +394,7 @@ fn hostile_callers_get_errors_and_others_are_served() {
         (format!("PUT {place}"), &garbage[..], "400", "was not received"),
         (format!("PUT {place}"), &garbage[..MIB], "400", "no stream of a volume"),
         (format!("PUT {place}"), &[], "400", "no stream of a volume"),
-        (format!("PUT {place}"), &part[..part.len() - 1], "400", "is damaged"),
+        (format!("PUT {place}"), &part[..part.len() - 1], "400", "no stream of a volume"),
         (format!("PUT {place}"), part, "200", "\"complete\":false"),
         (format!("PUT {place}"), part, "200", "\"complete\":false"),
         (format!("POST {place}/end"), header, "200", "\"complete\":true"),
@@ -410,7 +403,7 @@ fn hostile_callers_get_errors_and_others_are_served() {
         ("GET /v1/streams?to=a@none".to_owned(), &[], "404", "no snapshot"),
     ] {
         let answer = ask(&node, &head, body, body.len());
-        assert!(answer.starts_with(&format!("HTTP/1.0 {code}")), "{head}: {answer}");
+        assert_eq!(answer.split(' ').nth(1), Some(code), "{head}: {answer}");
         assert!(answer.contains(says), "{head}: {answer}");
     }
     // A hundred callers that send the front of a part and then nothing.
@@ -430,7 +423,7 @@ fn hostile_callers_get_errors_and_others_are_served() {
     assert!(told(&node, "status").contains("POOLS"));
     drop(slow);
     wait_for("there is room again", || {
-        ask(&node, "GET /v1/streams?to=a@s", &[], 0).starts_with("HTTP/1.0 200")
+        ask(&node, "GET /v1/streams?to=a@s", &[], 0).split(' ').nth(1) == Some("200")
     });
     let answer: Value = serde_json::from_str(&told(&node, "pool show p --json")).expect("JSON");
     assert_eq!(answer["state"], "ok", "{answer}");

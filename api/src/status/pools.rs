@@ -23,6 +23,9 @@ pub struct StoragePoolStatus {
     pub size_bytes: u64,
     /// How much of that is in use, by volumes and snapshots.
     pub used_bytes: u64,
+    /// Its compressed blocks.
+    #[serde(default)]
+    pub packed: PackedReport,
     /// Its volumes and snapshots.
     pub volumes: Vec<PooledStatus>,
     /// The pass that proves all its blocks: the pass under way, or the last pass.
@@ -101,6 +104,17 @@ pub struct ScrubReport {
     pub found: Vec<String>,
 }
 
+/// The compressed blocks of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackedReport {
+    /// Their size for guests.
+    pub data_bytes: u64,
+    /// The space that they take.
+    pub used_bytes: u64,
+    /// The size for guests of all data in the pool, compressed or not.
+    pub all_bytes: u64,
+}
+
 /// A volume or snapshot in a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PooledStatus {
@@ -136,6 +150,9 @@ pub struct PooledStatus {
     /// Why the writes of this volume wait, while others go on.
     #[serde(default)]
     pub waits: Option<String>,
+    /// How its blocks are compressed: `lz4`, or `zstd:3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<String>,
     /// The stream that is being received into it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<ReceiveProgress>,

@@ -32,6 +32,8 @@ impl VolumeConfig {
     pub const SNAPSHOTS: &str = "snapshots";
     /// The reservation and the limit of a volume of a pool.
     pub const QUOTA: &str = "quota";
+    /// The step that changes its compression.
+    pub const COMPRESSION: &str = "compression";
 }
 
 impl VolumeConfig {
@@ -313,6 +315,12 @@ fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     now_bytes < wanted_bytes && grown.as_ref() == Some(&wanted.backend)
 }
 
+/// The compression that the volume must get, if that differs from the one of before.
+fn compresses(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeCompression> {
+    let (before, after) = (now.backend.pool()?, wanted.backend.pool()?);
+    after.compression.filter(|_| before.compression != after.compression)
+}
+
 impl Object for VolumeConfig {
     const KEY: &'static str = "volume";
     const NEEDS: &'static [&'static str] = &["peer", "pool"];
@@ -409,6 +417,11 @@ impl Object for VolumeConfig {
                 text: format!("change {object}: snapshots by time are now {rules}"),
             }
         });
-        allow.into_iter().chain(size).chain(quota).chain(chain).chain(snapshots).collect()
+        let compression = compresses(self, wanted).map(|compression| InPlace {
+            step: Self::COMPRESSION,
+            text: format!("change {object}: the compression is now {compression}"),
+        });
+        let steps = allow.into_iter().chain(size).chain(quota).chain(chain).chain(snapshots);
+        steps.chain(compression).collect()
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/volumes/{name}/chain", put(set_chain))
         .route("/v1/volumes/{name}/quota", put(set_quota))
         .route("/v1/volumes/{name}/snapshots", put(set_snapshots))
+        .route("/v1/volumes/{name}/compression", put(compress))
         .route("/v1/volumes/{name}/size", put(resize_volume))
         .route("/v1/volumes/{name}/rollback", post(roll_back))
         .route("/v1/snapshots", post(take_snapshot))
@@ -177,6 +178,17 @@ async fn resize_volume(
 ) -> Response {
     match json(body) {
         Ok(body) => change(move || service.resize_volume(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn compress(
+    State(service): RouteState,
+    PathNames(name): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.compress(&name, &body)).await,
         Err(refused) => refuse(&refused),
     }
 }

@@ -70,6 +70,12 @@ pub trait Service: Send + Sync {
     /// Why the size is unchanged.
     fn resize_volume(&self, name: &str, body: &Value) -> Result<Done, Refused>;
 
+    /// Gives a volume of a pool another compression: `{"compression": "lz4"}`.
+    ///
+    /// # Errors
+    /// Why it has the one of before.
+    fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
     /// Takes a snapshot of volumes of a pool: `{"volumes": ["a", "b"], "name": "monday"}`.
     ///
     /// # Errors

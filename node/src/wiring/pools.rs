@@ -1,6 +1,7 @@
 //! The pools of a node: opening them, closing them, and their rings.
 
 pub(crate) mod change;
+mod compression;
 mod devices;
 mod quota;
 pub(crate) mod report;

@@ -99,6 +99,10 @@ impl Service for Inside {
         self.set_snapshots(volume, rules)
     }
 
+    fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        self.compress(volume, body)
+    }
+
     fn resize_disk(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         self.resize_disk(name, body)
     }

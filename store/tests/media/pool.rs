@@ -163,11 +163,13 @@ impl MediaPool {
     pub(crate) fn new_block(&mut self) -> Rc<Block> {
         let mut random = self.random.fork();
         let mut block = Block::ZERO;
-        // From a block that is packed into one sector to one that is not packed at all.
-        let noise = random.below(600) as usize;
-        block.0.chunks_exact_mut(8).take(noise + 1).for_each(|word| {
-            word.copy_from_slice(&random.draw().to_le_bytes());
-        });
+        // From a block that is packed into one sector to one that is not packed at all. No sector
+        // is zero, as those of a torn block are.
+        let (noise, rest) = (random.below(600) as usize, random.draw());
+        for (at, word) in block.0.chunks_exact_mut(8).enumerate() {
+            let value = if at < noise { random.draw() } else { rest };
+            word.copy_from_slice(&value.to_le_bytes());
+        }
         Rc::new(block)
     }
 

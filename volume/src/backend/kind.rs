@@ -94,6 +94,8 @@ pub struct BackendPool<'a> {
     pub reservation_bytes: Option<u64>,
     /// The space that the volume and its snapshots may have; `None` for what the pool remembers.
     pub limit_bytes: Option<u64>,
+    /// The compression of the volume; `None` for the one that it has.
+    pub compression: Option<VolumeCompression>,
 }
 
 /// The way to open a backend, as far as the volume and not the backend says it.

@@ -40,7 +40,7 @@ mod volume;
 
 pub use absent::AbsentVolume;
 pub use change::PooledDevice;
-pub use configured::{StoreBackend, snapshot_of};
+pub use configured::{StoreBackend, VolumeCompression, snapshot_of};
 pub use counts::PoolCounts;
 pub use create::PoolPlan;
 pub use error::StorePoolError;

@@ -29,6 +29,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume snapshots ann
   vrio volume quota ann --reservation 5GiB --limit 30GiB   of the pool, with its snapshots
   vrio volume schedule ann 1h:24 1d:30    by time: 24 of hours and 30 of days stay
+  vrio volume compress ann lz4        from now on, behind the writes; "none" ends it
   vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
   vrio volume diff ann@monday ann@tuesday     which bytes differ, for a backup
   vrio volume send ann@monday > ann.stream    all of it; --from ann@sunday: the difference
@@ -63,6 +64,8 @@ pub(crate) enum VolumeCommand {
     Snapshots(VolumeSnapshots),
     /// Reserve space of the pool for a volume and its snapshots, or limit what they may have.
     Quota(VolumeQuota),
+    /// Compress the blocks of a volume of a pool while guests use it.
+    Compress(VolumeCompress),
     /// Have a volume of a pool take snapshots by time, and keep some of them.
     Schedule(VolumeSchedule),
     /// Make a volume again what it was at a snapshot. Refused while disks use it.
@@ -119,6 +122,10 @@ pub(crate) struct VolumeAdd {
     /// The space of the pool that the volume and its snapshots may have.
     #[arg(long, value_name = "SIZE", requires = "pool")]
     limit: Option<String>,
+    /// How its blocks are compressed in the pool, later and never before a write is answered:
+    /// "lz4", "zstd:3" (levels 1 to 9), or "none".
+    #[arg(long, value_name = "CODEC", requires = "pool")]
+    compression: Option<String>,
     /// When writes are durable: after the guest's flush ("flush"), or each at once
     /// ("write-through").
     #[arg(long, value_parser = ["flush", "write-through"])]
@@ -164,6 +171,7 @@ impl VolumeAdd {
         backend.text("from", self.from.as_ref());
         backend.text("reservation", self.reservation.as_ref());
         backend.text("limit", self.limit.as_ref());
+        backend.text("compression", self.compression.as_ref());
         let mut fields = Fields::default();
         fields.text("name", Some(&self.name));
         fields.put("backend", Some(Value::Object(backend.0)));
@@ -206,6 +214,17 @@ pub(crate) struct VolumeQuota {
     /// The space that the volume and its snapshots may have, or "none".
     #[arg(long, value_name = "SIZE")]
     limit: Option<String>,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeCompress {
+    /// The volume's name.
+    name: String,
+    /// "lz4" (fast), "zstd:N" (smaller and slower, N from 1 to 9), or "none". It holds for blocks
+    /// that move from now on; compressed ones stay as they are until they are written again.
+    codec: String,
     #[command(flatten)]
     which: NodeChoice,
 }
@@ -346,6 +365,10 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
                 fields.put(key, value);
             }
             change(&quota.which, "PUT", &path, &fields.0.into())
+        }
+        VolumeCommand::Compress(compress) => {
+            let path = format!("/v1/volumes/{}/compression", segment(&compress.name)?);
+            change(&compress.which, "PUT", &path, &json!({ "compression": compress.codec }))
         }
         VolumeCommand::Schedule(schedule) => {
             let path = format!("/v1/volumes/{}/snapshots", segment(&schedule.name)?);

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use node::config::show_size;
-use node::status::{PoolDeviceStatus, PooledStatus, ScrubReport, StoragePoolStatus};
+use node::status::{
+    PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, StoragePoolStatus,
+};
 
 use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
 use super::verdict;
@@ -24,6 +26,9 @@ pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
         false => format!("origin {}", pool.origin),
     };
     writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    if let Some(line) = packed(pool.packed) {
+        writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    }
     if let Some(line) = scrub(&pool.scrub) {
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
@@ -51,6 +56,23 @@ fn devices(all: &[PoolDeviceStatus]) -> Table {
         ]);
     }
     table
+}
+
+/// A line about compressed blocks; none if there are none.
+fn packed(packed: PackedReport) -> Option<String> {
+    let PackedReport { data_bytes, used_bytes, all_bytes } = packed;
+    if data_bytes == 0 {
+        return None;
+    }
+    let saved = data_bytes.saturating_sub(used_bytes);
+    let ratio = all_bytes as f64 / all_bytes.saturating_sub(saved).max(1) as f64;
+    Some(format!(
+        "compression: {} of {} are compressed to {}, which saves {} ({ratio:.2} to 1 for all)",
+        show_size(data_bytes),
+        show_size(all_bytes),
+        show_size(used_bytes),
+        show_size(saved),
+    ))
 }
 
 /// A line about the proof of all blocks; none if there was none.
@@ -109,7 +131,7 @@ pub(super) fn pools(all: &[StoragePoolStatus]) -> Table {
 fn pooled(all: &[PooledStatus]) -> Table {
     let header = [
         "name", "kind", "from", "taken", "served", "size", "owns", "has", "reserved", "limit",
-        "number",
+        "compression", "number",
     ];
     let mut table = table(&header, 5);
     let unless = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), show_size);
@@ -125,10 +147,11 @@ fn pooled(all: &[PooledStatus]) -> Table {
             unless(it.referred_bytes),
             unless(Some(it.reservation_bytes).filter(|bytes| *bytes > 0)),
             unless(it.limit_bytes),
+            it.compression.clone().unwrap_or_else(|| "-".to_owned()),
             it.number.to_string(),
         ]);
     }
-    fit(table, &["number", "from", "reserved", "limit", "has"])
+    fit(table, &["number", "compression", "from", "reserved", "limit", "has"])
 }
 
 fn snapshots(all: &[PooledStatus]) -> Table {

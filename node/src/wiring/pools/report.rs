@@ -10,7 +10,8 @@ use volume::backend::store::{PooledDevice, Pools, StorePool};
 use super::streams::progress;
 use crate::wiring::objects::Objects;
 use api::status::{
-    Counters, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport, StoragePoolStatus,
+    Counters, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport,
+    StoragePoolStatus,
 };
 
 /// The pools, in the order in which they were added.
@@ -82,6 +83,7 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         reservation_bytes: bytes(it.reservation_blocks),
         limit_bytes: it.limit_blocks.map(bytes),
         waits: it.wait.map(|wait| waits(wait).to_owned()),
+        compression: it.compression.map(|compression| compression.to_string()),
         receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
     let devices = pool.devices();
@@ -93,6 +95,11 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         device_list,
         size_bytes: bytes(status.size_blocks),
         used_bytes: bytes(status.used_blocks),
+        packed: PackedReport {
+            data_bytes: bytes(status.packed_pages),
+            used_bytes: bytes(status.packed_blocks),
+            all_bytes: bytes(status.data_blocks),
+        },
         volumes: volumes.collect(),
         scrub: scrub(pool, &status.scrub, &all),
         counters,
@@ -235,9 +242,15 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-const NOW: [PoolNumber; 14] = [
-    number("data_bytes_now", "The part of the used space that has guests' data.", |it| {
+const NOW: [PoolNumber; 16] = [
+    number("data_bytes_now", "Guests' data, as large as guests see it.", |it| {
         bytes(it.data_blocks)
+    }),
+    number("compressed_data_bytes_now", "The part of it that is compressed.", |it| {
+        bytes(it.packed_pages)
+    }),
+    number("compressed_bytes_now", "The space that the compressed part takes.", |it| {
+        bytes(it.packed_blocks)
     }),
     number("segments_now", "Segments of the pool.", |it| it.segments.total),
     number("segments_free_now", "Segments that can be written.", |it| it.segments.free),
@@ -292,9 +305,9 @@ mod tests {
             blocks: 1,
             at_s: 0,
             generation: 0,
+            compression: None,
             origin: None,
             receive: None,
-            compression: None,
             owned_blocks: 0,
             referred_blocks: None,
             account_blocks: 0,

@@ -1,9 +1,13 @@
 //! A volume of a pool as the backend of a volume of the node: its keys, and finding or making it.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use sidecore::CounterText;
-use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
+use store::{
+    PageCompression, PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES,
+};
 
 use super::absent::AbsentVolume;
 use super::pool::StorePool;
@@ -13,6 +17,30 @@ use crate::backend::kind::{
     volume_bytes,
 };
 use crate::settings::{SettingKey, Settings, show_size};
+
+/// How the pages of a volume of a pool are to be compressed; none at all is a choice as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeCompression(pub Option<PageCompression>);
+
+impl fmt::Display for VolumeCompression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("none"),
+            Some(compression) => compression.fmt(f),
+        }
+    }
+}
+
+impl FromStr for VolumeCompression {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            text => Ok(Self(Some(text.parse().map_err(|error| format!("{error}; or none"))?))),
+        }
+    }
+}
 
 /// `pool = ".."`: a volume of a pool of the node. It has the volume's name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +55,8 @@ pub struct StoreBackend {
     pub limit_bytes: Option<u64>,
     /// The snapshot that it begins as a copy of if it is made.
     pub from: Option<String>,
+    /// Its compression; `None` for the one that it has.
+    pub compression: Option<VolumeCompression>,
 }
 
 impl VolumeBackend for StoreBackend {
@@ -56,6 +86,13 @@ impl VolumeBackend for StoreBackend {
              pool does not have it yet. A snapshot whose volume is gone is `\"p:17\"`, by its \
              number in the pool.",
         ),
+        SettingKey::new(
+            "compression",
+            "For `pool`: `\"lz4\"`, `\"zstd:N\"` with a level from 1 to 9, or `\"none\"`. Blocks are \
+             compressed later, when the pool moves them or is idle, never while a guest waits. \
+             Without this key the volume keeps the compression that it has; a new one has none, \
+             and a clone that of its snapshot.",
+        ),
     ];
     // A pool has an io_uring of its own, and the sidecores need none for it.
     const NEEDS: BackendNeeds = BackendNeeds {
@@ -75,24 +112,23 @@ impl VolumeBackend for StoreBackend {
             true => Some(settings.text("from")?),
             false => None,
         };
+        let compression = match settings.has("compression") {
+            true => match settings.text("compression")?.parse() {
+                Ok(compression) => Some(compression),
+                Err(text) => {
+                    settings.fail_key("compression", format!("\"compression\": {text}"));
+                    return None;
+                }
+            },
+            false => None,
+        };
         if let Some(from) = from.as_ref().filter(|from| !from.contains(['@', ':'])) {
             let text = format!("{from:?} names no snapshot; write VOLUME@SNAPSHOT or POOL:NUMBER");
             settings.fail_key("from", format!("\"from\": {text}"));
             return None;
         }
-        let quota = |key| match settings.has(key) {
-            true => whole_blocks_of(settings, key, volume_bytes(settings, key)?).map(Some),
-            false => Some(None),
-        };
-        let (reservation_bytes, limit_bytes) = (quota("reservation")?, quota("limit")?);
-        if let (Some(reservation_bytes), Some(limit_bytes)) = (reservation_bytes, limit_bytes)
-            && limit_bytes < reservation_bytes
-        {
-            let text = "it is less than the reservation; make it larger";
-            settings.fail_key("limit", format!("\"limit\": {text}"));
-            return None;
-        }
-        Some(Self { pool, size_bytes, reservation_bytes, limit_bytes, from })
+        let (reservation_bytes, limit_bytes) = quota_of(settings)?;
+        Some(Self { pool, size_bytes, reservation_bytes, limit_bytes, from, compression })
     }
 
     fn pool(&self) -> Option<BackendPool<'_>> {
@@ -101,6 +137,7 @@ impl VolumeBackend for StoreBackend {
             size_bytes: self.size_bytes,
             reservation_bytes: self.reservation_bytes,
             limit_bytes: self.limit_bytes,
+            compression: self.compression,
         })
     }
 
@@ -126,6 +163,9 @@ impl VolumeBackend for StoreBackend {
             return Ok(Box::new(absent(why)));
         }
         let id = self.find(&pool, opening)?;
+        if !opening.read_only {
+            self.set_quota(&pool, id)?;
+        }
         Ok(Box::new(StoreVolume::open(&pool, id, opening)?))
     }
 }
@@ -136,8 +176,8 @@ impl StoreBackend {
         let (name, all) = (opening.name, pool.volumes());
         let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
         let change = |change| pool.change(change).map_err(|error| error.to_string());
-        let (id, now_bytes) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
-            (Some(found), ..) => (found.id, found.size_bytes()),
+        let (id, now_bytes, now) = match (all.iter().find(is_it), &self.from, self.size_bytes) {
+            (Some(found), ..) => (found.id, found.size_bytes(), found.compression),
             (None, ..) if opening.read_only => {
                 let pool = &self.pool;
                 return Err(format!(
@@ -149,12 +189,12 @@ impl StoreBackend {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
-                (id, snapshot.size_bytes())
+                (id, snapshot.size_bytes(), snapshot.compression)
             }
             (None, None, Some(size_bytes)) => {
                 let blocks = size_bytes / BLOCK_BYTES as u64;
                 let id = change(PoolChange::Create { name: name.to_owned(), blocks })?;
-                (id, size_bytes)
+                (id, size_bytes, None)
             }
             (None, None, None) => {
                 let pool = &self.pool;
@@ -168,8 +208,10 @@ impl StoreBackend {
             let blocks = size_bytes / BLOCK_BYTES as u64;
             change(PoolChange::Resize { volume: id, blocks })?;
         }
-        if !opening.read_only {
-            self.set_quota(pool, id)?;
+        if let Some(VolumeCompression(compression)) = self.compression
+            && compression != now
+        {
+            change(PoolChange::Compression { volume: id, compression })?;
         }
         Ok(id)
     }
@@ -187,6 +229,21 @@ impl StoreBackend {
         let change = PoolChange::Quota { volume: id, reservation, limit };
         pool.change(change).map(drop).map_err(|error| error.to_string())
     }
+}
+
+/// The reservation and the limit that are written.
+fn quota_of(settings: &dyn Settings) -> Option<(Option<u64>, Option<u64>)> {
+    let quota = |key| match settings.has(key) {
+        true => whole_blocks_of(settings, key, volume_bytes(settings, key)?).map(Some),
+        false => Some(None),
+    };
+    let (reservation_bytes, limit_bytes) = (quota("reservation")?, quota("limit")?);
+    if limit_bytes.is_some_and(|limit_bytes| Some(limit_bytes) < reservation_bytes) {
+        let text = "it is less than the reservation; make it larger";
+        settings.fail_key("limit", format!("\"limit\": {text}"));
+        return None;
+    }
+    Some((reservation_bytes, limit_bytes))
 }
 
 /// A size that a volume of a pool can have.

@@ -4,7 +4,14 @@ use super::*;
 use crate::backend::{BackendConfig, BackendVolume};
 
 fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
-    StoreBackend { pool: "p".to_owned(), size_bytes, from: from.map(str::to_owned) }.into()
+    let from = from.map(str::to_owned);
+    StoreBackend { pool: "p".to_owned(), size_bytes, from, compression: None }.into()
+}
+
+fn compressed(compression: &str) -> BackendConfig {
+    let compression = Some(compression.parse().expect("a compression"));
+    let (pool, size_bytes, from) = ("p".to_owned(), Some(1 << 20), None);
+    StoreBackend { pool, size_bytes, from, compression }.into()
 }
 
 fn open_as(
@@ -42,6 +49,26 @@ fn a_volume_is_made_once_grows_and_is_copied_from_a_snapshot() {
     let again = volume.info().incarnation;
     assert_eq!(kept.info().incarnation, again, "it is the same volume");
     assert_ne!(copied.info().incarnation, again);
+}
+
+#[test]
+fn a_volume_has_the_compression_that_was_configured_last() {
+    let Some(home) = Home::new("a_volume_has_the_compression") else { return };
+    let pools = Pools::default();
+    let pool = open(&home.create(&["a"], POOL_BYTES));
+    pools.insert("p", Ok(Arc::clone(&pool)));
+    let now = || pool.volumes()[0].compression.map(|compression| compression.to_string());
+    for (wanted, is) in [
+        (backend(Some(1 << 20), None), None),
+        (compressed("lz4"), Some("lz4")),
+        // A configuration without the key leaves it as it is.
+        (backend(None, None), Some("lz4")),
+        (compressed("zstd:3"), Some("zstd:3")),
+        (compressed("none"), None),
+    ] {
+        open_as(&pools, "v", &wanted).expect("there");
+        assert_eq!(now().as_deref(), is);
+    }
 }
 
 #[test]
