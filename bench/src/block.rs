@@ -15,6 +15,7 @@ mod direct;
 pub mod floor;
 mod options;
 mod place;
+mod pool;
 pub(crate) mod report;
 pub(crate) mod results;
 
@@ -36,6 +37,7 @@ pub use options::{
     BlockOptions, ChainStage, DEPTH_MAX, GUESTS_MAX, JOBS_MAX, Path, SIZE_BYTES_MAX, Volume, stages,
 };
 pub(crate) use place::{ShownDisks, start_nodes};
+pub use pool::{make as make_pool, snapshot as snapshot_pool};
 pub use report::{BlockReport, Latency};
 pub use testbed::pair::LinkKind;
 
@@ -59,6 +61,21 @@ pub fn has_seats(options: &BlockOptions) -> bool {
 pub fn run(options: &BlockOptions) -> Result<BlockReport> {
     let progress = Progress::quiet();
     tidily(&progress, |cleanup| measure(options, cleanup, &progress))
+}
+
+/// Measures a disk in a pool that has room, then one in a pool that collects: the second report is
+/// in the first one.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_collecting(options: &BlockOptions) -> Result<BlockReport> {
+    let progress = Progress::quiet();
+    let collects = BlockOptions { collects: true, ..options.clone() };
+    tidily(&progress, |cleanup| {
+        let mut report = measure(options, cleanup, &progress)?;
+        report.collecting = Some(Box::new(measure(&collects, cleanup, &progress)?));
+        Ok(report)
+    })
 }
 
 /// The same as a part of a longer measurement.
@@ -89,6 +106,10 @@ pub(crate) fn measure_depths<const N: usize>(
         if options.volume != Volume::Null && !options.filled {
             // Reads of blocks that were never written would cost nothing.
             place.fill()?;
+        }
+        if options.collects {
+            progress.doing("writing until the pool collects");
+            pool::churn(options, &mut place)?;
         }
         depths.into_iter().map(|depth| measure_once(options, depth, &mut place, progress)).collect()
     })();

@@ -21,6 +21,9 @@ pub enum LoadPattern {
     RandRead,
     /// Writes to random places.
     RandWrite,
+    /// Writes to random places, of which some come far more often than others: the k-th of them
+    /// with a share of 1 / k (Zipf's law with the exponent 1).
+    ZipfWrite,
     /// Reads, one place after the other.
     Read,
     /// Writes, one place after the other.
@@ -30,7 +33,7 @@ pub enum LoadPattern {
 impl LoadPattern {
     /// Whether it writes.
     pub fn writes(self) -> bool {
-        matches!(self, Self::RandWrite | Self::Write)
+        matches!(self, Self::RandWrite | Self::ZipfWrite | Self::Write)
     }
 
     /// Whether it goes through the disk in order.
@@ -38,11 +41,12 @@ impl LoadPattern {
         matches!(self, Self::Read | Self::Write)
     }
 
-    /// Its name, as fio has it.
+    /// Its name, as fio has it; fio calls the writes by Zipf's law a distribution of `randwrite`.
     pub fn name(self) -> &'static str {
         match self {
             Self::RandRead => "randread",
             Self::RandWrite => "randwrite",
+            Self::ZipfWrite => "zipfwrite",
             Self::Read => "read",
             Self::Write => "write",
         }
@@ -99,7 +103,18 @@ impl Places {
             self.next = if next + 1 == self.count { 0 } else { next + 1 };
             return self.first + next;
         }
+        if pattern == LoadPattern::ZipfWrite {
+            return self.first + self.next_by_zipf();
+        }
         self.first + self.random.below(self.count)
+    }
+
+    /// The inverse of the distribution, which is continuous here; the ranks are spread over the
+    /// disk by a prime number.
+    fn next_by_zipf(&mut self) -> u64 {
+        let share = self.random.draw() as f64 / u64::MAX as f64;
+        let rank = ((self.count as f64 + 1.0).powf(share) - 1.0) as u64;
+        (u128::from(rank.min(self.count - 1)) * 1_000_003 % u128::from(self.count)) as u64
     }
 }
 
@@ -174,6 +189,21 @@ mod tests {
         let all: Vec<_> = (0..4).map(|_| second.next(LoadPattern::Read)).collect();
         assert_eq!(all, [3, 4, 5, 3]);
         assert!((0..100).all(|_| (3..6).contains(&second.next(LoadPattern::RandWrite))));
+    }
+
+    #[test]
+    fn a_tenth_of_the_places_has_most_of_the_writes_by_zipf() {
+        let mut places = Places::new(1, 2, 20_000);
+        let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+        for _ in 0..100_000 {
+            *counts.entry(places.next(LoadPattern::ZipfWrite)).or_default() += 1;
+        }
+        assert!(counts.keys().all(|place| (10_000..20_000).contains(place)));
+        let mut counts: Vec<_> = counts.into_values().collect();
+        counts.sort_by(|one, two| two.cmp(one));
+        let most: u64 = counts.iter().take(1_000).sum();
+        // ln(1000) / ln(10000) is three quarters.
+        assert!((70_000..80_000).contains(&most), "{most} writes of 100000");
     }
 
     #[test]

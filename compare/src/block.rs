@@ -9,6 +9,10 @@ mod peers;
 mod requests;
 mod spdk;
 
+pub(crate) use peer::{DiskPeer, SOCKET};
+pub(crate) use peers::daemon;
+pub(crate) use requests::Requests;
+
 use std::fs;
 use std::path::{Path as FilePath, PathBuf};
 
@@ -28,9 +32,8 @@ use testbed::stage::{VMHOST, make_hosts};
 
 use goals::{DIRECT, DIRECT_XDP};
 use own::{Measurer, OwnCase};
-use peer::{DiskClient, DiskPeer, SOCKET};
+use peer::DiskClient;
 use peers::DiskPeers;
-use requests::Requests;
 
 pub use options::DisksOptions;
 

@@ -9,7 +9,8 @@
 //! that goals are about come after the contests, and all goals come last.
 //!
 //! This file and those beside it know rounds, ratios and goals, for every kind of contest.
-//! [`block`] knows virtual disks, [`net`] network cards, [`mpi`] the messages of MPI.
+//! [`block`] knows virtual disks, [`store`] ways to keep them, [`net`] network cards, [`mpi`] the
+//! messages of MPI.
 
 pub mod block;
 mod case;
@@ -21,6 +22,7 @@ pub mod mpi;
 pub mod net;
 mod results;
 mod running;
+pub mod store;
 mod table;
 mod turns;
 

@@ -11,6 +11,7 @@
 //!
 //! Small versions of these runs, which count instead of measuring, are tests: `tests/costs.rs`.
 
+use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -42,9 +43,12 @@ const REPEATS: usize = 20;
 /// Writes on either side of a snapshot that are compared.
 const COMPARED: u64 = 200_000;
 
+/// The kept blocks of as many as a segment has.
+type Part = Box<[Option<Box<Block>>]>;
+
 /// A device that keeps every block that is no guest's page.
 struct MadeUpDevice {
-    kept: Vec<Option<Box<[Option<Box<Block>>]>>>,
+    kept: Vec<Option<Part>>,
     page: Box<Block>,
     blocks: u64,
     reads: u64,
@@ -212,6 +216,18 @@ impl LargePool {
         self.last
     }
 
+    fn flush(&mut self) {
+        self.outstanding += 1;
+        while self.engine.flush(RequestTag(0)) == Admission::Busy {
+            self.round();
+        }
+        while self.outstanding > 0 {
+            self.round();
+        }
+        // The next row says what is durable.
+        self.write(std::iter::once(0));
+    }
+
     fn close(&mut self) {
         self.engine.close();
         while !self.engine.is_closed() {
@@ -220,11 +236,11 @@ impl LargePool {
     }
 
     /// Opens the pool again, as after a crash unless it was closed.
-    fn reopen(&mut self) -> Duration {
+    fn reopen(&mut self) -> Took {
         (self.device.reads, self.device.read_blocks) = (0, 0);
-        let began = Instant::now();
-        self.engine = open(&mut self.device, self.options);
-        began.elapsed()
+        let (engine, took) = timed(|| open(&mut self.device, self.options));
+        self.engine = engine;
+        took
     }
 
     /// Blocks written to the device for each block of a guest since these counts.
@@ -250,15 +266,37 @@ fn open(device: &mut MadeUpDevice, options: PoolOptions) -> PoolEngine {
     PoolEngine::open(device, &blocks, options, 9, 1).expect("the pool opens")
 }
 
-fn rate(what: &str, count: u64, took: Duration) {
-    let each_ns = took.as_nanos() as f64 / count as f64;
-    println!("{what}: {count} blocks in {:.1} s, {each_ns:.0} ns each", took.as_secs_f64());
+/// How long something took: by the clock, and of processor time, which others' load does not
+/// change.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Took {
+    clock: Duration,
+    processor: Duration,
 }
 
-fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let began = Instant::now();
+impl fmt::Display for Took {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2?} ({:.2?} of processor time)", self.clock, self.processor)
+    }
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Took) {
+    let (began, before) = (Instant::now(), processor_time());
     let result = work();
-    (result, began.elapsed())
+    (result, Took { clock: began.elapsed(), processor: processor_time() - before })
+}
+
+/// The processor time of this process, whose one thread this is; none where the system does not
+/// say it.
+fn processor_time() -> Duration {
+    let said = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let first = said.split_whitespace().next().and_then(|word| word.parse().ok());
+    Duration::from_nanos(first.unwrap_or(0))
+}
+
+fn rate(what: &str, count: u64, took: Took) {
+    let each_ns = took.processor.as_nanos() as f64 / count as f64;
+    println!("{what}: {count} blocks in {took}, {each_ns:.0} ns of it each");
 }
 
 /// Snapshots and clones of a volume of 1 TiB that has so many blocks, and the writes after them.
@@ -307,23 +345,21 @@ fn snapshot(blocks: u64) {
     }
     for (what, times) in [("snapshot", &mut snapshots), ("clone", &mut clones)] {
         times.sort();
-        println!(
-            "{what}: median {:.1?}, slowest of {REPEATS} {:.1?}",
-            times[REPEATS / 2],
-            times[REPEATS - 1]
-        );
+        let (median, slowest) = (times[REPEATS / 2], times[REPEATS - 1]);
+        println!("{what}: median {median}, slowest of {REPEATS} {slowest}");
     }
     let ((), took) = timed(|| pool.close());
-    println!("close: {:.2} s", took.as_secs_f64());
+    println!("close: {took}");
     let took = pool.reopen();
-    println!("opening of a closed pool: {took:.1?}, {} reads", pool.device.reads);
+    println!("opening of a closed pool: {took}, {} reads", pool.device.reads);
 }
 
-/// The recovery of so many blocks of log, of random writes to so many blocks.
+/// The recovery of so many blocks of log, of writes to so many blocks. The guest flushes now and
+/// then, or never: then each block of the log is proved.
 fn recovery(blocks: u64, log: u64) {
     let options = PoolOptions { cache_blocks: 1 << 21, log_blocks_max: 4 * log };
     let segments = (2 * blocks + 2 * log) / u64::from(SEGMENT_BLOCKS) + 64;
-    for random in [false, true] {
+    for (random, flushes) in [(false, true), (false, false), (true, true)] {
         let mut pool = LargePool::new(segments, blocks, options);
         let ((), took) = timed(|| pool.write(0..blocks));
         rate("filled", blocks, took);
@@ -333,19 +369,19 @@ fn recovery(blocks: u64, log: u64) {
         let writes = log * DEPTH / (DEPTH + 1);
         let places = (0..writes).map(|at| if random { source.below(blocks) } else { at % blocks });
         let ((), took) = timed(|| pool.write(places));
-        rate(if random { "random log" } else { "sequential log" }, writes, took);
+        if flushes {
+            pool.flush();
+        }
+        let order = if random { "random" } else { "in order" };
+        rate(&format!("log of writes {order}, flushed {flushes}"), writes, took);
         let status = pool.engine.status();
         println!(
             "log: {} blocks, dirty pages of the map: {}",
             status.log_blocks, status.dirty_blocks
         );
         let took = pool.reopen();
-        println!(
-            "recovery: {:.2} s, {} reads of {} blocks",
-            took.as_secs_f64(),
-            pool.device.reads,
-            pool.device.read_blocks
-        );
+        let MadeUpDevice { reads, read_blocks, .. } = pool.device;
+        println!("recovery: {took}, {reads} reads of {read_blocks} blocks");
     }
 }
 

@@ -131,8 +131,8 @@ pub trait PoolDevices {
         blocks: u32,
     ) -> Result<(), PoolDeviceError>;
 
-    /// Does some reads in any order, and notes how each ended. A device that does several at once is
-    /// faster with them.
+    /// Does some reads in any order, and notes how each ended. A device that does several at once
+    /// is faster with them.
     fn read_all(&mut self, reads: &mut [DeviceRead]) {
         for read in reads {
             read.result = self.read(read.device, read.block, &mut read.buffer, read.blocks);

@@ -74,6 +74,15 @@ const MARK_PAUSE_NS: u64 = 20_000_000;
 /// Free segments above the floor of guests below which a checkpoint frees even a single segment.
 const FREE_URGENT: usize = 4;
 
+/// Blocks that a checkpoint for space frees, for each page of the map that it writes.
+const CHECKPOINT_GAIN: usize = 8;
+
+/// The part of the pool that waits for such a checkpoint at most.
+const WAITING_PART: usize = 16;
+
+/// The part of the pool's room, beyond what is alive, that waits for it at most.
+const WAITING_SLACK_PART: usize = 2;
+
 /// Checkpoints for space in a row that gain none, before collection rests until guests write: the
 /// first frees collected segments, the second the pages of the map that the first has replaced.
 const FUTILE_CHECKPOINTS_MAX: u32 = 4;
@@ -517,11 +526,19 @@ impl PoolEngine {
             let row = if is_written { self.core.log.ordered.pop_front() } else { None };
             let Some(mut row) = row else { return };
             let sequence = row.position.sequence;
+            let mut has_waited = std::mem::take(&mut row.has_waited);
             let missing = row.places().enumerate().skip(row.applied).find(|&(index, at)| {
-                !self.apply(&row.records[index], row.owners[index], at, sequence)
+                let record = &row.records[index];
+                let is_applied = self.apply(record, row.owners[index], at, sequence);
+                match (is_applied, record) {
+                    (true, LogRecord::Write { .. }) => self.core.count_look_up(&mut has_waited),
+                    (true, _) => has_waited = false,
+                    (false, _) => {}
+                }
+                !is_applied
             });
             if let Some((index, _)) = missing {
-                row.applied = index;
+                (row.applied, row.has_waited) = (index, true);
                 self.core.log.ordered.push_front(row);
                 return;
             }
@@ -607,7 +624,19 @@ impl PoolEngine {
 
     /// Free segments below which collection works.
     fn free_target(&self) -> usize {
-        self.core.guest_floor() + (self.core.segments.total() / 32).max(4)
+        let ahead = (self.core.segments.total() / 64).max(4);
+        self.core.guest_floor() + ahead + self.checkpoint_batch()
+    }
+
+    /// Segments that wait for a checkpoint before it is worth its price, unless guests wait. A pool
+    /// that is nearly full has no room to let many of them wait.
+    fn checkpoint_batch(&self) -> usize {
+        let (total, blocks) = (self.core.segments.total(), self.core.segments.segment_blocks());
+        let slack = self.core.usable_blocks().saturating_sub(self.core.segments.live());
+        let slack = (slack / u64::from(blocks)) as usize;
+        let worth = CHECKPOINT_GAIN * self.core.map.dirty_blocks() / blocks as usize;
+        let most = (total / WAITING_PART).min(slack / WAITING_SLACK_PART);
+        worth.min(most).max(total / 64).max(1)
     }
 
     fn collect(&mut self) {
@@ -674,7 +703,7 @@ impl PoolEngine {
         // A checkpoint frees empty segments, and cleans the pages that hold collection up. It has
         // a price, so it waits until some segments are empty, unless guests wait for them.
         let is_urgent = free < self.core.guest_floor() + FREE_URGENT;
-        let batch = (self.core.segments.total() / 64).max(1);
+        let batch = self.checkpoint_batch();
         let helps = match is_urgent {
             true => coming > 0 || self.core.log.blocks > 0,
             false => coming >= batch,

@@ -281,7 +281,7 @@ impl PoolMap {
     /// Asks for the pages that a record will need first, as far as they are known yet. It need not
     /// be called, and more than these may be missing.
     pub(crate) fn ask_for(&mut self, record: &LogRecord) {
-        // What is missing is noted, and what is damaged comes up again when the record is applied.
+        // A missing page is noted, and a damaged one comes up again when the record is applied.
         match *record {
             LogRecord::Write { volume, block, number, .. } => {
                 let _ = self.locate(VolumeId(volume), block);

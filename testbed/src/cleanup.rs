@@ -29,6 +29,8 @@ const LOOKS: usize = 200;
 #[derive(Debug, Default)]
 struct CleanupList {
     paths: Vec<PathBuf>,
+    /// Files and folders that several stages use.
+    lasting: Vec<PathBuf>,
     namespaces: Vec<String>,
     /// File systems that were mounted.
     mounts: Vec<PathBuf>,
@@ -132,6 +134,11 @@ impl Cleanup {
         }
     }
 
+    /// Notes a file or folder that several stages use: it is removed after the last one.
+    pub fn lasting(&self, path: PathBuf) {
+        self.traces().lasting.push(path);
+    }
+
     /// Notes a network namespace for removal.
     pub fn namespace(&self, name: &str) {
         self.traces().namespaces.push(name.to_owned());
@@ -155,13 +162,16 @@ impl Cleanup {
             let _ = Command::new("umount").arg(&folder).output();
             let _ = fs::remove_dir(&folder);
         }
+        for path in traces.lasting.drain(..) {
+            let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+        }
         for (file, before) in traces.settings.drain(..) {
             let _ = fs::write(file, before);
         }
     }
 
-    /// Removes the files and namespaces of one stage of several. Mounts and changed settings of the
-    /// system stay for the next stage.
+    /// Removes the files and namespaces of one stage of several. Mounts, changed settings of the
+    /// system and lasting files stay for the next stage.
     pub fn remove_stage(&self) {
         let mut traces = self.traces();
         // Failures are ignored: the thing is gone already, or nothing more can be done about it. A
@@ -302,11 +312,14 @@ mod tests {
         fs::write(&setting, "changed").unwrap();
         let cleanup = Cleanup::default();
         cleanup.path(folder.clone());
+        let shared = tempfile::tempdir().unwrap().keep();
+        cleanup.lasting(shared.clone());
         cleanup.setting(setting.path().to_owned(), "before".to_owned());
         cleanup.remove_stage();
-        assert!(!folder.exists());
+        assert!(!folder.exists() && shared.exists());
         assert_eq!(fs::read_to_string(&setting).unwrap(), "changed");
         cleanup.remove();
+        assert!(!shared.exists());
         assert_eq!(fs::read_to_string(&setting).unwrap(), "before");
     }
 }

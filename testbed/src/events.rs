@@ -72,6 +72,20 @@ impl Side {
         // Of a volume's counters only this one: disks count the rest as well.
         let in_place = status.volumes.iter().filter_map(|volume| volume.counters.get(IN_PLACE));
         *counters.entry(IN_PLACE.to_owned()).or_default() += in_place.sum::<u64>();
+        // The rows of a pool are all that its devices write.
+        let rows = ["guest_row_blocks", "moved_row_blocks", "map_row_blocks"];
+        let of_pools = status.pools.iter().flat_map(|pool| {
+            let written = rows.iter().filter_map(|name| pool.counters.get(*name)).sum();
+            let of = |name: &str| pool.counters.get(name).copied().unwrap_or(0);
+            [
+                (POOL_BLOCKS_WRITTEN, written),
+                (POOL_PAGES_MOVED, of("moved_pages")),
+                (POOL_MAP_LOADS, of("map_loads")),
+            ]
+        });
+        for (name, count) in of_pools {
+            *counters.entry(name.to_owned()).or_default() += count;
+        }
         Ok(Self { counters, served, ..Self::of_process(status.node.pid)? })
     }
 
@@ -189,6 +203,11 @@ const IN_PLACE: &str = "file_in_place";
 /// Interrupts of the device behind a volume's file, for the role that has the volume.
 pub const DEVICE_INTERRUPTS: &str = "device_interrupts";
 
+/// Blocks that a pool wrote to its devices, its pages that collection moved, and reads of its map.
+pub const POOL_BLOCKS_WRITTEN: &str = "pool_blocks_written";
+const POOL_PAGES_MOVED: &str = "pool_pages_moved";
+const POOL_MAP_LOADS: &str = "pool_map_loads";
+
 /// Counters of requests that a sidecore took: from peers, and from guests in a disk's share.
 const OF_PEERS: &str = "server_requests";
 const OF_GUESTS: &str = "requests";
@@ -285,6 +304,11 @@ impl Events {
             let counters = self.counters.get(&role);
             let interrupts = counters.and_then(|it| it.get(DEVICE_INTERRUPTS).copied());
             note(format!("{name}_{DEVICE_INTERRUPTS}"), interrupts);
+        }
+        for name in [POOL_BLOCKS_WRITTEN, POOL_PAGES_MOVED, POOL_MAP_LOADS] {
+            let hosts = [Role::Vmhost, Role::Iohost].into_iter();
+            let counts: Vec<_> = hosts.filter_map(|role| self.counted(role, &[name])).collect();
+            note(name.to_owned(), (!counts.is_empty()).then(|| counts.iter().sum()));
         }
         all
     }

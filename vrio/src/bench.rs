@@ -38,6 +38,7 @@ pub(crate) const BLOCK_EXAMPLES: &str = "Examples:
   vrio bench block --path direct --volume memory --encrypt off --depth 32
   vrio bench block --volume memory --chain encrypt     a volume that is stored encrypted
   vrio bench block --volume file:/var/tmp/bench.img --op randwrite --depth 32
+  vrio bench block --volume pool:/var/tmp/bench.pool --op zipfwrite --depth 32 --collect
   vrio bench block --path socket /run/spdk/vhost.0     another program's vhost-user server
 Everything on the disk is overwritten. Without root, `remote` and `direct` use the loopback
 device instead of two network namespaces. docs/measuring.md says which system calls are counted
@@ -59,6 +60,7 @@ Two threads are busy at a time: the figures need at least two cores.";
 
 pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block --quick                     disks: every peer that is installed
+  vrio bench compare store --quick                     ways to keep a disk: the same
   vrio bench compare net --quick                       network cards: the same
 The goals come last. Each holds, does not hold, or is undecided (its bound lies within the spread of
 the rounds, or the cores' speed changed). A goal that was not measured names the missing program.";
@@ -74,6 +76,15 @@ built. SPDK's huge pages are made (by root) and given back. A server named with 
 the last core to the driver; its disk is overwritten. Contests are 'null', 'local, memory', 'memory
 file', 'O_DIRECT', 'page cache', 'remote', 'direct', and 'ours', whose figures no peer has. Hosts of
 'remote' and 'direct' are network namespaces that a virtual cable joins.";
+
+pub(crate) const COMPARE_STORE_EXAMPLES: &str = "Examples:
+  vrio bench compare store                             every side that this machine has
+  vrio bench compare store --quick --json | jq '.goals[] | [.goal, .standing]'
+  vrio bench compare store --contest 'in a file' --case randwrite --folder /mnt/nvme
+Sides: a disk in a pool (vrio store), in a file (vrio file), in a raw and a qcow2 file by
+qemu-storage-daemon (Debian: qemu-utils), and in a file on XFS and btrfs, which root makes in files
+and mounts (Debian: xfsprogs, btrfs-progs). All are around the page cache. Contests are 'in a file',
+'after a snapshot', and 'ours', whose figures no peer has: 80 % full, before and after a snapshot.";
 
 pub(crate) const COMPARE_NET_EXAMPLES: &str = "Examples:
   vrio bench compare net                               every peer that is installed
@@ -127,6 +138,7 @@ impl BenchCommand {
             Self::Net(args) => Some(&args.told),
             Self::Mpi(args) => Some(&args.turns.told),
             Self::Compare(CompareCommand::Block(args)) => Some(&args.turns.told),
+            Self::Compare(CompareCommand::Store(args)) => Some(&args.turns.told),
             Self::Compare(CompareCommand::Net(args)) => Some(&args.turns.told),
             Self::Connections(args) => Some(&args.told),
             Self::Scale(args) => Some(&args.told),
@@ -143,9 +155,24 @@ pub(crate) enum CompareCommand {
     /// Virtual disks, local and remote.
     #[command(after_help = COMPARE_BLOCK_EXAMPLES)]
     Block(CompareBlockArgs),
+    /// Ways to keep a disk: in a pool, in a file, in qcow2, on other file systems.
+    #[command(after_help = COMPARE_STORE_EXAMPLES)]
+    Store(CompareStoreArgs),
     /// Network cards of two guests on one host.
     #[command(after_help = COMPARE_NET_EXAMPLES)]
     Net(CompareNetArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompareStoreArgs {
+    #[command(flatten)]
+    turns: TurnArgs,
+    /// How vrio's sidecores wait for work; the other programs poll.
+    #[arg(long, default_value = "spin")]
+    idle: Idle,
+    /// The directory of all files, on the disk that is measured. It needs 6 GiB.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp")]
+    folder: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
@@ -262,10 +289,14 @@ pub(crate) struct BlockArgs {
     /// thread), or socket and a path.
     #[arg(long, num_args = 1..=2, value_names = ["WAY", "PATH"], default_value = "local")]
     path: Vec<String>,
-    /// The volume's backend: null, memory, file:PATH, or direct:PATH for a file without the page
-    /// cache (O_DIRECT).
+    /// The volume's backend: null, memory, file:PATH, direct:PATH for a file without the page
+    /// cache (O_DIRECT), or pool:PATH for a volume of a pool in that file, which is made if it is
+    /// missing.
     #[arg(long, default_value = "null")]
     volume: String,
+    /// Measure a pool once more while it is 80 % full and collects, and print both latencies.
+    #[arg(long)]
+    collect: bool,
     /// A stage of the volume's chain: meter, or encrypt, which encrypts the stored data (--encrypt
     /// is about sessions). May be given several times, in the order of the chain.
     #[arg(long, value_parser = chain_stage(), value_name = "STAGE")]
@@ -316,6 +347,8 @@ pub(crate) struct BlockArgs {
 enum BenchOp {
     Randread,
     Randwrite,
+    /// Random writes of which few places have most (Zipf, exponent 1).
+    Zipfwrite,
     Read,
     Write,
 }
@@ -352,8 +385,13 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), CommandFailure> {
         BenchCommand::Block(args) => {
             let options = block_options(args).map_err(CommandFailure::configuration)?;
             options.check().map_err(CommandFailure::configuration)?;
-            let report = block::run(&options).map_err(CommandFailure::running)?;
-            results::report(&report, &args.told)
+            let tight = BlockOptions { collects: args.collect, ..options.clone() };
+            tight.check().map_err(CommandFailure::configuration)?;
+            let report = match args.collect {
+                true => block::run_collecting(&options),
+                false => block::run(&options),
+            };
+            results::report(&report.map_err(CommandFailure::running)?, &args.told)
         }
         BenchCommand::Net(args) => {
             let options = args.options().map_err(CommandFailure::configuration)?;
@@ -429,6 +467,14 @@ fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
             let report = compare::block::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &turns.told)
         }
+        CompareCommand::Store(CompareStoreArgs { turns, idle, folder }) => {
+            let plan = turns.plan(TURN_SECONDS).map_err(CommandFailure::running)?;
+            let (idle, folder) = (*idle, folder.clone());
+            let options = compare::store::StoreOptions { plan, idle, folder };
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = compare::store::run(&options).map_err(CommandFailure::running)?;
+            results::report(&report, &turns.told)
+        }
         CompareCommand::Net(CompareNetArgs { turns, idle }) => {
             let plan = turns.plan(TURN_SECONDS).map_err(CommandFailure::running)?;
             let options = compare::net::CardsOptions { plan, idle: *idle };
@@ -499,6 +545,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<BlockOptions> {
         op: match args.op {
             BenchOp::Randread => LoadPattern::RandRead,
             BenchOp::Randwrite => LoadPattern::RandWrite,
+            BenchOp::Zipfwrite => LoadPattern::ZipfWrite,
             BenchOp::Read => LoadPattern::Read,
             BenchOp::Write => LoadPattern::Write,
         },

@@ -244,6 +244,7 @@ fn open(volume: &Volume) -> Result<Arc<dyn volume::Volume>> {
             let options = FileOptions { direct, size_bytes, ..FileOptions::new(path) };
             Arc::new(FileVolume::open(&options)?)
         }
+        Volume::Pool(_) => bail!("a node has the pool"),
     })
 }
 

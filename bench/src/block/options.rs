@@ -54,13 +54,16 @@ pub enum Volume {
     File(PathBuf),
     /// The same, past the page cache.
     DirectFile(PathBuf),
+    /// A volume of a pool in this file, past the page cache where the file system allows it. The
+    /// measurement makes the pool if the file has none, and removes the file if there was none.
+    Pool(PathBuf),
 }
 
 impl Volume {
     /// The file, if it is one.
     pub fn file(&self) -> Option<&std::path::Path> {
         match self {
-            Self::File(path) | Self::DirectFile(path) => Some(path),
+            Self::File(path) | Self::DirectFile(path) | Self::Pool(path) => Some(path),
             Self::Null | Self::Memory => None,
         }
     }
@@ -140,6 +143,10 @@ pub struct BlockOptions {
     /// All of the volume's file is written already, so that it need not be written again.
     #[serde(skip)]
     pub filled: bool,
+    /// The volume has four fifths of its pool, and was written often before the measurement: the
+    /// pool collects all the time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub collects: bool,
 }
 
 impl BlockOptions {
@@ -170,6 +177,7 @@ impl BlockOptions {
             loopback: false,
             mtu: None,
             filled: false,
+            collects: false,
         }
     }
 
@@ -225,6 +233,7 @@ impl BlockOptions {
                 bail!("--chain: {text}");
             }
         }
+        self.check_pool()?;
         if self.is_generated() {
             let path = &self.path;
             ensure!(jobs == 1, "--path {path} has one job: the client's one thread is the driver");
@@ -233,6 +242,21 @@ impl BlockOptions {
                 "--path {path} has no ring: --driver, --packed and --reuse do not apply"
             );
         }
+        Ok(())
+    }
+
+    fn check_pool(&self) -> Result<()> {
+        let has_pool = matches!(self.volume, Volume::Pool(_));
+        ensure!(
+            !has_pool || !matches!(self.path, Path::Bare | Path::Socket(_)),
+            "--volume {}: a node has the pool; --path local, remote or direct",
+            self.volume
+        );
+        ensure!(
+            !self.collects || has_pool && self.op.writes() && !self.op.is_sequential(),
+            "--collect is about random writes to a pool: --volume pool:PATH --op randwrite or \
+             zipfwrite"
+        );
         Ok(())
     }
 
@@ -334,6 +358,10 @@ mod tests {
         refused(BlockOptions { guests: 65, ..options.clone() }, "--guests 65");
         let one_file = Volume::File(PathBuf::from("/disk"));
         refused(BlockOptions { guests: 2, volume: one_file, ..options.clone() }, "--guests 2");
+        let pool = Volume::Pool(PathBuf::from("/pool"));
+        let bare = BlockOptions { path: Path::Bare, volume: pool.clone(), ..options.clone() };
+        refused(bare, "a node has the pool");
+        refused(BlockOptions { collects: true, volume: pool, ..options.clone() }, "--collect");
         refused(BlockOptions { sidecores: 0, ..options.clone() }, "--sidecores 0");
         refused(BlockOptions { mtu: Some(600), ..options.clone() }, "--mtu");
         refused(BlockOptions { seconds: f64::NAN, ..options.clone() }, "--seconds");

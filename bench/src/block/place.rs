@@ -9,10 +9,11 @@ use node::keys::{self, KeyKind};
 
 use super::direct::{self, DirectLoad, LocalLoad, LocalPlan, run_all};
 use super::options::{BlockOptions, Path, Volume};
+use super::pool;
 use crate::load::{Load, LoadOutcome};
 use crate::measure::{DriverPlan, MeasuredDisks};
 use testbed::cleanup::Cleanup;
-use testbed::events::{DEVICE_INTERRUPTS, EventsSnapshot, Role};
+use testbed::events::{DEVICE_INTERRUPTS, EventsSnapshot, POOL_BLOCKS_WRITTEN, Role};
 use testbed::interrupts::Interrupts;
 use testbed::nodes::Node;
 use testbed::pair::{Pair, RoleCores};
@@ -88,6 +89,9 @@ impl BlockSetup {
                     place.made = file_to_make(options)?;
                     place.made.iter().for_each(|file| stage.cleanup.path(file.clone()));
                 }
+                if let Volume::Pool(path) = &options.volume {
+                    pool::make(path, options.collects)?;
+                }
                 let (nodes, sockets) = start_nodes(options, stage, &seats)?;
                 place.nodes = nodes;
                 let guests = 0..options.guests;
@@ -115,6 +119,13 @@ impl BlockSetup {
             Driver::Direct(clients, _) => clients.iter_mut().try_for_each(DirectLoad::fill),
             Driver::Bare(local) => local.fill(),
         }
+    }
+
+    /// Blocks that the volume's pool has written to its devices.
+    pub(super) fn pool_blocks_written(&self) -> Result<u64> {
+        let look = self.look()?;
+        let counts = look.sides.values().filter_map(|it| it.counters.get(POOL_BLOCKS_WRITTEN));
+        Ok(counts.sum())
     }
 
     /// Measures.
@@ -287,12 +298,17 @@ impl BlockNodes<'_> {
                 let size = if path.exists() { "" } else { SIZE_IF_MADE };
                 format!("file = {path:?}, direct = {direct}{size}")
             }
+            Volume::Pool(_) => pool::backend(),
         };
         let table = |name: String| {
             let chain = self.chain(&name)?;
             Ok(format!("[[volume]]\nname = \"{name}\"\nbackend = {{ {backend} }}\n{chain}{allow}"))
         };
-        self.names().map(table).collect()
+        let pool = match &self.options.volume {
+            Volume::Pool(path) => pool::table(path),
+            _ => String::new(),
+        };
+        Ok(pool + &self.names().map(table).collect::<Result<String>>()?)
     }
 
     /// The line of a volume's chain, and a key if it takes one.

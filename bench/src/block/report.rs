@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::options::{BlockOptions, Path, Volume};
 use crate::load::LoadOutcome;
-use testbed::events::{Events, Role};
+use testbed::events::{Events, POOL_BLOCKS_WRITTEN, Role};
 use testbed::machine::Machine;
 use testbed::pair::{PairLink, between};
 use testbed::stage::NodeNetwork;
@@ -84,6 +84,9 @@ pub struct BlockReport {
     pub cache_line_rtts_ns: [Option<u64>; 2],
     /// The machine.
     pub machine: Machine,
+    /// The same disk while its pool collects, where that was measured as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collecting: Option<Box<BlockReport>>,
 }
 
 impl BlockReport {
@@ -124,7 +127,13 @@ impl BlockReport {
             cache_line_rtt_ns: rtts_ns.into_iter().flatten().max(),
             cache_line_rtts_ns: rtts_ns,
             machine,
+            collecting: None,
         }
+    }
+
+    /// Blocks that the pool's devices had to write for each request that was a write of a block.
+    pub fn pool_amplification(&self) -> Option<f64> {
+        self.events_per_request.get(POOL_BLOCKS_WRITTEN).copied()
     }
 
     /// Whether cores moved during the measurement: the result is of no single level.
@@ -230,6 +239,7 @@ impl fmt::Display for Volume {
             Self::Memory => f.write_str("memory"),
             Self::File(path) => write!(f, "file:{}", path.display()),
             Self::DirectFile(path) => write!(f, "direct:{}", path.display()),
+            Self::Pool(path) => write!(f, "pool:{}", path.display()),
         }
     }
 }
@@ -289,7 +299,16 @@ impl fmt::Display for BlockReport {
             rtts_ns: self.cache_line_rtts_ns,
             machine: &self.machine,
         };
-        write!(f, "{cost}")
+        write!(f, "{cost}")?;
+        let Some(collecting) = &self.collecting else { return Ok(()) };
+        writeln!(f, "while the pool collects, 80 % full:\n{collecting}")?;
+        let ratio = collecting.latency_us.p99 / self.latency_us.p99;
+        writeln!(
+            f,
+            "  p99 while the pool collects: {} us, {} times the {p99} us without",
+            number(collecting.latency_us.p99),
+            number(ratio),
+        )
     }
 }
 

@@ -9,7 +9,7 @@ use testbed::stage::IO_ADDRESS;
 pub(super) use bench::measure::DISK_BYTES;
 
 /// The name of a disk's socket, in the folder of a turn.
-pub(super) const SOCKET: &str = "socket";
+pub(crate) const SOCKET: &str = "socket";
 
 /// The names of peers, as tables have them and goals refer to them.
 pub(super) mod name {
@@ -50,11 +50,11 @@ impl PeerPort {
 
 /// A peer as it is started.
 #[derive(Clone, Debug)]
-pub(super) struct DiskPeer {
+pub(crate) struct DiskPeer {
     /// Its name in tables.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Its servers.
-    pub(super) service: Service,
+    pub(crate) service: Service,
     /// The client that puts requests in.
     pub(super) client: DiskClient,
     /// Its client has no more requests outstanding.

@@ -146,7 +146,7 @@ impl DiskPeers {
 /// A daemon that exports a block node. Its thread polls where `busy` threads, the driver's among
 /// them, have a core each. Where they share cores it sleeps, as our sidecores do not spin there
 /// either.
-fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> DiskPeer {
+pub(crate) fn daemon(program: &Path, node: &str, file: Option<&Path>, busy: usize) -> DiskPeer {
     let export = "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,\
                   addr.path=FOLDER/socket,writable=on,iothread=poller";
     let poll_max_ns = if cores().len() < busy { 0 } else { POLL_MAX_NS };

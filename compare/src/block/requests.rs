@@ -8,10 +8,10 @@ use bench::load::LoadPattern;
 
 /// One kind of requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Requests {
-    pub(super) op: LoadPattern,
-    pub(super) size_bytes: u32,
-    pub(super) depth: u16,
+pub(crate) struct Requests {
+    pub(crate) op: LoadPattern,
+    pub(crate) size_bytes: u32,
+    pub(crate) depth: u16,
 }
 
 impl Case for Requests {
@@ -39,7 +39,7 @@ impl Case for Requests {
 
 impl Requests {
     /// Small requests to random places, long ones in order.
-    pub(super) fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         let mut cases = Vec::new();
         for op in [LoadPattern::RandRead, LoadPattern::RandWrite] {
             cases.extend([1, 8, 32].map(|depth| Self { op, size_bytes: 4 << 10, depth }));

@@ -57,7 +57,8 @@ const POOL_KEYS: [SettingKey; 4] = [
         "memory",
         "The most memory for the map from volumes' blocks to their places, from 4MiB to 1TiB. \
          Default: `\"64MiB\"`. Parts of the map that do not fit are read again when they are \
-         needed; `map_loads` of the pool counts that.",
+         needed: `map_hits` and `map_misses` of the pool count blocks whose parts were there and \
+         that waited.",
     ),
     key(
         "log",

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use peer::Allow;
+use volume::backend::store::VolumeCompression;
 use volume::backend::{
     BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, BackendPool, whole_sectors,
 };

@@ -3,46 +3,61 @@
 //! needs it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
 const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
 const READ: u32 = 15;
+const WRITE: u32 = 16;
 const STATFS: u32 = 17;
+const FSYNC: u32 = 20;
 const INIT: u32 = 26;
 /// Requests that get no answer.
 const SILENT: [u32; 3] = [2, 36, 42];
 
-const EIO: i32 = 5;
 const ENOSYS: i32 = 38;
 
-/// The end of a page fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Faults {
-    /// It waits until the file system is unmounted.
-    Stall,
-    /// It fails.
-    Fail,
+/// The most bytes of a write: those of 32 pages, which the kernel sends by itself.
+const WRITE_BYTES_MAX: usize = 128 << 10;
+
+/// Writes may be longer than a page.
+const BIG_WRITES: u32 = 1 << 5;
+
+/// The content of the file, and what its server does with requests. `None` for a request that
+/// gets no answer until the file system is unmounted; an error is an errno.
+pub(crate) trait FuseContent: Send + 'static {
+    /// The kernel asks about the file or its file system.
+    fn asked(&mut self);
+
+    /// The kernel reads.
+    fn read(&mut self, offset: u64, length: usize) -> Option<Result<Vec<u8>, i32>>;
+
+    /// The kernel writes.
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Option<Result<(), i32>>;
+
+    /// The kernel wants all that was written to be durable.
+    fn sync(&mut self) -> Option<Result<(), i32>>;
 }
 
 /// One mounted file. Dropping it unmounts the file, and everything that waits for it fails.
 pub(crate) struct FuseFile {
     path: PathBuf,
-    /// How often the kernel asked the server about its file or file system.
-    asked: Arc<AtomicU64>,
     server: Option<JoinHandle<()>>,
 }
 
 impl FuseFile {
     /// Mounts a file of so many bytes, whose blocks have 1 GiB by its own statement. `None`, with a
     /// line that says so, where it cannot mount.
-    pub(crate) fn mount(test: &str, path: &Path, bytes: u64, faults: Faults) -> Option<Self> {
+    pub(crate) fn mount(
+        test: &str,
+        path: &Path,
+        bytes: u64,
+        content: impl FuseContent,
+    ) -> Option<Self> {
         let skip = |why: String| {
             println!("SKIP {test}: {why}");
             None
@@ -62,20 +77,8 @@ impl FuseFile {
             Ok(output) if output.status.success() => {}
             other => return skip(format!("mount: {other:?}")),
         }
-        let asked = Arc::new(AtomicU64::new(0));
-        let count = Arc::clone(&asked);
-        let server = std::thread::spawn(move || serve(&device, bytes, faults, &count));
-        Some(Self { path: path.to_owned(), asked, server: Some(server) })
-    }
-
-    /// Opens the file.
-    pub(crate) fn open(&self) -> File {
-        OpenOptions::new().read(true).write(true).open(&self.path).unwrap()
-    }
-
-    /// How often the kernel asked the server about its file or file system.
-    pub(crate) fn asked(&self) -> u64 {
-        self.asked.load(SeqCst)
+        let server = std::thread::spawn(move || serve(&device, bytes, content));
+        Some(Self { path: path.to_owned(), server: Some(server) })
     }
 }
 
@@ -94,12 +97,13 @@ impl Drop for FuseFile {
     }
 }
 
-fn serve(device: &File, bytes: u64, faults: Faults, asked: &AtomicU64) {
-    let mut request = vec![0; 128 << 10];
+fn serve(device: &File, bytes: u64, mut content: impl FuseContent) {
+    // The longest write, and what stands before it.
+    let mut request = vec![0; WRITE_BYTES_MAX + (8 << 10)];
     loop {
         let length = match (&*device).read(&mut request) {
             Ok(length) => length,
-            Err(error) if error.raw_os_error() == Some(2) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(_) => return,
         };
         assert!(length >= 40, "a header");
@@ -107,17 +111,28 @@ fn serve(device: &File, bytes: u64, faults: Faults, asked: &AtomicU64) {
         let opcode = word(4);
         let unique = u64::from_ne_bytes(request[8..16].try_into().unwrap());
         if matches!(opcode, GETATTR | STATFS) {
-            asked.fetch_add(1, SeqCst);
+            content.asked();
         }
-        let answer = match opcode {
-            INIT => Ok(init()),
-            GETATTR => Ok(attributes(bytes)),
-            OPEN => Ok(vec![0; 16]),
-            READ if faults == Faults::Stall => continue,
-            READ => Err(EIO),
-            silent if SILENT.contains(&silent) => continue,
-            _ => Err(ENOSYS),
+        // Of a read and a write: a handle, the offset, the length; a write's data come behind.
+        let range = || {
+            let offset = u64::from_ne_bytes(request[48..56].try_into().unwrap());
+            (offset, word(56) as usize)
         };
+        let answer = match opcode {
+            INIT => Some(Ok(init())),
+            GETATTR => Some(Ok(attributes(bytes))),
+            OPEN => Some(Ok(vec![0; 16])),
+            READ => content.read(range().0, range().1),
+            WRITE => {
+                let (offset, length) = range();
+                let written = content.write(offset, &request[80..80 + length]);
+                written.map(|done| done.map(|()| [length as u32, 0].map(u32::to_ne_bytes).concat()))
+            }
+            FSYNC => content.sync().map(|done| done.map(|()| Vec::new())),
+            silent if SILENT.contains(&silent) => continue,
+            _ => Some(Err(ENOSYS)),
+        };
+        let Some(answer) = answer else { continue };
         let (error, body) = match answer {
             Ok(body) => (0, body),
             Err(errno) => (-errno, Vec::new()),
@@ -132,9 +147,10 @@ fn serve(device: &File, bytes: u64, faults: Faults, asked: &AtomicU64) {
     }
 }
 
-/// Version 7.31, no options, writes of 4 KiB.
+/// Version 7.31, long writes, no other options.
 fn init() -> Vec<u8> {
-    let mut body: Vec<u8> = [7_u32, 31, 4096, 0, 0, 4096].map(u32::to_ne_bytes).concat();
+    let words = [7, 31, 4096, BIG_WRITES, 0, WRITE_BYTES_MAX as u32];
+    let mut body: Vec<u8> = words.map(u32::to_ne_bytes).concat();
     body.resize(64, 0);
     body
 }

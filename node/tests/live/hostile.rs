@@ -14,7 +14,7 @@ use node::status::{GuestMemoryStatus, Status};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate};
 use virtio::driver::RequestStatus as Outcome;
 
-use super::fuse::{Faults, FuseFile};
+use super::fuse::{FuseContent, FuseFile};
 use super::raw::{
     MEMORY_BYTES, Raw, SET_INFLIGHT_FD, SET_LOG_BASE, SET_VRING_NUM, Tell, memory, region, words,
 };
@@ -214,16 +214,64 @@ fn a_call_eventfd_that_is_full_and_blocks_stops_no_sidecore() {
     bystander.end();
 }
 
+/// The end of a page fault of a file in the test's own file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Faults {
+    /// It waits until the file system is unmounted.
+    Stall,
+    /// It fails.
+    Fail,
+}
+
+/// A file of which no byte can be read.
+struct FaultyContent {
+    faults: Faults,
+    /// How often the kernel asked the server about its file or file system.
+    asked: Arc<AtomicU64>,
+}
+
+impl FaultyContent {
+    fn new(faults: Faults) -> (Self, Arc<AtomicU64>) {
+        let asked = Arc::new(AtomicU64::new(0));
+        (Self { faults, asked: Arc::clone(&asked) }, asked)
+    }
+}
+
+impl FuseContent for FaultyContent {
+    fn asked(&mut self) {
+        self.asked.fetch_add(1, SeqCst);
+    }
+
+    fn read(&mut self, _: u64, _: usize) -> Option<Result<Vec<u8>, i32>> {
+        (self.faults == Faults::Fail).then_some(Err(libc::EIO))
+    }
+
+    fn write(&mut self, _: u64, _: &[u8]) -> Option<Result<(), i32>> {
+        Some(Err(libc::EIO))
+    }
+
+    fn sync(&mut self) -> Option<Result<(), i32>> {
+        Some(Err(libc::EIO))
+    }
+}
+
+/// A file of 4 KiB pages that cannot be read, and how often the kernel has asked about it.
+fn faulty(test: &str, home: &Home, faults: Faults) -> Option<(FuseFile, File, Arc<AtomicU64>)> {
+    let (content, asked) = FaultyContent::new(faults);
+    let path = home.path("faulty");
+    let fuse = FuseFile::mount(test, &path, MEMORY_BYTES, content)?;
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    Some((fuse, file, asked))
+}
+
 #[test]
 fn memory_on_a_file_system_that_stalls_is_refused_unasked() {
     let home = Home::new();
     let test = "memory_on_a_file_system_that_stalls_is_refused_unasked";
-    let fuse = FuseFile::mount(test, &home.path("stall"), MEMORY_BYTES, Faults::Stall);
-    let Some(fuse) = fuse else { return };
+    let Some((_fuse, file, asked)) = faulty(test, &home, Faults::Stall) else { return };
     let node = node(&home, "");
     let bystander = Bystander::new(&home);
-    let file = fuse.open();
-    let asked = fuse.asked();
+    let before = asked.load(SeqCst);
     for how in [Tell::Table, Tell::Region] {
         let raw = Raw::connect(&home.path("hostile.sock"));
         assert!(!raw.tell_memory(how, region(0, MEMORY_BYTES), file.as_fd()), "{how:?}");
@@ -236,7 +284,7 @@ fn memory_on_a_file_system_that_stalls_is_refused_unasked() {
         assert!(!raw.tell(request, &body, &[file.as_fd()]), "request {request}");
         bystander.goes_on();
     }
-    assert_eq!(fuse.asked(), asked, "the node asks a file system that may not answer");
+    assert_eq!(asked.load(SeqCst), before, "the node asks a file system that may not answer");
     is_served_again(&home);
     assert_eq!(lost(&node), 0);
     bystander.end();
@@ -251,9 +299,7 @@ fn a_sidecore_in_a_page_fault_that_does_not_end_is_named_until_it_goes_on() {
     let bystander = Bystander::new(&home);
     // Dropped before the node is stopped, also when the test fails: a process in such a fault
     // cannot end.
-    let fuse = FuseFile::mount(test, &home.path("stall"), MEMORY_BYTES, Faults::Stall);
-    let Some(fuse) = fuse else { return };
-    let file = fuse.open();
+    let Some((fuse, file, _)) = faulty(test, &home, Faults::Stall) else { return };
     let raw = Raw::connect(&home.path("hostile.sock"));
     assert!(raw.tell_memory(Tell::Table, region(0, MEMORY_BYTES), file.as_fd()));
     // One of its messages gets no answer as long as the sidecore is stuck.
@@ -276,16 +322,14 @@ fn a_sidecore_in_a_page_fault_that_does_not_end_is_named_until_it_goes_on() {
 fn a_fault_on_a_file_system_with_huge_blocks_harms_no_other_memory() {
     let home = Home::new();
     let test = "a_fault_on_a_file_system_with_huge_blocks_harms_no_other_memory";
-    let fuse = FuseFile::mount(test, &home.path("fail"), MEMORY_BYTES, Faults::Fail);
-    let Some(fuse) = fuse else { return };
+    let Some((_fuse, file, _)) = faulty(test, &home, Faults::Fail) else { return };
     let node = node(&home, "guest-files = \"any\"\n");
     let bystander = Bystander::new(&home);
-    let file = fuse.open();
     for _ in 0..3 {
         let losses = lost(&node);
         let raw = Raw::connect(&home.path("hostile.sock"));
         assert!(raw.tell_memory(Tell::Table, region(0, MEMORY_BYTES), file.as_fd()));
-        let neighbour = Neighbour::below(&home.path("fail"));
+        let neighbour = Neighbour::below(&home.path("faulty"));
         raw.start();
         wait_for_loss(&node, losses);
         bystander.goes_on();

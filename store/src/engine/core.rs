@@ -107,6 +107,11 @@ pub struct PoolCounters {
     pub checkpoints: u64,
     /// Rounds of syncs.
     pub syncs: u64,
+    /// Blocks that were looked up for a read or a write and had all of their pages of the map in
+    /// memory.
+    pub map_hits: u64,
+    /// The same of blocks that had to wait for a page of the map.
+    pub map_misses: u64,
     /// Reads of pages of the map.
     pub map_loads: u64,
     /// Blocks whose content did not match their check, on two reads.
@@ -444,6 +449,14 @@ impl EngineCore {
         };
         if stock.len() < SPARE_BUFFERS_MAX {
             stock.push(buffer);
+        }
+    }
+
+    /// Counts a block that was looked up, and forgets whether it had to wait.
+    pub(crate) fn count_look_up(&mut self, has_waited: &mut bool) {
+        match std::mem::take(has_waited) {
+            true => self.counters.map_misses += 1,
+            false => self.counters.map_hits += 1,
         }
     }
 

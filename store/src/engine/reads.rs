@@ -30,6 +30,8 @@ struct Read {
     blocks: u32,
     /// Blocks that are located.
     located: u32,
+    /// The next block has waited for a page of the map.
+    has_waited: bool,
     /// Parts that devices work on.
     parts: u32,
     result: Result<(), PoolError>,
@@ -88,7 +90,8 @@ impl Reads {
         block: u64,
         blocks: u32,
     ) {
-        let read = Read { reader, volume, block, blocks, located: 0, parts: 0, result: Ok(()) };
+        let (located, has_waited, parts, result) = (0, false, 0, Ok(()));
+        let read = Read { reader, volume, block, blocks, located, has_waited, parts, result };
         self.blocks += u64::from(blocks);
         let token = self.reads.insert(read);
         self.go_on(core, token);
@@ -114,8 +117,10 @@ impl Reads {
             let block = read.block + u64::from(read.located);
             let Some(located) = unless_missing(core.map.locate(read.volume, block)) else {
                 self.waiting.push(token);
+                read.has_waited = true;
                 break;
             };
+            core.count_look_up(&mut read.has_waited);
             read.located += 1;
             match located {
                 Ok(Located::Page { number, entry }) if core.segments.place_of(&entry).is_some() => {

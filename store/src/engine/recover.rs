@@ -444,8 +444,8 @@ impl Recovery<'_> {
         (rows, false)
     }
 
-    /// The highest row that a head behind the checkpoint calls durable. A stream's later heads never
-    /// say less, so one head of each segment is enough, and all heads of the last one.
+    /// The highest row that a head behind the checkpoint calls durable. A stream's later heads
+    /// never say less, so one head of each segment is enough, and all heads of the last one.
     fn durable_mark(&mut self, superblock: &Superblock) -> u64 {
         let mut mark = superblock.sequence.get();
         for walk in &mut walks(superblock) {

@@ -237,7 +237,7 @@ pub(crate) struct LogReader<'a> {
     pub(crate) devices: &'a mut dyn PoolDevices,
     failed: Option<PoolOpenError>,
     buffer: BlockBuffer,
-    /// What was read ahead of each stream.
+    /// Blocks of each stream that were read ahead.
     windows: [LogWindow; STREAMS - 1],
     spare: Vec<BlockBuffer>,
 }

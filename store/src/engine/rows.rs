@@ -73,6 +73,8 @@ pub(crate) struct Row {
     pub(crate) is_written: bool,
     /// How many records are applied.
     pub(crate) applied: usize,
+    /// The next one has waited for a page of the map.
+    pub(crate) has_waited: bool,
     /// The number of writes that failed.
     pub(crate) failures: u8,
 }
@@ -339,6 +341,7 @@ impl RowLog {
             stream: RowStream::Guests,
             is_written: false,
             applied: 0,
+            has_waited: false,
             failures: 0,
         }
     }
@@ -429,6 +432,7 @@ impl RowLog {
         (row.payload, row.whole, row.packed) = (0, 0, 0);
         row.is_written = false;
         row.applied = 0;
+        row.has_waited = false;
         row.failures = 0;
         if row.buffer.is_some() {
             self.spare.push(row);

@@ -5,73 +5,44 @@
 use std::collections::BTreeMap;
 
 use random::Random;
-use store::block::{BLOCK_BYTES, Block};
+use store::block::{BLOCK_BYTES, BlockBuffer};
 use store::{
     DeviceIo, DeviceOp, PoolCompletion, PoolDevices, PoolVolumeKind, RequestTag, VolumeId,
 };
 
+use crate::cuts::{Running, bytes_of, devices_of};
 use crate::hostile::request;
 use crate::memory::MemoryDevices;
 use crate::pool::{MediaPool, open};
 use crate::reader::{Reader, has_python};
+use crate::recorded::{Kept, Recording};
 
 /// Rounds of a life until the crash.
 const ROUNDS: u64 = 120;
 
-/// Devices with a volatile cache: for each block, what a crash may leave there.
-struct CachedDevices {
-    devices: MemoryDevices,
-    /// The content before each write since the device's last sync.
-    before: BTreeMap<(u8, u64), Vec<Vec<u8>>>,
-}
-
-impl CachedDevices {
-    fn write(&mut self, device: u8, block: u64, content: &Block) {
-        let at = &mut self.devices.blocks[usize::from(device)][block as usize];
-        self.before.entry((device, block)).or_default().push(at.0.to_vec());
-        at.clone_from(content);
-    }
-
-    /// Does a request; of a write, only the first `blocks_max` blocks.
-    fn perform(&mut self, io: DeviceIo, blocks_max: u32) -> Option<store::block::BlockBuffer> {
-        match io.op {
-            DeviceOp::Write { block, buffer, blocks } => {
-                let contents = buffer.blocks().iter().take(blocks.min(blocks_max) as usize);
-                for (at, content) in (block..).zip(contents) {
-                    self.write(io.device, at, content);
-                }
-                Some(buffer)
-            }
-            DeviceOp::Sync => {
-                self.before.retain(|&(device, _), _| device != io.device);
-                None
-            }
-            DeviceOp::Read { block, mut buffer, blocks } => {
-                self.devices.read(io.device, block, &mut buffer, blocks).unwrap();
-                Some(buffer)
-            }
+/// Does a request; of a write, only the first `blocks_max` blocks.
+fn perform(devices: &mut MemoryDevices, io: DeviceIo, blocks_max: u32) -> Option<BlockBuffer> {
+    match io.op {
+        DeviceOp::Write { block, buffer, blocks } => {
+            devices.write(io.device, block, &buffer, blocks.min(blocks_max)).unwrap();
+            Some(buffer)
         }
-    }
-
-    /// The power goes: each block is as it was after any of the writes since the last sync, or
-    /// before them.
-    fn crash(mut self, random: &mut Random) -> MemoryDevices {
-        for ((device, block), before) in self.before {
-            let version = random.below(2 * before.len() as u64 + 2) as usize;
-            if let Some(content) = before.into_iter().nth(version) {
-                self.devices.blocks[usize::from(device)][block as usize]
-                    .0
-                    .copy_from_slice(&content);
-            }
+        DeviceOp::Sync => {
+            devices.sync(io.device).unwrap();
+            None
         }
-        self.devices
+        DeviceOp::Read { block, mut buffer, blocks } => {
+            devices.read(io.device, block, &mut buffer, blocks).unwrap();
+            Some(buffer)
+        }
     }
 }
 
 /// Requests without a rest, answers in any order, and then a crash.
 fn live_and_crash(pool: MediaPool, random: &mut Random) -> MemoryDevices {
-    let MediaPool { mut engine, devices, now_ns, .. } = pool;
-    let mut devices = CachedDevices { devices, before: BTreeMap::new() };
+    let MediaPool { mut engine, mut devices, now_ns, .. } = pool;
+    let before = Recording::new(bytes_of(&devices));
+    let running = Running::watch(&mut devices, before);
     let mut under_way: Vec<DeviceIo> = Vec::new();
     let rounds = random.between(1, ROUNDS);
     for round in 1..=rounds {
@@ -81,7 +52,7 @@ fn live_and_crash(pool: MediaPool, random: &mut Random) -> MemoryDevices {
         while !under_way.is_empty() && !random.one_in(6) {
             let io = under_way.swap_remove(random.below(under_way.len() as u64) as usize);
             let token = io.token;
-            let buffer = devices.perform(io, u32::MAX);
+            let buffer = perform(&mut devices, io, u32::MAX);
             engine.complete_io(token, buffer, Ok(()));
         }
         while engine.next_completion().is_some() {}
@@ -90,10 +61,12 @@ fn live_and_crash(pool: MediaPool, random: &mut Random) -> MemoryDevices {
         // A sync that was not answered promises nothing.
         if !matches!(io.op, DeviceOp::Sync) && random.one_in(2) {
             let blocks_max = random.below(60) as u32;
-            devices.perform(io, blocks_max);
+            perform(&mut devices, io, blocks_max);
         }
     }
-    devices.crash(random)
+    // Each block is as it was after any of the writes since the last sync, or before them.
+    let kept = |_| if random.one_in(2) { Kept::All } else { Kept::Nothing };
+    devices_of(&running.recording().cut(kept))
 }
 
 /// The content of all volumes and snapshots, as the engine reads it after its recovery.

@@ -44,11 +44,11 @@ impl DeviceWatch for Recorder {
 
 /// A record that goes on while the devices are used.
 #[derive(Clone)]
-struct Running(Arc<Mutex<Recorder>>);
+pub(crate) struct Running(Arc<Mutex<Recorder>>);
 
 impl Running {
     /// Records these devices from now on, as what follows `recording`.
-    fn watch(devices: &mut MemoryDevices, recording: Recording) -> Self {
+    pub(crate) fn watch(devices: &mut MemoryDevices, recording: Recording) -> Self {
         let recorder = Recorder { recording, superblocks: Vec::new(), syncs: Vec::new() };
         let recorder = Arc::new(Mutex::new(recorder));
         devices.watch = Some(recorder.clone());
@@ -63,17 +63,20 @@ impl Running {
         self.lock().recording.len()
     }
 
-    fn recording(&self) -> Recording {
+    /// The record until now.
+    pub(crate) fn recording(&self) -> Recording {
         self.lock().recording.clone()
     }
 }
 
-fn bytes_of(devices: &MemoryDevices) -> Vec<Vec<u8>> {
+/// The content of devices.
+pub(crate) fn bytes_of(devices: &MemoryDevices) -> Vec<Vec<u8>> {
     let device = |blocks: &Vec<Block>| blocks.iter().flat_map(|block| block.0).collect();
     devices.blocks.iter().map(device).collect()
 }
 
-fn devices_of(bytes: &[Vec<u8>]) -> MemoryDevices {
+/// Devices with this content.
+pub(crate) fn devices_of(bytes: &[Vec<u8>]) -> MemoryDevices {
     let mut devices = MemoryDevices::new(0, 0);
     let block = |bytes: &[u8]| Block(bytes.try_into().expect("whole blocks"));
     devices.blocks = bytes.iter().map(|it| it.chunks(BLOCK_BYTES).map(block).collect()).collect();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sidecore::CounterText;
 use store::VolumeId;
 
+use super::store::compression::VolumeCompression;
 use super::store::pool::StorePool;
 use super::store::pools::Pools;
 use crate::record::{FileRecords, RecordError};

@@ -17,6 +17,7 @@
 mod absent;
 mod change;
 mod channel;
+pub(super) mod compression;
 mod configured;
 mod counts;
 mod create;
@@ -40,7 +41,8 @@ mod volume;
 
 pub use absent::AbsentVolume;
 pub use change::PooledDevice;
-pub use configured::{StoreBackend, VolumeCompression, snapshot_of};
+pub use compression::VolumeCompression;
+pub use configured::{StoreBackend, snapshot_of};
 pub use counts::PoolCounts;
 pub use create::PoolPlan;
 pub use error::StorePoolError;

@@ -150,9 +150,10 @@ pub(super) fn volume(words: &str) -> anyhow::Result<Volume> {
         None if words == "memory" => Volume::Memory,
         Some(("file", path)) => Volume::File(PathBuf::from(path)),
         Some(("direct", path)) => Volume::DirectFile(PathBuf::from(path)),
+        Some(("pool", path)) => Volume::Pool(PathBuf::from(path)),
         _ => {
             return Err(anyhow!(
-                "--volume {words}: it must be null, memory, file:PATH or direct:PATH"
+                "--volume {words}: it must be null, memory, file:PATH, direct:PATH or pool:PATH"
             ));
         }
     })

@@ -29,7 +29,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume snapshots ann
   vrio volume quota ann --reservation 5GiB --limit 30GiB   of the pool, with its snapshots
   vrio volume schedule ann 1h:24 1d:30    by time: 24 of hours and 30 of days stay
-  vrio volume compress ann lz4        from now on, behind the writes; "none" ends it
+  vrio volume compress ann lz4        from now on, behind the writes; none ends it
   vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
   vrio volume diff ann@monday ann@tuesday     which bytes differ, for a backup
   vrio volume send ann@monday > ann.stream    all of it; --from ann@sunday: the difference

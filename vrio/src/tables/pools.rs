@@ -4,9 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use node::config::show_size;
-use node::status::{
-    PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, StoragePoolStatus,
-};
+use node::status::{PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, StoragePoolStatus};
 
 use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
 use super::verdict;
@@ -130,8 +128,18 @@ pub(super) fn pools(all: &[StoragePoolStatus]) -> Table {
 
 fn pooled(all: &[PooledStatus]) -> Table {
     let header = [
-        "name", "kind", "from", "taken", "served", "size", "owns", "has", "reserved", "limit",
-        "compression", "number",
+        "name",
+        "kind",
+        "from",
+        "taken",
+        "served",
+        "size",
+        "owns",
+        "has",
+        "reserved",
+        "limit",
+        "compression",
+        "number",
     ];
     let mut table = table(&header, 5);
     let unless = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), show_size);

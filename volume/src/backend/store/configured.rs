@@ -1,15 +1,12 @@
 //! A volume of a pool as the backend of a volume of the node: its keys, and finding or making it.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use sidecore::CounterText;
-use store::{
-    PageCompression, PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES,
-};
+use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES};
 
 use super::absent::AbsentVolume;
+use super::compression::VolumeCompression;
 use super::pool::StorePool;
 use super::volume::StoreVolume;
 use crate::backend::kind::{
@@ -17,30 +14,6 @@ use crate::backend::kind::{
     volume_bytes,
 };
 use crate::settings::{SettingKey, Settings, show_size};
-
-/// How the pages of a volume of a pool are to be compressed; none at all is a choice as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumeCompression(pub Option<PageCompression>);
-
-impl fmt::Display for VolumeCompression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            None => f.write_str("none"),
-            Some(compression) => compression.fmt(f),
-        }
-    }
-}
-
-impl FromStr for VolumeCompression {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "none" => Ok(Self(None)),
-            text => Ok(Self(Some(text.parse().map_err(|error| format!("{error}; or none"))?))),
-        }
-    }
-}
 
 /// `pool = ".."`: a volume of a pool of the node. It has the volume's name there.
 #[derive(Clone, Debug, PartialEq, Eq)]

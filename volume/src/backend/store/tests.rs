@@ -3,6 +3,11 @@
 mod configured;
 mod devices;
 mod faults;
+#[path = "../../../../node/tests/live/fuse.rs"]
+mod fuse;
+mod power;
+#[path = "../../../../store/tests/devices/recorded.rs"]
+mod recorded;
 mod sidecores;
 mod streams;
 
