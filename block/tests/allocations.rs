@@ -329,6 +329,7 @@ fn a_warm_disk_of_a_pool_allocates_nothing() {
         read_only: false,
         topology: Topology::default(),
         is_new: true,
+        key: None,
     };
     let volume = StoreVolume::open(&pool, id, &opening).expect("it is there");
     let mut rig = Rig::local(Arc::new(volume), &Services::new());

@@ -369,6 +369,14 @@ mod tests {
             Ok(said(format!("roll back {volume} {body}")))
         }
 
+        fn set_key(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("key of {volume} {body}")))
+        }
+
+        fn shred(&self, pool: &str, number: u32, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("shred {number} of {pool} {body}")))
+        }
+
         fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
             Ok(said(format!("remove {number} from {pool}")))
         }
@@ -500,6 +508,8 @@ mod tests {
             ("GET /v1/pools", "", 200, "[]"),
             ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
+            ("PUT /v1/volumes/v/key", "{}", 200, "key of v {}"),
+            ("POST /v1/pools/p/volumes/7/shred", "{}", 200, "shred 7 of p {}"),
             ("PUT /v1/volumes/v/compression", "{}", 200, "compress v {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
             ("PUT /v1/volumes/v/quota", "{}", 200, "quota of v {}"),

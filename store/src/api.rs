@@ -9,6 +9,7 @@ use crate::block::BlockBuffer;
 pub use crate::origin::VolumeId;
 use crate::origin::VolumeReceive;
 use crate::pack::PageCompression;
+use crate::seal::WrappedKey;
 
 /// The caller's word for a request; it comes back with the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -221,6 +222,45 @@ pub enum PoolChange {
         /// The volume or snapshot.
         volume: VolumeId,
     },
+    /// A new encrypted volume, all zeroes, of a family of its own.
+    CreateSealed {
+        /// Its name, which no other volume of the pool has.
+        name: String,
+        /// Its size.
+        blocks: u64,
+        /// The family's name over all pools: 32 random hexadecimal digits.
+        family: String,
+        /// The family's data key.
+        key: WrappedKey,
+    },
+    /// The data keys of a volume's family are under another wrapping key.
+    Rewrap {
+        /// A volume or snapshot of the family.
+        volume: VolumeId,
+        /// The same data keys, wrapped anew.
+        keys: Vec<WrappedKey>,
+    },
+    /// A volume's family has another data key. Its pages are sealed anew in the background.
+    Rekey {
+        /// A volume or snapshot of the family.
+        volume: VolumeId,
+        /// The data key.
+        key: WrappedKey,
+    },
+    /// No page is under an old data key of a volume's family any more: the key is forgotten.
+    Resealed {
+        /// A volume or snapshot of the family.
+        volume: VolumeId,
+        /// The old data key.
+        version: u32,
+    },
+    /// The data keys of a volume's family are forgotten, and all of its volumes and snapshots go.
+    Shred {
+        /// A volume or snapshot of the family.
+        volume: VolumeId,
+        /// Without it, a family that has other volumes or snapshots is left as it is.
+        all: bool,
+    },
     /// All blocks of a volume read as zeroes, at once.
     Clear {
         /// The volume.
@@ -274,6 +314,25 @@ pub enum PoolError {
     /// The request changes blocks of a snapshot, or needs a snapshot and names a volume.
     #[error("number {0} is {1}")]
     WrongKind(VolumeId, &'static str),
+    /// The volume is encrypted, and the pool was not given its key.
+    #[error("the volume is encrypted, and its key {key_id} was not given: name its file")]
+    Locked {
+        /// The name of the key.
+        key_id: String,
+    },
+    /// The key is that of another volume.
+    #[error(
+        "the key {given} is not the volume's, whose data key is kept under {wanted}: name the          file of that key (`vrio key show FILE` prints a file's)"
+    )]
+    WrongKey {
+        /// The name of the key that was given.
+        given: String,
+        /// The name of the key that is wanted.
+        wanted: String,
+    },
+    /// A wrapped data key does not open with the right wrapping key.
+    #[error("what the pool keeps of the volume's key is damaged: restore it from a backup")]
+    KeyDamaged,
     /// The request reaches beyond the volume's end.
     #[error("the request reaches beyond the volume's end")]
     BeyondEnd,

@@ -20,8 +20,10 @@ mod reads;
 mod recover;
 mod replay;
 mod request;
+mod reseal;
 mod rows;
 mod scrub;
+mod sealing;
 mod segments;
 mod slab;
 mod state;
@@ -31,6 +33,7 @@ mod sync;
 mod tests;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 pub use self::core::PoolCounters;
 pub use devices::{DeviceChange, PoolDevice};
@@ -45,9 +48,12 @@ use crate::api::{
     RequestTag, VolumeId,
 };
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
-use crate::format::{LogRecord, PayloadPlace, RECORDS_MAX, ROW_PAYLOAD_MAX, ZERO_BLOCKS_MAX};
+use crate::format::{
+    LogRecord, PayloadPlace, RECORDS_MAX, ROW_PAYLOAD_MAX, SealTag, ZERO_BLOCKS_MAX,
+};
 use crate::layout::{PoolOpenError, PoolOptions};
 use crate::map::{Applied, ChangedBlocks, MapError, PoolVolume};
+use crate::seal::PageKey;
 use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::{Collector, PackPace};
@@ -56,6 +62,7 @@ use packing::IdlePacking;
 use parts::PartialWrites;
 use reads::{ReadFor, Reads};
 use request::{RequestKind, Requests};
+use reseal::Resealer;
 use rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
 use scrub::Scrubber;
 
@@ -107,6 +114,7 @@ pub struct PoolEngine {
     differences: Differences,
     scrubber: Scrubber,
     device_work: DeviceWork,
+    resealer: Resealer,
     numbers: VecDeque<u64>,
     /// The page table is so damaged that no more numbers are found.
     has_no_numbers: bool,
@@ -156,6 +164,7 @@ impl PoolEngine {
             differences: Differences::default(),
             scrubber: Scrubber::default(),
             device_work: DeviceWork::default(),
+            resealer: Resealer::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
             has_no_numbers: false,
             refused_blocks: 0,
@@ -211,7 +220,10 @@ impl PoolEngine {
     ) -> Option<PoolError> {
         let lacks_numbers = self.has_no_numbers && self.numbers.len() < blocks as usize;
         let refusal = self.change_refusal(volume, block, blocks, max);
-        refusal.or(lacks_numbers.then_some(PoolError::MapDamaged))
+        refusal
+            .or(lacks_numbers.then_some(PoolError::MapDamaged))
+            .or_else(|| self.core.lock_of(volume))
+            .or_else(|| self.core.seal_refusal(volume))
     }
 
     fn change_refusal(
@@ -251,9 +263,17 @@ impl PoolEngine {
         {
             return Admission::Busy;
         }
+        let key = match self.core.seal_key(volume) {
+            Ok(key) => key,
+            Err(error) => {
+                self.core.done(tag, Err(error));
+                return Admission::Taken;
+            }
+        };
         let token = self.requests.begin(RequestKind::Blocks(tag), volume, blocks);
         for index in 0..blocks {
-            self.push_write(token, volume, block + u64::from(index), |page| fill(index, page));
+            let block = block + u64::from(index);
+            self.push_write(token, volume, block, key.as_ref(), |page| fill(index, page));
         }
         Admission::Taken
     }
@@ -285,13 +305,19 @@ impl PoolEngine {
         token: u64,
         volume: VolumeId,
         block: u64,
+        key: Option<&Arc<PageKey>>,
         fill: impl FnOnce(&mut Block),
     ) {
         let number = self.numbers.pop_front().expect("numbers were counted");
-        let record = LogRecord::Write { volume: volume.0, block, number, crc: 0 };
+        let (volume, crc, owner) = (volume.0, 0, RecordOwner::Request(token));
         self.core.counters.guest_blocks += 1;
-        self.core.map.write_begins(volume);
-        self.push(record, RecordOwner::Request(token), fill);
+        self.core.map.write_begins(VolumeId(volume));
+        let Some(key) = key else {
+            return self.push(LogRecord::Write { volume, block, number, crc }, owner, fill);
+        };
+        let (tag, version) = (SealTag::default(), 0);
+        let record = LogRecord::Sealed { volume, block, number, crc, tag, version };
+        self.core.push_sealed(RowStream::Guests, record, owner, Arc::clone(key), fill);
     }
 
     fn push(&mut self, record: LogRecord, owner: RecordOwner, fill: impl FnOnce(&mut Block)) {
@@ -342,7 +368,8 @@ impl PoolEngine {
         block: u64,
         blocks: u32,
     ) -> Admission {
-        if let Some(error) = self.refusal(volume, block, blocks, IO_BLOCKS_MAX) {
+        let refusal = self.refusal(volume, block, blocks, IO_BLOCKS_MAX);
+        if let Some(error) = refusal.or_else(|| self.core.lock_of(volume)) {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
@@ -453,7 +480,7 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if self.requests.has_change || self.parts.len() > 0 || !self.admits_freeing(2) {
+        if !self.admits_change() {
             return Admission::Busy;
         }
         let checked = self.core.map.check(&change).and_then(|id| match change {
@@ -469,11 +496,17 @@ impl PoolEngine {
                 return Admission::Taken;
             }
         };
+        self.push_change(Some(tag), volume, change);
+        Admission::Taken
+    }
+
+    fn admits_change(&self) -> bool {
+        !self.requests.has_change && self.parts.len() == 0 && self.admits_freeing(2)
+    }
+
+    /// Pushes a change that was checked; its check has seen that it fits in a block.
+    fn push_change(&mut self, tag: Option<RequestTag>, volume: VolumeId, change: PoolChange) {
         let json = serde_json::to_vec(&change).expect("numbers and names are JSON");
-        if json.len() > BLOCK_BYTES {
-            self.core.done(tag, Err(PoolError::TooMany("as many volumes as one change takes")));
-            return Admission::Taken;
-        }
         // A row of its own, for the change and its copy: the copy makes up for a damaged block.
         self.core.close_row(RowStream::Guests);
         let token = self.requests.begin(RequestKind::Change(tag, change), volume, 1);
@@ -484,7 +517,6 @@ impl PoolEngine {
                 block.0[json.len()..].fill(0);
             });
         }
-        Admission::Taken
     }
 
     /// Does what can be done now: a bounded amount. Call it after requests and answers.
@@ -501,6 +533,7 @@ impl PoolEngine {
         self.checkpointer.poll(&mut self.core);
         // The end of a checkpoint lets rows be applied again.
         self.apply_rows();
+        self.reseal();
         self.collect();
         self.work_on_devices();
         self.remove();
@@ -568,14 +601,18 @@ impl PoolEngine {
             Err(MapError::Damaged) => Err(PoolError::MapDamaged),
             Ok(Applied::Done) => Ok(()),
             Ok(Applied::Dropped) => Err(match *record {
-                LogRecord::Write { volume, .. } | LogRecord::Zero { volume, .. } => {
-                    PoolError::NoVolume(VolumeId(volume))
-                }
+                LogRecord::Write { volume, .. }
+                | LogRecord::Sealed { volume, .. }
+                | LogRecord::Zero { volume, .. } => PoolError::NoVolume(VolumeId(volume)),
                 _ => PoolError::Invalid("the change was not possible any more".into()),
             }),
         };
-        if let LogRecord::Write { volume, .. } = *record {
+        if let LogRecord::Write { volume, .. } | LogRecord::Sealed { volume, .. } = *record {
             self.core.map.write_ends(VolumeId(volume));
+        }
+        if change.is_some() {
+            self.core.forget_keys();
+            self.resealer.wake();
         }
         match owner {
             RecordOwner::Request(token) => {
@@ -583,6 +620,7 @@ impl PoolEngine {
             }
             RecordOwner::Removal => self.removal_under_way = false,
             RecordOwner::Move => self.collector.moves_under_way -= 1,
+            RecordOwner::Reseal => self.resealer.pushed -= 1,
             RecordOwner::None | RecordOwner::Page(..) | RecordOwner::State { .. } => {}
         }
         true
@@ -599,10 +637,17 @@ impl PoolEngine {
             if self.core.failed.is_some() || !can_write {
                 return;
             }
+            let key = match self.core.seal_key(merged.volume) {
+                Ok(key) => key,
+                Err(error) => {
+                    self.parts.end(&mut self.core, merged.part, Err(error));
+                    continue;
+                }
+            };
             let buffer = self.parts.take_merged(merged.part);
             let kind = RequestKind::Part(merged.part);
             let token = self.requests.begin(kind, merged.volume, 1);
-            self.push_write(token, merged.volume, merged.block, |page| {
+            self.push_write(token, merged.volume, merged.block, key.as_ref(), |page| {
                 page.0.copy_from_slice(&buffer.blocks()[0].0);
             });
             self.core.recycle(buffer);
@@ -655,6 +700,20 @@ impl PoolEngine {
         // A row of moves stays open until it is full, unless nothing more comes.
         if self.collector.moves_under_way == before || !self.collector.has_victim() {
             self.core.close_row(RowStream::Moved);
+        }
+    }
+
+    /// Pages of encrypted volumes are sealed anew, and an old key is forgotten at the end.
+    fn reseal(&mut self) {
+        if !self.resealer.is_busy() || self.core.is_halted {
+            return;
+        }
+        if let Some(change) = self.resealer.poll(&mut self.core)
+            && !self.is_closing
+            && self.admits_change()
+            && let Ok(volume) = self.core.map.check(&change)
+        {
+            self.push_change(None, volume, change);
         }
     }
 
@@ -822,6 +881,9 @@ impl PoolEngine {
             Some(IoPurpose::Scrub(page)) => {
                 self.scrubber.answered(&mut self.core, page, buffer, result);
             }
+            Some(IoPurpose::Reseal(page)) => {
+                self.resealer.answered(&mut self.core, page, buffer, result);
+            }
             Some(IoPurpose::Window) => self.collector.answered(&mut self.core, buffer, result),
         }
     }
@@ -846,6 +908,7 @@ impl PoolEngine {
             || self.core.log.has_open(RowStream::Guests)
             || self.core.log.has_open(RowStream::Moved)
             || self.collector.is_busy()
+            || self.resealer.is_working()
     }
 
     /// Whether to poll again soon: something is under way, or there is background work.
@@ -867,6 +930,7 @@ impl PoolEngine {
             || self.reads.len() > 0
             || self.differences.len() > 0
             || self.scrubber.is_running()
+            || (self.resealer.is_busy() && self.core.failed.is_none() && self.core.has_room(1))
             || self.packs_soon()
     }
 
@@ -884,6 +948,7 @@ impl PoolEngine {
     pub fn close(&mut self) {
         self.is_closing = true;
         self.scrubber.stop();
+        self.resealer.stop();
     }
 
     /// Whether the last checkpoint is durable, or a device failed; no request is under way.

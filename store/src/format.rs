@@ -22,10 +22,12 @@ pub use head::{HeadError, RECORDS_MAX, ROW_BLOCKS_MAX, ROW_PAYLOAD_MAX, RowHead,
 pub use payload::{PayloadPlace, payload_blocks, payload_places};
 pub use place::{
     BLOCK_SECTORS, BlockPlace, DEVICES_MAX, NO_SEGMENT, PACKED_SECTORS_MAX, PageCodec, PageEntry,
-    PageForm, SECTOR_BYTES, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_PER_DEVICE_MAX,
-    SegmentId,
+    PageForm, PageSeal, SEAL_SEQUENCE_MAX, SECTOR_BYTES, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN,
+    SEGMENTS_PER_DEVICE_MAX, SegmentId,
 };
-pub use record::{LogRecord, NUMBER_MAX, RECORD_BYTES, RecordError, TableKind, ZERO_BLOCKS_MAX};
+pub use record::{
+    LogRecord, NUMBER_MAX, RECORD_BYTES, RecordError, SealTag, TableKind, ZERO_BLOCKS_MAX,
+};
 pub use superblock::{
     COUNT_MAX, DEVICE_HEADER_BLOCKS, DeviceRecord, FORMAT_VERSION, MAP_STREAM, STREAMS,
     StreamPosition, Superblock, SuperblockError, superblock_blocks,

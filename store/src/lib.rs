@@ -15,6 +15,7 @@ mod layout;
 mod map;
 mod origin;
 mod pack;
+mod seal;
 pub mod stream;
 
 pub use api::{
@@ -26,6 +27,7 @@ pub use engine::{
     RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubStatus, SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
-pub use map::{ChangedBlocks, ChangedRun, PoolVolume, PoolVolumeKind};
+pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind};
 pub use origin::{SnapshotOrigin, VolumeReceive};
 pub use pack::PageCompression;
+pub use seal::{SealEntropy, WrappedKey, WrappingKey};

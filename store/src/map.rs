@@ -9,6 +9,7 @@ mod diff;
 mod page;
 mod pages;
 mod removal;
+mod seals;
 mod space;
 mod table;
 #[cfg(test)]
@@ -21,17 +22,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{PoolChange, PoolError, QuotaWait, VolumeId};
 use crate::block::Block;
-use crate::format::{BlockPlace, LogRecord, PageEntry, PayloadPlace, TableKind, ZERO_BLOCKS_MAX};
+use crate::format::{
+    BlockPlace, LogRecord, PageEntry, PageSeal, PayloadPlace, SEAL_SEQUENCE_MAX, SealTag,
+    TableKind, ZERO_BLOCKS_MAX,
+};
 use crate::pack::PageCompression;
 use catalog::{PoolCatalog, TreeOwner};
 use page::{TABLE_ENTRIES, TreeWord};
 use pages::MapPages;
 use removal::RemovalPlan;
+use seals::{CONTEXTS_MAX, SealContext, SealContexts};
 use table::PageTable;
 use tree::{TreeEdit, TreePlan};
 
-pub(crate) use catalog::{CatalogState, VOLUME_BLOCKS_MAX, is_name};
-pub use catalog::{PoolVolume, PoolVolumeKind};
+pub(crate) use catalog::{CatalogState, SealFamily, VOLUME_BLOCKS_MAX, is_name};
+pub use catalog::{PoolSeal, PoolVolume, PoolVolumeKind};
 pub use diff::{ChangedBlocks, ChangedRun};
 pub(crate) use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
 pub(crate) use table::TableState;
@@ -43,6 +48,7 @@ pub(crate) struct MapState {
     catalog: CatalogState,
     data: TableState,
     nodes: TableState,
+    contexts: Vec<SealContext>,
 }
 
 impl Default for MapState {
@@ -108,7 +114,8 @@ impl PoolMap {
         let data = PageTable::from_state(TableKind::Data, fanout, &state.data)?;
         let nodes = PageTable::from_state(TableKind::Nodes, fanout, &state.nodes)?;
         let catalog = PoolCatalog::from_state(state.catalog, nodes.numbers())?;
-        let pages = MapPages::new(uuid, cache_blocks_max, [data, nodes]);
+        let mut pages = MapPages::new(uuid, cache_blocks_max, [data, nodes]);
+        pages.contexts = SealContexts::from_state(state.contexts)?;
         Ok(Self { pages, catalog, is_removal_idle: false })
     }
 
@@ -118,6 +125,7 @@ impl PoolMap {
             catalog: self.catalog.state(),
             data: self.pages.table(TableKind::Data).state(),
             nodes: self.pages.table(TableKind::Nodes).state(),
+            contexts: self.pages.contexts.state(),
         }
     }
 
@@ -259,14 +267,39 @@ impl PoolMap {
                 let entry = PageEntry::at(place, crc, sequence);
                 self.write(VolumeId(volume), block, number, entry, live)
             }
+            LogRecord::Sealed { volume, block, number, tag, version, .. } => {
+                let volume = VolumeId(volume);
+                let family = self.catalog.volume(volume.0).and_then(|version| version.family);
+                let entry = self.sealed_at(family, version, (place, sequence), tag);
+                let Some(entry) = entry else {
+                    self.give_back_late(number);
+                    return Ok(Applied::Dropped);
+                };
+                self.write(volume, block, number, entry, live)
+            }
+            LogRecord::Resealed { number, from, tag, version, .. } => {
+                let old = self.pages.entry(TableKind::Data, number)?.seal();
+                let family = old.and_then(|seal| self.context(seal.context));
+                let family = family.map(|context| context.family);
+                match self.sealed_at(family, version, (place, sequence), tag) {
+                    Some(entry) => self.replace(number, from, |_| entry, live),
+                    None => Ok(Applied::Dropped),
+                }
+            }
             LogRecord::Zero { volume, block, blocks } => {
                 self.zero(VolumeId(volume), block, u64::from(blocks), live)
             }
             LogRecord::Move { number, crc, from, form, .. } => {
-                let entry = PageEntry::at(place, crc, sequence).in_form(form, at.offset);
-                self.replace(number, from, entry, live)
+                let moved = |old: PageEntry| match old.seal() {
+                    // Its tag and nonce stay what they are.
+                    Some(_) => old.moved_to(place),
+                    None => PageEntry::at(place, crc, sequence).in_form(form, at.offset),
+                };
+                self.replace(number, from, moved, live)
             }
-            LogRecord::Lost { number, from } => self.replace(number, from, PageEntry::lost(), live),
+            LogRecord::Lost { number, from } => {
+                self.replace(number, from, |_| PageEntry::lost(), live)
+            }
             LogRecord::Removal { snapshot, block } => self.remove(snapshot, block, live),
             LogRecord::Change { .. } => match change {
                 Some(change) => self.change(change, live),
@@ -278,19 +311,38 @@ impl PoolMap {
         }
     }
 
+    /// The entry of a page that was sealed with a family's data key, of whose count the record has
+    /// the lowest bits; `None` if the family or the row cannot have such a page.
+    fn sealed_at(
+        &mut self,
+        family: Option<u32>,
+        version: u8,
+        (place, sequence): (BlockPlace, u64),
+        tag: SealTag,
+    ) -> Option<PageEntry> {
+        let family = family?;
+        let version = self.catalog.key_of_low_bits(family, version)?;
+        let context = self.pages.contexts.number(family, version)?;
+        let seal = PageSeal { context, sequence, tag };
+        (sequence <= SEAL_SEQUENCE_MAX).then(|| PageEntry::sealed(place, seal))
+    }
+
     /// Asks for the pages that a record will need first, as far as they are known yet. It need not
     /// be called, and more than these may be missing.
     pub(crate) fn ask_for(&mut self, record: &LogRecord) {
         // A missing page is noted, and a damaged one comes up again when the record is applied.
         match *record {
-            LogRecord::Write { volume, block, number, .. } => {
+            LogRecord::Write { volume, block, number, .. }
+            | LogRecord::Sealed { volume, block, number, .. } => {
                 let _ = self.locate(VolumeId(volume), block);
                 let _ = self.pages.entry(TableKind::Data, number);
             }
             LogRecord::Zero { volume, block, .. } => {
                 let _ = self.locate(VolumeId(volume), block);
             }
-            LogRecord::Move { number, .. } | LogRecord::Lost { number, .. } => {
+            LogRecord::Move { number, .. }
+            | LogRecord::Resealed { number, .. }
+            | LogRecord::Lost { number, .. } => {
                 let _ = self.pages.entry(TableKind::Data, number);
             }
             _ => {}
@@ -379,14 +431,15 @@ impl PoolMap {
         &mut self,
         number: u64,
         from: BlockPlace,
-        entry: PageEntry,
+        entry: impl FnOnce(PageEntry) -> PageEntry,
         live: &mut dyn LiveBlocks,
     ) -> Result<Applied, MapError> {
-        if self.pages.entry(TableKind::Data, number)?.place() != Some(from) {
+        let old = self.pages.entry(TableKind::Data, number)?;
+        if old.place() != Some(from) {
             return Ok(Applied::Dropped);
         }
         self.pages.need_entry(TableKind::Data, number)?;
-        self.pages.set_entry(TableKind::Data, number, entry, live);
+        self.pages.set_entry(TableKind::Data, number, entry(old), live);
         Ok(Applied::Done)
     }
 
@@ -420,7 +473,7 @@ impl PoolMap {
         change: &PoolChange,
         live: &mut dyn LiveBlocks,
     ) -> Result<Applied, MapError> {
-        if self.catalog.check(change).is_err() {
+        if self.check(change).is_err() {
             return Ok(Applied::Dropped);
         }
         let cut = match change {
@@ -454,6 +507,12 @@ impl PoolMap {
     /// # Errors
     /// If the change is not possible.
     pub(crate) fn check(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
+        if let PoolChange::Resealed { volume, .. } = change
+            && self.family_of(*volume).is_some_and(|family| self.old_pages(family) > 0)
+        {
+            let text = "blocks of the volume are still sealed with the old key";
+            return Err(PoolError::Invalid(text.to_owned()));
+        }
         self.catalog.check(change)
     }
 
@@ -467,7 +526,10 @@ impl PoolMap {
         place: BlockPlace,
     ) -> Result<bool, MapError> {
         let entry = match *record {
-            LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
+            LogRecord::Write { number, .. }
+            | LogRecord::Sealed { number, .. }
+            | LogRecord::Resealed { number, .. }
+            | LogRecord::Move { number, .. } => {
                 if !self.pages.table(TableKind::Data).reaches(number) {
                     return Ok(false);
                 }
@@ -597,7 +659,15 @@ impl PoolMap {
 
     /// All volumes and snapshots, and those that are being removed.
     pub(crate) fn volumes(&self) -> Vec<PoolVolume> {
-        self.catalog.list()
+        let mut list = self.catalog.list();
+        for volume in &mut list {
+            if let (Some(seal), Some(family)) = (&mut volume.seal, self.family_of(volume.id))
+                && seal.is_resealing
+            {
+                seal.old_blocks = self.old_pages(family);
+            }
+        }
+        list
     }
 
     /// How many [`Self::volumes`] has.
@@ -646,6 +716,64 @@ impl PoolMap {
     /// A write of a block was applied.
     pub(crate) fn write_ends(&mut self, volume: VolumeId) {
         self.catalog.write_ends(volume);
+    }
+
+    /// The rows that are applied from here on are of the opening with this salt.
+    pub(crate) fn set_salt(&mut self, salt: u128) {
+        self.pages.contexts.set_salt(salt);
+    }
+
+    /// A seal context.
+    pub(crate) fn context(&self, number: u16) -> Option<&SealContext> {
+        self.pages.contexts.get(number)
+    }
+
+    /// How many families of encrypted volumes there are.
+    pub(crate) fn families(&self) -> usize {
+        self.catalog.families()
+    }
+
+    /// How many seal contexts there are.
+    pub(crate) fn contexts(&self) -> usize {
+        self.pages.contexts.len()
+    }
+
+    /// Whether a page can be sealed with this data key: there is a context for it, or room for one.
+    pub(crate) fn may_seal(&self, family: u32, version: u32, spare: usize) -> bool {
+        let contexts = &self.pages.contexts;
+        contexts.has_current(family, version) || contexts.len() + spare < CONTEXTS_MAX
+    }
+
+    /// Pages of a family that are not sealed with its newest key.
+    pub(crate) fn old_pages(&self, family: u32) -> u64 {
+        let newest = self.catalog.newest_key(family).unwrap_or(0);
+        self.pages.contexts.live_of_others(family, newest)
+    }
+
+    /// The family of an encrypted volume or snapshot.
+    pub(crate) fn family_of(&self, volume: VolumeId) -> Option<u32> {
+        self.catalog.visible(volume.0)?.family
+    }
+
+    /// The version of a family's newest data key; `None` after it was shredded.
+    pub(crate) fn newest_key(&self, family: u32) -> Option<u32> {
+        self.catalog.newest_key(family)
+    }
+
+    /// A family.
+    pub(crate) fn family(&self, family: u32) -> Option<&SealFamily> {
+        self.catalog.family(family)
+    }
+
+    /// Whether a family has a data key of this version, or may get it.
+    pub(crate) fn keeps_key(&self, family: u32, version: u32) -> bool {
+        let oldest = self.catalog.family(family).and_then(|family| family.keys.first());
+        oldest.is_some_and(|oldest| oldest.version <= version)
+    }
+
+    /// Families that still have an old data key, and a volume or snapshot of each.
+    pub(crate) fn resealing(&self) -> Vec<(u32, VolumeId)> {
+        self.catalog.resealing()
     }
 
     /// Pages of data that the map has.

@@ -64,6 +64,20 @@ macro_rules! backends {
                 }
             }
 
+            /// The file of the key that encrypts it, if the backend itself does.
+            pub fn key_file(&self) -> Option<&std::path::Path> {
+                match self {
+                    $(Self::$kind(backend) => backend.key_file(),)*
+                }
+            }
+
+            /// The same backend with another file of its key; `None` for one that has none.
+            pub fn with_key(&self, key: &std::path::Path) -> Option<Self> {
+                match self {
+                    $(Self::$kind(backend) => backend.with_key(key).map(Into::into),)*
+                }
+            }
+
             /// The same backend with another configured size; `None` for one that keeps its size.
             pub fn with_size(&self, size_bytes: u64) -> Option<Self> {
                 match self {

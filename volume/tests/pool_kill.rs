@@ -42,7 +42,8 @@ fn open_pool(directory: &Path) -> Arc<StorePool> {
 fn open_volume(pool: &Arc<StorePool>, id: VolumeId) -> StoreVolume {
     let (pools, topology) = (Pools::default(), Topology::default());
     let (durability, read_only, is_new) = (Durability::Flush, false, false);
-    let opening = Opening { name: "v", pools: &pools, durability, read_only, topology, is_new };
+    let (name, key) = ("v", None);
+    let opening = Opening { name, pools: &pools, durability, read_only, topology, is_new, key };
     StoreVolume::open(pool, id, &opening).expect("the volume is there")
 }
 

@@ -266,8 +266,8 @@ fn a_stream_survives_kills_hand_overs_and_cuts() {
 fn cut_and_resumed(home: &Path, source: &Node, target: &Node, stream: &[u8]) {
     let cut = home.join("cut.stream");
     std::fs::write(&cut, &stream[..stream.len() / 2]).expect("a file");
-    let (done, text) = receive(target, "copy", &cut);
-    assert!(!done && text.contains("the stream was cut at block"), "{text}");
+    let (done, cut_text) = receive(target, "copy", &cut);
+    assert!(!done && cut_text.contains("the stream was cut at block"), "{cut_text}");
     let verified = vrio(&["volume", "verify", cut.to_str().expect("a plain path")]);
     assert!(!verified.status.success() && said(&verified).contains("was cut"), "{verified:?}");
     let (done, text) = tried(target, "volume add copy --pool p");
@@ -280,7 +280,7 @@ fn cut_and_resumed(home: &Path, source: &Node, target: &Node, stream: &[u8]) {
 
     let status = told(target, "volume receive p copy --status");
     let token = status.split_whitespace().last().expect("a token");
-    assert!(text.contains(token) && token.starts_with("vrio1-"), "{status}{text}");
+    assert!(cut_text.contains(token) && token.starts_with("vrio1-"), "{status}{cut_text}");
     let rest = home.join("rest.stream");
     send(source, &format!("--resume {token}"), &rest);
     let rest_bytes = std::fs::metadata(&rest).expect("a file").len();

@@ -96,6 +96,9 @@ pub struct ScrubReport {
     pub total_bytes: u64,
     /// How long the rest takes, by the time that it took until now.
     pub left_s: Option<u64>,
+    /// Bytes of encrypted volumes whose keys the pool was not given: read, and not proved.
+    #[serde(default)]
+    pub unproved_bytes: u64,
     /// Damaged blocks of guests' data.
     pub damaged_blocks: u64,
     /// Damaged blocks of the map.
@@ -150,6 +153,12 @@ pub struct PooledStatus {
     /// Why the writes of this volume wait, while others go on.
     #[serde(default)]
     pub waits: Option<String>,
+    /// The check value of the key that encrypts it.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Bytes that are still under an old data key, of it and all volumes that share its key.
+    #[serde(default)]
+    pub old_key_bytes: u64,
     /// How its blocks are compressed: `lz4`, or `zstd:3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,

@@ -86,7 +86,7 @@ pub struct BlockReport {
     pub machine: Machine,
     /// The same disk while its pool collects, where that was measured as well.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub collecting: Option<Box<BlockReport>>,
+    pub collecting: Option<Box<Self>>,
 }
 
 impl BlockReport {

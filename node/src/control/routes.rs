@@ -44,9 +44,11 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/volumes/{name}/compression", put(compress))
         .route("/v1/volumes/{name}/size", put(resize_volume))
         .route("/v1/volumes/{name}/rollback", post(roll_back))
+        .route("/v1/volumes/{name}/key", put(set_key))
         .route("/v1/snapshots", post(take_snapshot))
         .route("/v1/pools/{name}/volumes/{number}", delete(remove_from_pool))
         .route("/v1/pools/{name}/devices", put(change_devices))
+        .route("/v1/pools/{name}/volumes/{number}/shred", post(shred))
         .route("/v1/pools/{name}/scrub", post(scrub).delete(stop_scrub))
         .route("/v1/diff", get(diff))
         .route("/v1/disks/{name}/size", put(resize_disk))
@@ -210,6 +212,28 @@ async fn roll_back(
 ) -> Response {
     match json(body) {
         Ok(body) => change(move || service.roll_back(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn set_key(
+    State(service): RouteState,
+    PathNames(name): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.set_key(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn shred(
+    State(service): RouteState,
+    PathNames((pool, number)): PathNames<(String, u32)>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.shred(&pool, number, &body)).await,
         Err(refused) => refuse(&refused),
     }
 }

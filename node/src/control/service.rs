@@ -88,6 +88,20 @@ pub trait Service: Send + Sync {
     /// Why the volume is unchanged.
     fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
 
+    /// Puts an encrypted volume of a pool under another key, `{"key": "/etc/vrio/b.key"}`, or gives
+    /// it another data key, `{"data": true}`.
+    ///
+    /// # Errors
+    /// Why the volume has the keys that it had.
+    fn set_key(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
+    /// Forgets the data key of an encrypted volume or snapshot that the node does not serve; with
+    /// `{"all": true}` also if others have the same data key. All of them go.
+    ///
+    /// # Errors
+    /// Why all stay.
+    fn shred(&self, pool: &str, number: u32, body: &Value) -> Result<Done, Refused>;
+
     /// Removes a snapshot, or a volume that the node does not serve, from its pool.
     ///
     /// # Errors

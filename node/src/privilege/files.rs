@@ -116,7 +116,8 @@ fn read_directories(config: &Config) -> impl Iterator<Item = &Path> {
     let domains = config.domains.iter().map(|domain| domain.key.as_path());
     let volumes =
         config.volumes.iter().flat_map(|volume| &volume.chain).flat_map(|stage| stage.files());
-    let tenants = disks.chain(nics).chain(domains).chain(volumes);
+    let pooled = config.volumes.iter().filter_map(|volume| volume.backend.key_file());
+    let tenants = disks.chain(nics).chain(domains).chain(volumes).chain(pooled);
     let files = [config.path.as_path()].into_iter().chain(config.key.as_deref()).chain(tenants);
     files.filter_map(|file| match file.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Some(Path::new(".")),

@@ -42,6 +42,14 @@ impl Service for Inside {
         self.roll_back(volume, body)
     }
 
+    fn set_key(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        self.set_key(volume, body)
+    }
+
+    fn shred(&self, pool: &str, number: u32, body: &Value) -> Result<Done, Refused> {
+        self.shred(pool, number, body)
+    }
+
     fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
         self.remove_from_pool(pool, number)
     }

@@ -20,7 +20,7 @@ use block::{Export, ExportOptions, Exports, Plane};
 use config::{Config, Directories, StageConfig, VolumeConfig};
 use parking_lot::{Mutex, MutexGuard};
 use peer::Allow;
-use sessions::LinkedSidecore;
+use sessions::{LinkedSidecore, key_files};
 use volume::backend::{BackendVolume, HandedBlocks, Opening};
 use volume::chain::{Chain, Swap, SwapProgress};
 use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
@@ -320,7 +320,12 @@ impl Volumes {
             if wanted.write_through { Durability::WriteThrough } else { Durability::Flush };
         let (read_only, topology) = (wanted.read_only, wanted.topology);
         let (name, pools) = (wanted.name.as_str(), self.stock.pools());
-        let opening = Opening { name, pools, durability, read_only, topology, is_new };
+        let key = wanted.backend.key_file().map(|path| {
+            let key = key_files::read_volume(path);
+            key.map_err(|error| error.to_string())
+        });
+        let key = key.as_ref().map(|key| key.as_ref().map_err(String::as_str));
+        let opening = Opening { name, pools, durability, read_only, topology, is_new, key };
         wanted.backend.open(&opening, handed)
     }
 

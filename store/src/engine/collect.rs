@@ -1,7 +1,7 @@
 //! Collection: live pages of a segment move to another, so that the segment is free again.
 
 use super::core::{EngineCore, IoPurpose, unless_missing};
-use super::rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
+use super::rows::{ROWS_MAX, RecordOwner, RowLog, RowStream, crc_of};
 use super::segments::SegmentTable;
 use crate::api::{PoolDeviceError, VolumeId};
 use crate::block::{Block, BlockBuffer};
@@ -31,6 +31,8 @@ const MOVED_ROWS_MAX: usize = 4;
 struct Payload {
     record: LogRecord,
     at: PayloadPlace,
+    /// The sequence of the row.
+    sequence: u64,
 }
 
 /// The reason why pages of a segment move.
@@ -78,7 +80,7 @@ enum Parsed {
     /// A row of so many blocks.
     Row(RowHead),
     /// A row whose head is damaged; the next row's head has its records.
-    Copy { records: Vec<LogRecord>, payload: u8 },
+    Copy { records: Vec<LogRecord>, payload: u8, sequence: u64 },
     /// More blocks are needed to say.
     Short,
     /// So many blocks belong to no row.
@@ -223,9 +225,13 @@ impl Collector {
 /// Sees to a payload's page if it is alive. Returns the cost of its move, in moves of whole pages,
 /// or 0 if it stays; `None` if it has to wait.
 fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<usize> {
-    let Payload { record, at } = payload;
+    let Payload { record, at, .. } = payload;
     match record {
-        LogRecord::Write { number, volume, .. } | LogRecord::Move { number, volume, .. } => {
+        LogRecord::Write { number, .. }
+        | LogRecord::Sealed { number, .. }
+        | LogRecord::Resealed { number, .. }
+        | LogRecord::Move { number, .. } => {
+            let volume = volume_of(&record);
             let form = record.form().expect("a page has a form");
             let compression = core.map.compression(VolumeId(volume));
             // A packed page stays as it is, and a page that gains nothing is not tried again.
@@ -244,12 +250,16 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
                     return Some(0);
                 }
             };
+            // What is sealed does not become smaller.
+            if victim.reason == VictimFor::Packing && entry.seal().is_some() {
+                return Some(0);
+            }
             if !may_move(core) {
                 return None;
             }
             let window = victim.window.as_ref().expect("the window is here");
             let blocks = &window.blocks()[usize::from(at.place.block) - victim.start as usize..];
-            let moved = MovedPage { number, volume, entry, from: at.place, form, compression };
+            let moved = MovedPage { number, volume, entry, payload, form, compression };
             Some(push_move(core, &moved, blocks))
         }
         LogRecord::Node { .. } | LogRecord::Table { .. } if victim.reason == VictimFor::Space => {
@@ -263,7 +273,8 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
     }
 }
 
-fn may_move(core: &EngineCore) -> bool {
+/// Whether a page that is moved has a row and room.
+pub(crate) fn may_move(core: &EngineCore) -> bool {
     let rows = core.log.rows();
     let open = core.log.has_open(RowStream::Moved);
     // One more segment than the floor, since a row's end may take the next.
@@ -272,12 +283,23 @@ fn may_move(core: &EngineCore) -> bool {
         && core.failed.is_none()
 }
 
+/// The volume for whose page a record was made; a page that was sealed anew is not packed, and needs
+/// none.
+fn volume_of(record: &LogRecord) -> u32 {
+    match *record {
+        LogRecord::Write { volume, .. }
+        | LogRecord::Sealed { volume, .. }
+        | LogRecord::Move { volume, .. } => volume,
+        _ => 0,
+    }
+}
+
 /// A page that moves.
 struct MovedPage {
     number: u64,
     volume: u32,
     entry: PageEntry,
-    from: BlockPlace,
+    payload: Payload,
     form: PageForm,
     /// The codec that is tried on it.
     compression: Option<PageCompression>,
@@ -285,10 +307,18 @@ struct MovedPage {
 
 /// Moves a page, which begins in the first of these blocks. Returns the cost.
 fn push_move(core: &mut EngineCore, page: &MovedPage, blocks: &[Block]) -> usize {
-    let MovedPage { number, volume, entry, from, form, compression } = *page;
+    let MovedPage { number, volume, entry, payload, form, compression } = *page;
+    let from = payload.at.place;
     let bytes = entry.bytes_in(blocks);
-    let sequence = entry.sequence.get();
-    let is_whole = tag_crc(&core.uuid, TagDomain::Data, number, sequence, bytes) == entry.crc.get();
+    // A sealed page is proved by its row's head, for which no key is needed. A page that does not
+    // match is moved as it is: its tag says to its reader that it is damaged.
+    let is_sealed = entry.seal().is_some();
+    let (sequence, expected) = match is_sealed {
+        true => (payload.sequence, crc_of(&payload.record)),
+        false => (entry.sequence.get(), entry.crc.get()),
+    };
+    let is_whole = tag_crc(&core.uuid, TagDomain::Data, number, sequence, bytes) == expected;
+    let compression = compression.filter(|_| !is_sealed);
     core.counters.damaged_blocks += u64::from(!is_whole);
     core.counters.moved_pages += 1;
     let EngineCore { log, segments, packer, counters, .. } = core;
@@ -339,9 +369,9 @@ fn parse(core: &mut EngineCore, victim: &mut Victim) -> bool {
     let rest = blocks.get(offset as usize..).unwrap_or_default();
     let is_last = victim.start + victim.window_blocks >= victim.filled;
     let place = BlockPlace { segment: victim.segment, block: victim.at as u16 };
-    let (records, length) = match parse_row(&core.uuid, rest, place, is_last) {
-        Parsed::Row(head) => (head.records, 1 + u32::from(head.payload)),
-        Parsed::Copy { records, payload } => (records, 1 + u32::from(payload)),
+    let (records, length, sequence) = match parse_row(&core.uuid, rest, place, is_last) {
+        Parsed::Row(head) => (head.records, 1 + u32::from(head.payload), head.sequence),
+        Parsed::Copy { records, payload, sequence } => (records, 1 + u32::from(payload), sequence),
         Parsed::Hidden(count) => {
             victim.is_complete = false;
             victim.at += count;
@@ -358,7 +388,7 @@ fn parse(core: &mut EngineCore, victim: &mut Victim) -> bool {
     };
     let payloads = records.iter().zip(payload_places(place, &records));
     let payloads = payloads.filter(|(record, _)| record.has_payload());
-    victim.payloads.extend(payloads.map(|(&record, at)| Payload { record, at }));
+    victim.payloads.extend(payloads.map(|(&record, at)| Payload { record, at, sequence }));
     victim.at += length;
     true
 }
@@ -389,7 +419,7 @@ fn parse_row(uuid: &[u8; 16], rest: &[Block], place: BlockPlace, is_last: bool) 
         let records = head.previous_records;
         return match head.previous {
             Some(row) if row.place == place && u16::from(row.payload) + 1 == behind => {
-                Parsed::Copy { records, payload: row.payload }
+                Parsed::Copy { records, payload: row.payload, sequence: row.sequence }
             }
             _ => Parsed::Hidden(behind.into()),
         };

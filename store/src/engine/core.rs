@@ -1,22 +1,25 @@
 //! The state that all parts of the engine work on, and its devices.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::rows::{Row, RowLog, RowStream};
+use super::reseal::ResealPage;
+use super::rows::{RecordOwner, Row, RowLog, RowStream};
 use super::segments::{SegmentRecord, SegmentTable};
 use super::slab::TokenTable;
 use super::sync::SyncRounds;
 use crate::api::{
     DeviceIo, DeviceOp, PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId,
 };
-use crate::block::BlockBuffer;
+use crate::block::{Block, BlockBuffer};
 use crate::format::{
-    BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, PageEntry, RowPosition, TableKind,
+    BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, LogRecord, PageEntry, RowPosition, TableKind,
 };
 use crate::map::{MapError, MapPage, PoolMap};
 use crate::pack::Packer;
+use crate::seal::{PageKey, SealKeys};
 
 /// Writes of a row that fail before the pool stops taking changes. A device that fails once may
 /// recover; the place of the row is the same each time, since the log has no holes.
@@ -35,6 +38,8 @@ pub(crate) struct ReadPart {
     pub(crate) read: u64,
     /// The first block, counted from the read's start.
     pub(crate) first: u32,
+    /// The key of the pages, which have all the same seal context; `None` for plain ones.
+    pub(crate) key: Option<Arc<PageKey>>,
     /// The pages, in their order.
     pub(crate) pages: Vec<(u64, PageEntry)>,
     /// Whether it was read again after a check had failed.
@@ -73,6 +78,8 @@ pub(crate) enum IoPurpose {
     Farewell,
     /// A page that is scrubbed.
     Scrub(ScrubPage),
+    /// A page that is sealed anew.
+    Reseal(ResealPage),
     /// A piece of a segment that is collected.
     Window,
 }
@@ -126,6 +133,10 @@ pub struct PoolCounters {
 #[derive(Debug)]
 pub(crate) struct EngineCore {
     pub(crate) uuid: [u8; 16],
+    /// The salt of this opening.
+    pub(crate) salt: u128,
+    /// The keys of encrypted volumes.
+    pub(crate) keys: SealKeys,
     /// The numbers of the devices.
     pub(crate) devices: Vec<u8>,
     pub(crate) map: PoolMap,
@@ -169,6 +180,7 @@ impl EngineCore {
     /// The shared state of a pool whose map, segments and log are ready.
     pub(crate) fn new(
         uuid: [u8; 16],
+        salt: u128,
         devices: Vec<u8>,
         map: PoolMap,
         segments: SegmentTable,
@@ -177,6 +189,8 @@ impl EngineCore {
         let applied = log.sequence();
         Self {
             uuid,
+            salt,
+            keys: SealKeys::default(),
             devices,
             map,
             segments,
@@ -269,6 +283,22 @@ impl EngineCore {
             let sequence = row.position.sequence;
             self.log.ordered.push_back(row);
             self.write_ordered_row(sequence);
+        }
+    }
+
+    /// Adds a record whose page is sealed with `key` when its row is closed.
+    pub(crate) fn push_sealed(
+        &mut self,
+        stream: RowStream,
+        record: LogRecord,
+        owner: RecordOwner,
+        key: Arc<PageKey>,
+        fill: impl FnOnce(&mut Block),
+    ) {
+        let is_full = self.log.push(stream, record, owner, fill, &self.segments);
+        self.log.set_key(stream, key);
+        if is_full {
+            self.close_row(stream);
         }
     }
 
@@ -498,6 +528,8 @@ impl EngineCore {
         let segments = self.segments.total() + self.announced;
         let state = 2
             * (self.map.volume_count() * STATE_BYTES_PER_VOLUME
+                + self.map.families() * STATE_BYTES_PER_FAMILY
+                + self.map.contexts() * STATE_BYTES_PER_CONTEXT
                 + segments * size_of::<SegmentRecord>())
             .div_ceil(crate::block::BLOCK_BYTES)
             + 6;
@@ -573,7 +605,13 @@ const KEPT_FOR_COLLECTION: usize = 3;
 const KEPT_FOR_RESTART: usize = 4;
 
 /// The most bytes that a volume takes in the state's JSON, names included.
-const STATE_BYTES_PER_VOLUME: usize = 480;
+const STATE_BYTES_PER_VOLUME: usize = 496;
+
+/// The most bytes that a family of encrypted volumes takes there, with two data keys.
+const STATE_BYTES_PER_FAMILY: usize = 560;
+
+/// The most bytes that a seal context takes there.
+const STATE_BYTES_PER_CONTEXT: usize = 112;
 
 /// The block of the device that a place is.
 pub(crate) fn device_block(place: BlockPlace, segment_blocks: u32) -> u64 {

@@ -3,9 +3,10 @@
 use super::core::{EngineCore, IoPurpose, RUN_BLOCKS_MAX, ReadPart, unless_missing};
 use super::slab::TokenTable;
 use crate::api::{PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId};
-use crate::block::BlockBuffer;
+use crate::block::{Block, BlockBuffer};
 use crate::format::{BLOCK_SECTORS, PageEntry, TagDomain, tag_crc};
 use crate::map::Located;
+use crate::seal::PageKey;
 
 /// The most reads at once.
 const READS_MAX: usize = 256;
@@ -108,6 +109,8 @@ impl Reads {
         let Some(read) = self.reads.get_mut(token) else { return };
         let mut run: Vec<(u64, PageEntry)> = self.spare.pop().unwrap_or_default();
         let mut start = read.located;
+        // A page of an encrypted volume that is not sealed was put there by a hostile hand.
+        let family = core.map.family_of(read.volume);
         if core.map.volume_blocks(read.volume).is_none() {
             // It was removed meanwhile, and what it had must not read as zeroes.
             read.result = Err(PoolError::NoVolume(read.volume));
@@ -123,7 +126,10 @@ impl Reads {
             core.count_look_up(&mut read.has_waited);
             read.located += 1;
             match located {
-                Ok(Located::Page { number, entry }) if core.segments.place_of(&entry).is_some() => {
+                Ok(Located::Page { number, entry })
+                    if core.segments.place_of(&entry).is_some()
+                        && entry.seal().is_some() == family.is_some() =>
+                {
                     if !run.is_empty() && !follows(&run, &entry) {
                         send(core, read, token, start, std::mem::take(&mut run));
                         run = self.spare.pop().unwrap_or_default();
@@ -186,7 +192,7 @@ impl Reads {
         let place = part.pages[0].1.place().expect("a page that was read has a place");
         let buffer = buffer.expect("a read's buffer comes back");
         let proved = match result {
-            Ok(()) => prove(core, &part.pages, buffer),
+            Ok(()) => prove(core, &part, buffer),
             Err(_) => Err((0, buffer)),
         };
         let (wrong, buffer) = match proved {
@@ -226,11 +232,13 @@ impl Reads {
 }
 
 /// Whether an entry's page lies behind the pages of a run, which has room for it. The pages of a
-/// run are all packed or all whole.
+/// run are all packed or all whole, and have the same key.
 fn follows(run: &[(u64, PageEntry)], entry: &PageEntry) -> bool {
     let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) else { return false };
     let (Some((_, end)), Some((begin, _))) = (sectors(last), sectors(entry)) else { return false };
+    let context = |entry: &PageEntry| entry.seal().map(|seal| seal.context);
     begin == end
+        && context(first) == context(entry)
         && first.is_packed() == entry.is_packed()
         && run.len() < RUN_BLOCKS_MAX
         && span(first, entry) <= RUN_BLOCKS_MAX as u32
@@ -269,25 +277,37 @@ fn send(
     core.segments.pin(place.segment);
     let blocks = span_of(&pages);
     let buffer = core.buffer(blocks as usize);
-    let part = ReadPart { read: token, first, pages, is_second: false };
+    // A page may be freed while it is read, and its context with it: the key is looked up now.
+    let key = core.key_of(&pages[0].1);
+    let part = ReadPart { read: token, first, key, pages, is_second: false };
     core.submit_read(place, buffer, blocks, IoPurpose::Read(part));
 }
 
-/// The pages of a run, each proved and unpacked, or the first that is not what its entry says and
+/// The pages of a run, each proved and unpacked or opened, or the first that is not what its entry says and
 /// the buffer that was read.
 fn prove(
     core: &mut EngineCore,
-    pages: &[(u64, PageEntry)],
-    read: BlockBuffer,
+    part: &ReadPart,
+    mut read: BlockBuffer,
 ) -> Result<BlockBuffer, (usize, BlockBuffer)> {
+    let pages = &part.pages;
     let is_packed = pages[0].1.is_packed();
     let mut unpacked = is_packed.then(|| core.buffer(pages.len()));
     let mut sector = pages[0].1.form().map_or(0, |(_, offset)| usize::from(offset));
     let mut wrong = None;
     for (index, (number, entry)) in pages.iter().enumerate() {
         let (form, offset) = entry.form().expect("a page that was read has a form");
-        let bytes = form.bytes_in(offset, &read.blocks()[sector / BLOCK_SECTORS as usize..]);
+        let block = sector / usize::from(BLOCK_SECTORS);
         sector += usize::from(form.sectors);
+        if entry.seal().is_some() || !is_packed {
+            let block = &mut read.blocks_mut()[block];
+            if is_packed || !is_whole(&core.uuid, part.key.as_deref(), *number, entry, block) {
+                wrong = Some(index);
+                break;
+            }
+            continue;
+        }
+        let bytes = form.bytes_in(offset, &read.blocks()[block..]);
         let crc = tag_crc(&core.uuid, TagDomain::Data, *number, entry.sequence.get(), bytes);
         let is_page = crc == entry.crc.get()
             && unpacked.as_mut().is_none_or(|unpacked| {
@@ -309,4 +329,20 @@ fn prove(
         None => Ok(kept),
         Some(index) => Err((index, kept)),
     }
+}
+
+/// Whether a page of data is what its entry says. A sealed page is opened; without its key nothing
+/// can be said for it.
+pub(crate) fn is_whole(
+    uuid: &[u8; 16],
+    key: Option<&PageKey>,
+    number: u64,
+    entry: &PageEntry,
+    block: &mut Block,
+) -> bool {
+    if let Some(seal) = entry.seal() {
+        return key.is_some_and(|key| key.open(number, &seal, &mut block.0));
+    }
+    let crc = tag_crc(uuid, TagDomain::Data, number, entry.sequence.get(), &block.0);
+    crc == entry.crc.get()
 }

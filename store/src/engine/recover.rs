@@ -104,8 +104,10 @@ pub(crate) fn open(
     if superblock.state_bytes.get() > 0 {
         recovery.load_state(&superblock, options.cache_blocks)?;
     }
+    recovery.map.set_salt(superblock.salt.get());
     let last = recovery.replay(&superblock)?;
-    let Recovery { mut segments, map, state_places, .. } = recovery;
+    let Recovery { mut segments, mut map, state_places, .. } = recovery;
+    map.set_salt(salt);
     let opening = superblock.opening.get() + 1;
     let log = RowLog::new(superblock.uuid, salt as u64, opening, last, &mut segments);
     let log = log.ok_or(PoolOpenError::NoRoom)?;
@@ -114,7 +116,7 @@ pub(crate) fn open(
     base.salt = salt.into();
     let number = superblock.checkpoint.get();
     let devices = superblock.numbers().collect();
-    let core = EngineCore::new(superblock.uuid, devices, map, segments, log);
+    let core = EngineCore::new(superblock.uuid, salt, devices, map, segments, log);
     Ok((core, Checkpointer::new(base, number, state_places)))
 }
 

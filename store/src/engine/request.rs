@@ -12,8 +12,8 @@ pub(crate) enum RequestKind {
     Blocks(RequestTag),
     /// The write of a merged block: the partial write.
     Part(u64),
-    /// A change of the catalog.
-    Change(RequestTag, PoolChange),
+    /// A change of the catalog; one of the engine's own has no tag.
+    Change(Option<RequestTag>, PoolChange),
 }
 
 #[derive(Debug)]
@@ -80,11 +80,14 @@ impl Requests {
             (RequestKind::Blocks(tag), result) => core.done(tag, result.map(|()| request.volume)),
             (RequestKind::Part(part), result) => parts.end(core, part, result),
             (RequestKind::Change(tag, _), Ok(())) => {
-                self.syncing.push((core.syncs.ticket(), tag, request.volume));
+                let ticket = core.syncs.ticket();
+                self.syncing.extend(tag.map(|tag| (ticket, tag, request.volume)));
                 self.has_change = false;
             }
             (RequestKind::Change(tag, _), Err(error)) => {
-                core.done(tag, Err(error));
+                if let Some(tag) = tag {
+                    core.done(tag, Err(error));
+                }
                 self.has_change = false;
             }
         }
@@ -110,11 +113,11 @@ impl Requests {
     pub(crate) fn abandon(&mut self, core: &mut EngineCore, error: &PoolError) {
         for request in self.table.drain() {
             match request.kind {
-                RequestKind::Blocks(tag) | RequestKind::Change(tag, _) => {
+                RequestKind::Blocks(tag) | RequestKind::Change(Some(tag), _) => {
                     core.done(tag, Err(error.clone()));
                 }
                 // The partial writes are told by their own table.
-                RequestKind::Part(_) => {}
+                RequestKind::Part(_) | RequestKind::Change(None, _) => {}
             }
         }
         for (_, tag, _) in self.syncing.drain(..) {

@@ -1,6 +1,7 @@
 //! Rows: filled, written, and then applied in the order of their sequence.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::segments::SegmentTable;
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
@@ -10,6 +11,7 @@ use crate::format::{
     payload_places, tag_crc, tag_of,
 };
 use crate::map::{MapPage, WriteToken};
+use crate::seal::PageKey;
 
 /// The most rows that are filled or written at once, of all streams: 12.5 MiB of buffers, enough
 /// to keep a device busy with writes of 200 KiB.
@@ -46,6 +48,8 @@ pub(crate) enum RecordOwner {
     Removal,
     /// A move of a collection.
     Move,
+    /// A page that is sealed anew.
+    Reseal,
 }
 
 /// A row: being filled, written, or waiting for the rows before it.
@@ -57,6 +61,8 @@ pub(crate) struct Row {
     pub(crate) records: Vec<LogRecord>,
     /// The owner of each record.
     pub(crate) owners: Vec<RecordOwner>,
+    /// The keys of the records that are sealed, in their order.
+    keys: Vec<Arc<PageKey>>,
     /// Blocks of payload.
     pub(crate) payload: u8,
     /// Those of whole pages.
@@ -333,6 +339,7 @@ impl RowLog {
             buffer: Some(BlockBuffer::new(ROW_BLOCKS_MAX)),
             records: Vec::with_capacity(RECORDS_MAX),
             owners: Vec::with_capacity(RECORDS_MAX),
+            keys: Vec::with_capacity(RECORDS_MAX),
             payload: 0,
             whole: 0,
             packed: 0,
@@ -344,6 +351,12 @@ impl RowLog {
             has_waited: false,
             failures: 0,
         }
+    }
+
+    /// Sets the key of the record that was pushed last, whose page is to be sealed.
+    pub(crate) fn set_key(&mut self, stream: RowStream, key: Arc<PageKey>) {
+        let row = self.streams[stream as usize].open.as_mut().expect("an open row");
+        row.keys.push(key);
     }
 
     /// Sets the owner of the record that was pushed last.
@@ -383,6 +396,7 @@ impl RowLog {
             packed[..used].copy_from_slice(&self.packed.bytes()[..used]);
             packed[used..].fill(0);
         }
+        seal_pages(sequence, &mut row, &mut buffer.blocks_mut()[1..]);
         set_checks(&self.uuid, sequence, place, &mut row.records, buffer.blocks());
         let head = RowHead {
             salt: self.salt,
@@ -429,6 +443,7 @@ impl RowLog {
         }
         row.records.clear();
         row.owners.clear();
+        row.keys.clear();
         (row.payload, row.whole, row.packed) = (0, 0, 0);
         row.is_written = false;
         row.applied = 0;
@@ -462,6 +477,28 @@ impl RowLog {
     }
 }
 
+/// Seals the pages of encrypted volumes where they are, which are all whole. It is done when the row's sequence is
+/// known, which no other row has: the nonce follows from it.
+fn seal_pages(sequence: u64, row: &mut Row, payload: &mut [Block]) {
+    let mut payload = payload.iter_mut();
+    let mut keys = row.keys.drain(..);
+    for record in &mut row.records {
+        let page = match record.has_payload() {
+            true => payload.next(),
+            false => continue,
+        };
+        if let LogRecord::Sealed { number, tag, version, .. }
+        | LogRecord::Resealed { number, tag, version, .. } = record
+        {
+            let page = page.expect("a block for each sealed page");
+            let key = keys.next().expect("a key for each sealed page");
+            *version = key.version as u8;
+            *tag = key.seal(*number, sequence, page);
+        }
+    }
+    assert!(keys.next().is_none(), "a sealed page for each key");
+}
+
 /// Sets the checks of the records' payloads, which are in the blocks of the row.
 fn set_checks(
     uuid: &[u8; 16],
@@ -482,6 +519,8 @@ fn set_checks(
     for (record, value) in records.iter_mut().zip(checks) {
         match record {
             LogRecord::Write { crc, .. }
+            | LogRecord::Sealed { crc, .. }
+            | LogRecord::Resealed { crc, .. }
             | LogRecord::Move { crc, .. }
             | LogRecord::Change { crc, .. }
             | LogRecord::Node { crc, .. }
@@ -496,6 +535,8 @@ fn set_checks(
 pub(crate) fn crc_of(record: &LogRecord) -> u64 {
     match *record {
         LogRecord::Write { crc, .. }
+        | LogRecord::Sealed { crc, .. }
+        | LogRecord::Resealed { crc, .. }
         | LogRecord::Move { crc, .. }
         | LogRecord::Change { crc, .. }
         | LogRecord::Node { crc, .. }

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::core::{EngineCore, IoPurpose, ScrubPage};
+use super::reads::is_whole;
 use crate::api::{PoolDeviceError, VolumeId};
 use crate::block::BlockBuffer;
 use crate::format::{PageEntry, TableKind, TagDomain, tag_crc};
@@ -42,6 +43,8 @@ pub struct ScrubStatus {
     pub checked_blocks: u64,
     /// Pages there were at the start, of guests and of the map.
     pub total_blocks: u64,
+    /// Pages of encrypted volumes whose keys were not given: they were read and not proved.
+    pub unproved_blocks: u64,
     /// Damaged pages of guests.
     pub damaged_blocks: u64,
     /// Damaged pages of the map.
@@ -194,21 +197,31 @@ impl Scrubber {
         buffer: Option<BlockBuffer>,
         result: Result<(), PoolDeviceError>,
     ) {
-        let buffer = buffer.expect("a read's buffer comes back");
-        let domain = match page.kind {
-            TableKind::Data => TagDomain::Data,
-            TableKind::Nodes => TagDomain::Node,
+        let mut buffer = buffer.expect("a read's buffer comes back");
+        let key = core.key_of(&page.entry);
+        let is_sealed = page.kind == TableKind::Data && page.entry.seal().is_some();
+        let is_unproved = is_sealed && key.is_none() && result.is_ok();
+        let is_page = if is_sealed {
+            let block = &mut buffer.blocks_mut()[0];
+            is_whole(&core.uuid, key.as_deref(), page.number, &page.entry, block)
+        } else {
+            let domain = match page.kind {
+                TableKind::Data => TagDomain::Data,
+                TableKind::Nodes => TagDomain::Node,
+            };
+            // The stored bytes are proved, packed or not.
+            let content = page.entry.bytes_in(buffer.blocks());
+            let sequence = page.entry.sequence.get();
+            tag_crc(&core.uuid, domain, page.number, sequence, content) == page.entry.crc.get()
         };
-        // The stored bytes are proved, packed or not.
-        let content = page.entry.bytes_in(buffer.blocks());
-        let sequence = page.entry.sequence.get();
-        let crc = tag_crc(&core.uuid, domain, page.number, sequence, content);
-        let is_whole = result.is_ok() && crc == page.entry.crc.get();
+        let is_whole = result.is_ok() && is_page;
         let place = page.entry.place().expect("a page that was read has a place");
         core.recycle(buffer);
         core.segments.unpin(place.segment);
         self.under_way -= 1;
-        if is_whole {
+        if is_unproved {
+            self.status.unproved_blocks += 1;
+        } else if is_whole {
             self.status.checked_blocks += 1;
         } else if page.is_second {
             self.suspects.push(page);

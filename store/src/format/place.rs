@@ -1,5 +1,6 @@
 //! Places of blocks, and the entries of page tables.
 
+use super::record::SealTag;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -146,6 +147,23 @@ impl BlockPlace {
 const FORM_AT: u32 = 48;
 const FORM_MASK: u64 = ((1 << 14) - 1) << FORM_AT;
 
+/// Bits of a page entry's last word that have the sequence in which the page was sealed.
+const SEQUENCE_BITS: u32 = 48;
+
+/// The last row in which a page can be sealed: at 100,000 rows in a second, after 89 years.
+pub const SEAL_SEQUENCE_MAX: u64 = (1 << SEQUENCE_BITS) - 1;
+
+/// How a page was sealed: with the page's number this is all of the cipher's nonce and tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageSeal {
+    /// The seal context, which has the family, the key and the salt; from 1 on.
+    pub context: u16,
+    /// The sequence of the row in which it was sealed.
+    pub sequence: u64,
+    /// The cipher's tag.
+    pub tag: SealTag,
+}
+
 /// An entry of a page table: where a page is, and what proves it. All zero: the number is free.
 #[derive(
     Clone,
@@ -164,11 +182,11 @@ const FORM_MASK: u64 = ((1 << 14) - 1) << FORM_AT;
 pub struct PageEntry {
     /// The place as [`BlockPlace::word`], 0 for none, [`PageEntry::LOST`] for a lost page.
     pub place: U64,
-    /// The page's check, [`super::tag_crc`].
+    /// The page's check, [`super::tag_crc`]; of a sealed page the front half of the tag.
     pub crc: U64,
-    /// The sequence of the row that has the page.
+    /// The sequence of the row that has the page; of a sealed page the back half of the tag.
     pub sequence: U64,
-    /// A word about the form of the page; 0 for a page that is there as it is.
+    /// Of a sealed page its context and the sequence in which it was sealed; else 0.
     pub extra: U64,
 }
 
@@ -189,6 +207,34 @@ impl PageEntry {
     /// A page whose content is lost; it keeps its number until it is overwritten.
     pub fn lost() -> Self {
         Self { place: Self::LOST.into(), ..Self::FREE }
+    }
+
+    /// A sealed page that is at `place`.
+    pub fn sealed(place: BlockPlace, seal: PageSeal) -> Self {
+        debug_assert!(seal.context > 0 && seal.sequence <= SEAL_SEQUENCE_MAX);
+        let (front, back) = seal.tag.split_at(8);
+        let word = |half: &[u8]| U64::from_bytes(half.try_into().expect("half of 16 bytes"));
+        Self {
+            place: place.word().into(),
+            crc: word(front),
+            sequence: word(back),
+            extra: (u64::from(seal.context) << SEQUENCE_BITS | seal.sequence).into(),
+        }
+    }
+
+    /// How the page was sealed; `None` for a page that is not.
+    pub fn seal(&self) -> Option<PageSeal> {
+        let extra = self.extra.get();
+        let mut tag = [0; 16];
+        tag[..8].copy_from_slice(self.crc.as_bytes());
+        tag[8..].copy_from_slice(self.sequence.as_bytes());
+        let (context, sequence) = ((extra >> SEQUENCE_BITS) as u16, extra & SEAL_SEQUENCE_MAX);
+        (extra != 0).then_some(PageSeal { context, sequence, tag })
+    }
+
+    /// The same sealed page at another place: its tag proves it wherever it is.
+    pub fn moved_to(self, place: BlockPlace) -> Self {
+        Self { place: place.word().into(), ..self }
     }
 
     /// Whether the number is free.

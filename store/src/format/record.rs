@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::place::{BLOCK_SECTORS, BlockPlace, PageForm};
+use super::place::{BLOCK_SECTORS, BlockPlace, PageForm, SegmentId};
 use crate::block::BLOCK_BYTES;
 
 /// Bytes of a record.
@@ -24,12 +24,23 @@ pub enum TableKind {
     Nodes = 1,
 }
 
+/// The tag of AES-256-GCM.
+pub type SealTag = [u8; 16];
+
 /// One change. A record with a payload has one block of its row, or some sectors if its page is
 /// packed; [`super::payload_places`] says which.
 ///
 /// ```text
 /// byte 0  kind   1 flag   2..4 blocks   4..8 volume   8..16 block
 /// 16..24 number  24..32 crc  32..40 place
+/// ```
+///
+/// Records of sealed pages have no room for words, and fields of their own:
+///
+/// ```text
+/// Sealed    byte 0 kind   1 version   2..6 volume   6..11 block       11..16 number
+/// Resealed  byte 0 kind   1 version   2..4 block    4..8 segment      8..16 number
+/// both      16..24 crc   24..40 tag
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogRecord {
@@ -53,6 +64,35 @@ pub enum LogRecord {
         block: u64,
         /// How many.
         blocks: u16,
+    },
+    /// A block of an encrypted volume was written: the payload is its page `number`, sealed.
+    Sealed {
+        /// The volume.
+        volume: u32,
+        /// The block of the volume.
+        block: u64,
+        /// The number of the page.
+        number: u64,
+        /// The check of the sealed page, which needs no key.
+        crc: u64,
+        /// The cipher's tag.
+        tag: SealTag,
+        /// The lowest bits of the count of the key that sealed it.
+        version: u8,
+    },
+    /// The page `number` was sealed anew with the newest key of its family: the payload is the
+    /// sealed page. The record counts only while the page is still at `from`.
+    Resealed {
+        /// The number of the page.
+        number: u64,
+        /// The check of the sealed page, which needs no key.
+        crc: u64,
+        /// Where it was.
+        from: BlockPlace,
+        /// The cipher's tag.
+        tag: SealTag,
+        /// The lowest bits of the count of the key that sealed it.
+        version: u8,
     },
     /// The page `number` was copied: the payload is the page. The record counts only while the
     /// page is still at `from`.
@@ -153,6 +193,20 @@ impl LogRecord {
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut raw = Raw::default();
         match *self {
+            Self::Sealed { volume, block, number, crc, tag, version } => {
+                let mut bytes = sealed_bytes(10, version, crc, tag);
+                bytes[2..6].copy_from_slice(&volume.to_le_bytes());
+                bytes[6..11].copy_from_slice(&block.to_le_bytes()[..5]);
+                bytes[11..16].copy_from_slice(&number.to_le_bytes()[..5]);
+                return bytes;
+            }
+            Self::Resealed { number, crc, from, tag, version } => {
+                let mut bytes = sealed_bytes(11, version, crc, tag);
+                bytes[2..4].copy_from_slice(&from.block.to_le_bytes());
+                bytes[4..8].copy_from_slice(&from.segment.0.to_le_bytes());
+                bytes[8..16].copy_from_slice(&number.to_le_bytes());
+                return bytes;
+            }
             Self::Write { volume, block, number, crc } => {
                 raw = Raw { kind: 1, volume, block, number, crc, ..raw };
             }
@@ -213,15 +267,41 @@ impl LogRecord {
                 crc,
             },
             9 => Self::State { index: number, crc },
+            10 | 11 => Self::decode_sealed(bytes),
             _ => return Err(wrong),
         };
         // A field that the kind does not have is 0: there is one encoding of each record.
         if record.is_possible() && record.encode() == *bytes { Ok(record) } else { Err(wrong) }
     }
 
+    fn decode_sealed(bytes: &[u8; RECORD_BYTES]) -> Self {
+        let word = |at: usize, len: usize| {
+            let mut word = [0; 8];
+            word[..len].copy_from_slice(&bytes[at..at + len]);
+            u64::from_le_bytes(word)
+        };
+        let (crc, version) = (word(16, 8), bytes[1]);
+        let tag = bytes[24..].try_into().expect("16 bytes");
+        match bytes[0] {
+            10 => {
+                let (volume, block, number) = (word(2, 4) as u32, word(6, 5), word(11, 5));
+                Self::Sealed { volume, block, number, crc, tag, version }
+            }
+            _ => {
+                let segment = SegmentId(word(4, 4) as u32);
+                let from = BlockPlace { segment, block: word(2, 2) as u16 };
+                Self::Resealed { number: word(8, 8), crc, from, tag, version }
+            }
+        }
+    }
+
     fn is_possible(&self) -> bool {
         match *self {
+            Self::Resealed { number, from, .. } => {
+                (1..=NUMBER_MAX).contains(&number) && from.segment.is_possible()
+            }
             Self::Write { number, .. }
+            | Self::Sealed { number, .. }
             | Self::Move { number, .. }
             | Self::Lost { number, .. }
             | Self::Node { number, .. } => (1..=NUMBER_MAX).contains(&number),
@@ -236,7 +316,15 @@ impl LogRecord {
     }
 }
 
-/// A record's fields, as all kinds have them.
+fn sealed_bytes(kind: u8, version: u8, crc: u64, tag: SealTag) -> [u8; RECORD_BYTES] {
+    let mut bytes = [0; RECORD_BYTES];
+    (bytes[0], bytes[1]) = (kind, version);
+    bytes[16..24].copy_from_slice(&crc.to_le_bytes());
+    bytes[24..].copy_from_slice(&tag);
+    bytes
+}
+
+/// A record's fields, as most kinds have them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Raw {
     kind: u8,

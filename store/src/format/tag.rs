@@ -51,9 +51,10 @@ pub fn tag_crc(uuid: &[u8; 16], domain: TagDomain, number: u64, sequence: u64, p
 /// have numbers of their own, and so do the blocks of a checkpoint's state and of its index.
 pub fn tag_of(record: &LogRecord) -> (TagDomain, u64) {
     match *record {
-        LogRecord::Write { number, .. } | LogRecord::Move { number, .. } => {
-            (TagDomain::Data, number)
-        }
+        LogRecord::Write { number, .. }
+        | LogRecord::Sealed { number, .. }
+        | LogRecord::Resealed { number, .. }
+        | LogRecord::Move { number, .. } => (TagDomain::Data, number),
         LogRecord::Node { number, .. } => (TagDomain::Node, number),
         LogRecord::Table { kind, level, index, .. } => {
             (TagDomain::Table(level), index << 1 | kind as u64)

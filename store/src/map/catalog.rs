@@ -10,6 +10,7 @@
 //! snapshot or volume, and the old tree of a volume that was cleared, rolled back or made smaller.
 
 mod changes;
+mod family;
 mod receive;
 mod space;
 mod state;
@@ -24,6 +25,7 @@ use crate::api::{QuotaWait, VolumeId};
 use crate::block::BLOCK_BYTES;
 use crate::origin::{SnapshotOrigin, VolumeReceive};
 use crate::pack::PageCompression;
+use crate::seal::WrappedKey;
 
 pub(crate) use changes::is_name;
 pub(crate) use state::CatalogState;
@@ -91,6 +93,23 @@ pub struct PoolVolume {
     pub limit_blocks: Option<u64>,
     /// The writes of a volume wait for this.
     pub wait: Option<QuotaWait>,
+    /// How it is encrypted, if it is.
+    pub seal: Option<PoolSeal>,
+}
+
+/// How a volume or snapshot is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolSeal {
+    /// The number of its family: the volumes and snapshots that share its data keys.
+    pub family: u32,
+    /// The name of the key that its data keys are kept under.
+    pub key_id: String,
+    /// The count of its data keys in its life.
+    pub version: u32,
+    /// Pages are being sealed anew with the newest data key.
+    pub is_resealing: bool,
+    /// Blocks of the volumes that share the data keys that are still under an old one.
+    pub old_blocks: u64,
 }
 
 impl PoolVolume {
@@ -132,6 +151,29 @@ pub(super) struct Version {
     pub(super) receive: Option<Box<VolumeReceive>>,
     /// Pages and quota.
     pub(super) space: VersionSpace,
+    /// The family of an encrypted volume.
+    pub(super) family: Option<u32>,
+}
+
+/// Volumes and snapshots that share their data keys: they share pages as well. Its fields' names
+/// are part of the format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SealFamily {
+    /// Its number in the pool, which no other family has or had.
+    id: u32,
+    /// Its name over all pools, in hexadecimal digits.
+    pub(crate) uuid: String,
+    /// Its data keys, the newest one last: one, or two while pages are sealed anew, or none after
+    /// it was shredded.
+    pub(crate) keys: Vec<WrappedKey>,
+}
+
+impl SealFamily {
+    /// Its number in the pool.
+    pub(crate) fn number(&self) -> u32 {
+        self.id
+    }
 }
 
 /// Which entries of a tree its volume may free or change in place.
@@ -192,6 +234,9 @@ pub(super) struct PoolCatalog {
     accounts: BTreeMap<u32, SpaceAccount>,
     /// Blocks that are kept free for accounts.
     promised: u64,
+    /// Families of encrypted volumes.
+    families: BTreeMap<u32, SealFamily>,
+    next_family: u32,
     /// Versions that have a compression.
     compressed: usize,
     /// How often a version's compression has changed since the pool was opened.
@@ -209,6 +254,8 @@ impl PoolCatalog {
             next_id: 0,
             accounts: BTreeMap::new(),
             promised: 0,
+            families: BTreeMap::new(),
+            next_family: 0,
             compressed: 0,
             compression_changes: 0,
         }
@@ -241,6 +288,7 @@ impl PoolCatalog {
             parent: self.visible_ancestor(version.parent).map(VolumeId),
             blocks: version.blocks,
             at_s: version.at_s,
+            seal: version.family.and_then(|family| self.seal_of(family)),
             compression: version.compression,
             generation: version.generation,
             origin: version.origin,
@@ -334,7 +382,7 @@ impl PoolCatalog {
         if below < VOLUME_BLOCKS_MAX {
             return;
         }
-        let parent = version.parent;
+        let (parent, family) = (version.parent, version.family);
         let child = self.children_of(id).next();
         if let Some(child) = child {
             self.set_parent(child, parent);
@@ -346,6 +394,7 @@ impl PoolCatalog {
         self.close_account(&removed);
         self.removing.remove(&id);
         self.running = None;
+        self.drop_family(family);
     }
 
     /// The roots of all trees.

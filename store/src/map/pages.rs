@@ -9,6 +9,7 @@ use super::cache::MapCache;
 use super::page::{
     LiveBlocks, MapError, MapPage, NumberHash, TreeWord, node_word, set_table_entry, table_entry,
 };
+use super::seals::SealContexts;
 use super::table::{EntryPlace, PageTable};
 use crate::block::Block;
 use crate::format::{PageEntry, TableKind};
@@ -40,6 +41,8 @@ pub(super) struct MapPages {
     lent_free: Vec<u64>,
     /// Numbers that were freed or used twice: a sign of a damaged map.
     pub(super) contradictions: u64,
+    /// What entries of sealed pages refer to.
+    pub(super) contexts: SealContexts,
 }
 
 impl MapPages {
@@ -59,6 +62,7 @@ impl MapPages {
             lent_freed: Vec::new(),
             lent_free: Vec::new(),
             contradictions: 0,
+            contexts: SealContexts::default(),
         }
     }
 
@@ -207,6 +211,13 @@ impl MapPages {
         let old = table_entry(block, slot);
         set_table_entry(block, slot, entry);
         replace_live(old, entry, live);
+        // Before the old one: a context that loses its last page and gains one stays.
+        if let Some(seal) = entry.seal() {
+            self.contexts.gain(seal.context);
+        }
+        if let Some(seal) = old.seal() {
+            self.contexts.lose(seal.context);
+        }
         match (old.is_free(), entry.is_free()) {
             (true, false) => self.table_mut(kind).used(number),
             (false, true) => self.table_mut(kind).freed(number),

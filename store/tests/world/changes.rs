@@ -10,7 +10,9 @@ use super::model::{Model, ModelVolume};
 /// The volumes and snapshots that a change is about.
 pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
     match change {
-        PoolChange::Create { .. } | PoolChange::ReceiveNew { .. } => Vec::new(),
+        PoolChange::Create { .. }
+        | PoolChange::CreateSealed { .. }
+        | PoolChange::ReceiveNew { .. } => Vec::new(),
         PoolChange::Snapshot { volumes, .. } => volumes.clone(),
         PoolChange::Clone { snapshot, .. } => vec![*snapshot],
         PoolChange::Rollback { volume, snapshot } => vec![*volume, *snapshot],
@@ -18,6 +20,10 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
         | PoolChange::Quota { volume, .. }
         | PoolChange::Rename { volume, .. }
         | PoolChange::Remove { volume }
+        | PoolChange::Rewrap { volume, .. }
+        | PoolChange::Rekey { volume, .. }
+        | PoolChange::Resealed { volume, .. }
+        | PoolChange::Shred { volume, .. }
         | PoolChange::Compression { volume, .. }
         | PoolChange::Receive { volume, .. }
         | PoolChange::Received { volume }
@@ -29,6 +35,7 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
 pub(crate) fn new_name(change: &PoolChange) -> Option<&String> {
     match change {
         PoolChange::Create { name, .. }
+        | PoolChange::CreateSealed { name, .. }
         | PoolChange::Snapshot { name, .. }
         | PoolChange::Clone { name, .. }
         | PoolChange::Rename { name, .. }
@@ -42,7 +49,9 @@ impl Model {
     /// be refused. Requests that are under way may go on: their order is that of admission.
     fn needs_quiet(&self, change: &PoolChange) -> bool {
         match change {
-            PoolChange::Resize { .. } | PoolChange::Remove { .. } => true,
+            PoolChange::Resize { .. } | PoolChange::Remove { .. } | PoolChange::Shred { .. } => {
+                true
+            }
             // The first one: a volume that was changed is not received into.
             PoolChange::Receive { receive, .. } => receive.next_block == 0,
             PoolChange::Rollback { volume, snapshot } => {
@@ -79,7 +88,7 @@ impl Model {
     ) -> Result<(), Failure> {
         subjects(change).into_iter().for_each(|id| self.known(id).changed_by(change));
         match change {
-            PoolChange::Create { name, blocks } => {
+            PoolChange::Create { name, blocks } | PoolChange::CreateSealed { name, blocks, .. } => {
                 let id = self.find_new(list, name, None)?;
                 self.volumes.insert(id, ModelVolume::new(name, *blocks));
             }
@@ -113,7 +122,10 @@ impl Model {
             }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
             PoolChange::Quota { .. } => {}
-            PoolChange::Remove { volume } => self.remove(*volume),
+            PoolChange::Remove { volume } | PoolChange::Shred { volume, .. } => {
+                self.remove(*volume);
+            }
+            PoolChange::Rewrap { .. } | PoolChange::Rekey { .. } | PoolChange::Resealed { .. } => {}
             PoolChange::Compression { volume, compression } => self.compress(*volume, *compression),
             PoolChange::Resize { volume, blocks } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
@@ -256,9 +268,9 @@ impl Model {
     fn has_happened(&self, change: &PoolChange, list: &[PoolVolume]) -> bool {
         let entry = |id: &VolumeId| list.iter().find(|entry| entry.id == *id);
         match change {
-            PoolChange::Create { name, .. } | PoolChange::Clone { name, .. } => {
-                self.search_new(list, name, None).is_some()
-            }
+            PoolChange::Create { name, .. }
+            | PoolChange::CreateSealed { name, .. }
+            | PoolChange::Clone { name, .. } => self.search_new(list, name, None).is_some(),
             PoolChange::ReceiveNew { volume_name, .. } => {
                 self.search_new(list, volume_name, None).is_some()
             }
@@ -278,7 +290,7 @@ impl Model {
             PoolChange::Resize { volume, blocks } => {
                 entry(volume).is_some_and(|entry| entry.blocks == *blocks)
             }
-            PoolChange::Remove { volume } => {
+            PoolChange::Remove { volume } | PoolChange::Shred { volume, .. } => {
                 entry(volume).is_none_or(|entry| entry.kind == PoolVolumeKind::Removing)
             }
             PoolChange::Quota { volume, reservation, limit } => entry(volume).is_some_and(|it| {
@@ -287,7 +299,12 @@ impl Model {
             PoolChange::Compression { volume, compression } => {
                 entry(volume).is_some_and(|entry| entry.compression == *compression)
             }
-            PoolChange::Clear { .. } | PoolChange::Rollback { .. } => false,
+            // Blocks tell of the first two, and no guest sees the others.
+            PoolChange::Clear { .. }
+            | PoolChange::Rollback { .. }
+            | PoolChange::Rewrap { .. }
+            | PoolChange::Rekey { .. }
+            | PoolChange::Resealed { .. } => false,
         }
     }
 

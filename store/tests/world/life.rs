@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use random::Random;
 use store::format::{Superblock, superblock_blocks};
 use store::{
-    DeviceChange, PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag,
-    VolumeId, format_pool,
+    DeviceChange, PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, PoolVolume,
+    RequestTag, VolumeId, format_pool,
 };
 
 use super::diffs::DiffPart;
@@ -14,6 +14,7 @@ use super::disk::{CrashKind, SimDisk};
 use super::model::Model;
 use super::opening::{Opened, OpeningDisks};
 use super::plan::{Plan, PlannedStop, StopAt};
+use super::seals::SealWatch;
 use super::users::Mood;
 use super::{Failure, Tally};
 
@@ -110,6 +111,7 @@ pub(crate) struct World {
     pub(crate) disks: Vec<SimDisk>,
     pub(crate) engine: Option<PoolEngine>,
     pub(crate) model: Model,
+    pub(crate) seals: SealWatch,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) next_tag: u64,
     pub(crate) round: u64,
@@ -148,6 +150,7 @@ impl World {
             disks,
             engine: None,
             model: Model::new(!plan.has_good_media()),
+            seals: SealWatch::new(plan.layout.uuid),
             requests: BTreeMap::new(),
             next_tag: 1,
             round: 0,
@@ -340,6 +343,7 @@ impl World {
         engine.poll(self.now_ns);
         for _ in 0..ROUND_IOS_MAX {
             let Some(io) = engine.next_io() else { return Ok(()) };
+            self.tally.add("sealed pages", self.seals.watch(&io)?);
             let disk = self.disks.get_mut(usize::from(io.device));
             let disk = disk.ok_or_else(|| Failure::new("bad request", format!("{io:?}")))?;
             disk.take(io, self.round, &mut self.random)
@@ -463,6 +467,7 @@ impl World {
             return Err(Failure::new("a changed volume is received into", text));
         }
         self.model.end_change(stamp, change, &list)?;
+        self.unlock_new()?;
         self.tally.add("changes", 1);
         match change {
             PoolChange::Snapshot { .. } => self.tally.add("snapshots", 1),
@@ -635,6 +640,14 @@ impl World {
         let engine = self.engine.as_ref().expect("a turn has an engine");
         let list = engine.volumes();
         self.model.check_list(&list)?;
+        let is_late = |volume: PoolVolume| volume.seal.is_some_and(|seal| seal.is_resealing);
+        if self.plan.has_good_media()
+            && !engine.status().is_full
+            && engine.volumes().into_iter().any(is_late)
+        {
+            let text = format!("{:?}", engine.volumes());
+            return Err(Failure::new("an old data key stays", text));
+        }
         let status = engine.status();
         if self.plan.has_good_media() && !status.is_removing {
             self.model.check_space(&list)?;

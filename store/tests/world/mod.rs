@@ -13,6 +13,7 @@ mod life;
 mod model;
 mod opening;
 pub(crate) mod plan;
+mod seals;
 mod streams;
 mod users;
 mod verify;

@@ -319,7 +319,8 @@ impl World {
             _ => self.random.between(100, 700),
         };
         let name = self.free_name("v");
-        self.change(PoolChange::Create { name, blocks });
+        let change = self.creation(name, blocks);
+        self.change(change);
     }
 
     /// A name that nothing has, and that nothing under way will have.
@@ -353,6 +354,7 @@ impl World {
             8 => self.rollback(),
             9 if self.random.one_in(2) => self.compress(),
             9 => self.resize_or_rename(),
+            10 if self.random.one_in(3) => self.change_keys(),
             10 if self.random.one_in(2) => {
                 if let Some(volume) = self.pick(false) {
                     self.change(PoolChange::Clear { volume });
@@ -491,6 +493,13 @@ impl World {
             6 => engine.change(tag, PoolChange::Remove { volume: VolumeId(1_000_001) }),
             _ => engine.write(tag, volume, blocks, 1, &mut |_, _| {}),
         };
+        self.admitted(admission, tag, stamp, Ask::Wrong);
+    }
+
+    /// A request that must fail.
+    pub(crate) fn ask_wrong(&mut self, ask: impl FnOnce(&mut PoolEngine, RequestTag) -> Admission) {
+        let (tag, stamp) = (self.tag(), self.model.tick());
+        let admission = ask(self.engine.as_mut().expect("the pool is open"), tag);
         self.admitted(admission, tag, stamp, Ask::Wrong);
     }
 

@@ -26,6 +26,9 @@ type Ranges = VecDeque<(VolumeId, u64, u32)>;
 impl World {
     /// Reads all that was ever written, and more, and judges it.
     pub(crate) fn verify(&mut self) -> Result<Turn, Failure> {
+        if self.unlock()? == Turn::Crashed {
+            return Ok(Turn::Crashed);
+        }
         self.model.begin_verification();
         let list = self.engine.as_ref().expect("the pool is open").volumes();
         self.model.reconcile(&list)?;
@@ -68,6 +71,7 @@ impl World {
     /// The log's tail was hit: rows that were acknowledged may be gone, and the pool cannot know.
     /// All of it must still be readable, or say that it is not.
     pub(crate) fn end_without_model(&mut self) -> Result<(), Failure> {
+        self.unlock_new()?;
         let mut ranges = Ranges::new();
         for entry in self.engine.as_ref().expect("the pool is open").volumes() {
             if entry.kind != PoolVolumeKind::Removing {

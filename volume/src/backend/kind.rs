@@ -13,6 +13,7 @@ use super::store::pool::StorePool;
 use super::store::pools::Pools;
 use crate::record::{FileRecords, RecordError};
 use crate::settings::{SettingKey, Settings};
+use crate::stage::VolumeKey;
 use crate::volume::{Durability, Incarnation, SECTOR_BYTES, Topology, Volume};
 
 /// A backend as it is configured. Every file in `backend/` has one.
@@ -43,6 +44,16 @@ pub trait VolumeBackend: Clone + fmt::Debug + PartialEq + Eq {
 
     /// The pool that the volume is cut from.
     fn pool(&self) -> Option<BackendPool<'_>> {
+        None
+    }
+
+    /// The file of the key that encrypts it, if the backend itself does.
+    fn key_file(&self) -> Option<&Path> {
+        None
+    }
+
+    /// The same backend with another file of its key; `None` for a backend that has none.
+    fn with_key(&self, _key: &Path) -> Option<Self> {
         None
     }
 
@@ -114,6 +125,8 @@ pub struct Opening<'a> {
     pub topology: Topology,
     /// No guest has used the volume yet, so that its content may be looked at.
     pub is_new: bool,
+    /// The key of [`VolumeBackend::key_file`], or why there is none.
+    pub key: Option<Result<&'a VolumeKey, &'a str>>,
 }
 
 /// The blocks of a volume of another process, which has stopped using them.

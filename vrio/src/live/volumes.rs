@@ -19,6 +19,9 @@ use crate::tables;
 pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume add bob --file bob.img --size 20GiB --allow vm1 --chain meter
   vrio volume add ann --pool p --size 20GiB   thin, in a pool: it can have snapshots
+  vrio volume add tom --pool p --size 20GiB --key /etc/vrio/tom.key     encrypted
+  vrio volume rekey tom --key /etc/vrio/tom-2.key   another key file, at once
+  vrio volume rekey tom --data     another data key; its blocks follow in the background
   vrio volume add eve --file eve.img --size 20GiB --chain encrypt:key=/etc/vrio/eve.xts
   vrio volume chain bob meter limit:iops=50000,bytes-per-second=200MiB
   vrio volume chain bob --none
@@ -42,7 +45,8 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume show bob --json
   vrio volume remove bob --force      also while attachments use it: they end
   vrio volume remove ann --data       also from its pool; its snapshots stay
-  vrio volume remove ann@monday       a snapshot";
+  vrio volume remove ann@monday       a snapshot
+  vrio volume remove tom --shred      its data key is forgotten, at once";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
@@ -70,6 +74,8 @@ pub(crate) enum VolumeCommand {
     Schedule(VolumeSchedule),
     /// Make a volume again what it was at a snapshot. Refused while disks use it.
     Rollback(VolumeRollback),
+    /// Put an encrypted volume of a pool under another key, or give it another data key.
+    Rekey(VolumeRekey),
     /// List the bytes that differ between two snapshots, or those that a snapshot has.
     Diff(VolumeDiff),
     /// Send a snapshot, or its difference from an earlier one, as a stream to standard output.
@@ -122,6 +128,10 @@ pub(crate) struct VolumeAdd {
     /// The space of the pool that the volume and its snapshots may have.
     #[arg(long, value_name = "SIZE", requires = "pool")]
     limit: Option<String>,
+    /// The file of the key that encrypts it in the pool (`vrio key new --volume FILE`); an absolute
+    /// path.
+    #[arg(long, value_name = "FILE", requires = "pool")]
+    key: Option<String>,
     /// How its blocks are compressed in the pool, later and never before a write is answered:
     /// "lz4", "zstd:3" (levels 1 to 9), or "none".
     #[arg(long, value_name = "CODEC", requires = "pool")]
@@ -171,6 +181,7 @@ impl VolumeAdd {
         backend.text("from", self.from.as_ref());
         backend.text("reservation", self.reservation.as_ref());
         backend.text("limit", self.limit.as_ref());
+        backend.text("key", self.key.as_ref());
         backend.text("compression", self.compression.as_ref());
         let mut fields = Fields::default();
         fields.text("name", Some(&self.name));
@@ -271,6 +282,12 @@ pub(crate) struct VolumeRemove {
     /// Remove also its data, which is in a pool. Its snapshots and their clones stay.
     #[arg(long)]
     data: bool,
+    /// Remove its data by forgetting its data key; refused if others have the same data key.
+    #[arg(long, conflicts_with = "data")]
+    shred: bool,
+    /// With --shred: remove all volumes and snapshots that have the same data key.
+    #[arg(long, requires = "shred")]
+    all: bool,
     #[command(flatten)]
     which: NodeChoice,
 }
@@ -306,6 +323,20 @@ pub(crate) struct VolumeRollback {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct VolumeRekey {
+    /// The volume's name.
+    name: String,
+    /// The file of the key under which its data key is kept from now on; an absolute path.
+    #[arg(long, value_name = "FILE", required_unless_present = "data")]
+    key: Option<String>,
+    /// Another data key: blocks are encrypted anew in the background.
+    #[arg(long)]
+    data: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct VolumeDiff {
     /// The earlier snapshot, "ann@monday"; with no later one, all bytes that it has are listed.
     snapshot: String,
@@ -325,6 +356,9 @@ pub(crate) struct VolumeClone {
     /// Its size, if it must be larger than the snapshot.
     #[arg(long)]
     size: Option<String>,
+    /// The file of the snapshot's key, if that is encrypted; an absolute path.
+    #[arg(long, value_name = "FILE")]
+    key: Option<String>,
     /// A stage of its chain; may be given several times, as for `vrio volume add`.
     #[arg(long, value_name = "STAGE")]
     chain: Vec<String>,
@@ -378,6 +412,13 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             let path = format!("/v1/volumes/{}/rollback", segment(&back.name)?);
             change(&back.which, "POST", &path, &json!({ "snapshot": back.snapshot }))
         }
+        VolumeCommand::Rekey(rekey) => {
+            let path = format!("/v1/volumes/{}/key", segment(&rekey.name)?);
+            let mut body = Fields::default();
+            body.text("key", rekey.key.as_ref());
+            body.flag("data", rekey.data);
+            change(&rekey.which, "PUT", &path, &body.0.into())
+        }
         VolumeCommand::Diff(diff) => diff.show(),
         VolumeCommand::Clone(clone) => clone.send(),
         VolumeCommand::Send(send) => send.run(),
@@ -411,15 +452,16 @@ fn no_snapshot(words: &str) -> CommandFailure {
 impl VolumeRemove {
     fn send(&self) -> Result<(), CommandFailure> {
         let is_of_pool = self.name.contains(['@', ':']);
-        let pools = if is_of_pool || self.data { pools(&self.which)? } else { Vec::new() };
+        let removes_data = self.data || self.shred;
+        let pools = if is_of_pool || removes_data { pools(&self.which)? } else { Vec::new() };
         let found = pooled(&pools, &self.name);
         let place =
             found.map(|(pool, it)| format!("/v1/pools/{}/volumes/{}", pool.name, it.number));
         if !is_of_pool {
-            if self.data && place.is_none() {
+            if removes_data && place.is_none() {
                 let text = format!(
-                    "volume {:?} has no data in a pool; remove it without --data, and its file by \
-                     hand",
+                    "volume {:?} has no data in a pool; remove it without --data and --shred, and its \
+                     file by hand",
                     self.name
                 );
                 return Err(CommandFailure::running(anyhow!(text)));
@@ -428,6 +470,10 @@ impl VolumeRemove {
             delete(&self.which, &format!("/v1/volumes/{}{force}", segment(&self.name)?))?;
         }
         match place {
+            Some(place) if self.shred => {
+                let body = json!({ "all": self.all });
+                change(&self.which, "POST", &format!("{place}/shred"), &body)
+            }
             Some(place) => delete(&self.which, &place),
             None if is_of_pool => Err(no_snapshot(&self.name)),
             None => Ok(()),
@@ -503,6 +549,7 @@ impl VolumeClone {
         backend.text("pool", Some(&pool.name));
         backend.text("from", Some(&self.snapshot));
         backend.text("size", self.size.as_ref());
+        backend.text("key", self.key.as_ref());
         let mut fields = Fields::default();
         fields.text("name", Some(&self.new));
         fields.put("backend", Some(Value::Object(backend.0)));

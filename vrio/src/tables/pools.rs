@@ -133,6 +133,7 @@ fn pooled(all: &[PooledStatus]) -> Table {
         "from",
         "taken",
         "served",
+        "key",
         "size",
         "owns",
         "has",
@@ -141,7 +142,7 @@ fn pooled(all: &[PooledStatus]) -> Table {
         "compression",
         "number",
     ];
-    let mut table = table(&header, 5);
+    let mut table = table(&header, 6);
     let unless = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), show_size);
     for it in all {
         table.add_row([
@@ -150,6 +151,7 @@ fn pooled(all: &[PooledStatus]) -> Table {
             it.from.clone().unwrap_or_else(|| "-".to_owned()),
             it.taken.clone().unwrap_or_else(|| "-".to_owned()),
             if it.served { "yes" } else { "-" }.to_owned(),
+            key_of(it),
             show_size(it.size_bytes),
             show_size(it.owned_bytes),
             unless(it.referred_bytes),
@@ -160,6 +162,15 @@ fn pooled(all: &[PooledStatus]) -> Table {
         ]);
     }
     fit(table, &["number", "compression", "from", "reserved", "limit", "has"])
+}
+
+/// The key of an encrypted volume, and how much is still under an old data key.
+fn key_of(it: &PooledStatus) -> String {
+    match (&it.key, it.old_key_bytes) {
+        (None, _) => "-".to_owned(),
+        (Some(key), 0) => key.clone(),
+        (Some(key), left) => format!("{key} ({} under the old data key)", show_size(left)),
+    }
 }
 
 fn snapshots(all: &[PooledStatus]) -> Table {

@@ -25,6 +25,14 @@ pub(crate) fn problems(config: &Config) -> Vec<ObjectError> {
         }));
     }
     problems.extend(encryption(config));
+    for volume in &config.volumes {
+        let Some(path) = volume.backend.key_file() else { continue };
+        problems.extend(key_files::read_volume(path).err().map(|error| ObjectError {
+            place: config.place(&volume.lines, "backend"),
+            object: format!("volume {:?}", volume.name),
+            text: error.to_string(),
+        }));
+    }
     problems
 }
 

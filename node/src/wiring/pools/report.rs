@@ -83,6 +83,8 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         reservation_bytes: bytes(it.reservation_blocks),
         limit_bytes: it.limit_blocks.map(bytes),
         waits: it.wait.map(|wait| waits(wait).to_owned()),
+        key: it.seal.as_ref().map(|seal| seal.key_id.clone()),
+        old_key_bytes: it.seal.as_ref().map_or(0, |seal| bytes(seal.old_blocks)),
         compression: it.compression.map(|compression| compression.to_string()),
         receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
@@ -126,6 +128,7 @@ fn scrub(pool: &StorePool, status: &ScrubStatus, all: &[PoolVolume]) -> ScrubRep
         checked_bytes: bytes(status.checked_blocks),
         total_bytes: bytes(status.total_blocks),
         left_s,
+        unproved_bytes: bytes(status.unproved_blocks),
         damaged_blocks: status.damaged_blocks,
         damaged_map_blocks: status.damaged_map_blocks,
         found: found.collect(),
@@ -314,6 +317,7 @@ mod tests {
             reservation_blocks: 0,
             limit_blocks: None,
             wait: None,
+            seal: None,
         }
     }
 

@@ -64,6 +64,15 @@ impl PoolCatalog {
                 self.visible(volume.0).ok_or(PoolError::NoVolume(*volume))?;
                 Ok(*volume)
             }
+            PoolChange::CreateSealed { name, blocks, family, key } => {
+                check_size(*blocks)?;
+                self.check_new_family(family, key)?;
+                self.check_new_volume(name)
+            }
+            PoolChange::Rewrap { volume, keys } => self.check_rewrap(*volume, keys),
+            PoolChange::Rekey { volume, key } => self.check_rekey(*volume, key),
+            PoolChange::Resealed { volume, version } => self.check_resealed(*volume, *version),
+            PoolChange::Shred { volume, all } => self.check_shred(*volume, *all),
             PoolChange::Clear { volume } => {
                 self.head(*volume)?;
                 self.check_room(1, false)?;
@@ -110,12 +119,13 @@ impl PoolCatalog {
             }
             PoolChange::Clone { snapshot, name } => {
                 let id = self.take_id();
-                let Version { root, blocks, space, compression, .. } = self.versions[&snapshot.0];
+                let Version { root, blocks, compression, family, space, .. } =
+                    self.versions[&snapshot.0];
                 let parent = Some(snapshot.0);
                 let name = name.clone();
                 let space = VersionSpace { refers: space.refers, ..VersionSpace::NONE };
-                let version = Version { name, root, blocks, parent, space, ..volume(id) };
-                self.insert(Version { compression, ..version });
+                let new = Version { name, root, blocks, parent, ..volume(id) };
+                self.insert(Version { compression, family, space, ..new });
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.split(volume.0, PoolVolumeKind::Removing);
@@ -128,20 +138,17 @@ impl PoolCatalog {
             PoolChange::Quota { volume, reservation, limit } => {
                 self.set_quota(volume.0, *reservation, *limit);
             }
-            PoolChange::Remove { volume } => {
-                if self.versions[&volume.0].kind == PoolVolumeKind::Volume {
-                    self.set_quota(volume.0, 0, None);
-                }
-                let generation = self.generation;
-                let version = self.get_mut(volume.0);
-                version.name.clear();
-                (version.origin, version.receive) = (None, None);
-                if version.kind == PoolVolumeKind::Volume {
-                    version.generation = generation;
-                }
-                version.kind = PoolVolumeKind::Removing;
-                self.removing.insert(volume.0);
+            PoolChange::Remove { volume } => self.begin_removal(volume.0),
+            PoolChange::CreateSealed { name, blocks, family, key } => {
+                let family = Some(self.new_family(family, key));
+                let id = self.take_id();
+                let (name, blocks) = (name.clone(), *blocks);
+                self.insert(Version { name, blocks, family, ..volume(id) });
             }
+            PoolChange::Rewrap { volume, keys } => self.rewrap(volume.0, keys),
+            PoolChange::Rekey { volume, key } => self.rekey(volume.0, key),
+            PoolChange::Resealed { volume, version } => self.resealed(volume.0, *version),
+            PoolChange::Shred { volume, .. } => self.shred(volume.0),
             PoolChange::Clear { volume } => {
                 self.split(volume.0, PoolVolumeKind::Removing);
                 // A removal that runs has one child, and its old tree is that child from now on.
@@ -169,6 +176,22 @@ impl PoolCatalog {
             }
             PoolChange::Received { volume } => self.received(volume.0),
         }
+    }
+
+    /// The volume or snapshot is of the kind that is removed in the background.
+    pub(super) fn begin_removal(&mut self, id: u32) {
+        if self.versions[&id].kind == PoolVolumeKind::Volume {
+            self.set_quota(id, 0, None);
+        }
+        let generation = self.generation;
+        let version = self.get_mut(id);
+        version.name.clear();
+        (version.origin, version.receive) = (None, None);
+        if version.kind == PoolVolumeKind::Volume {
+            version.generation = generation;
+        }
+        version.kind = PoolVolumeKind::Removing;
+        self.removing.insert(id);
     }
 
     /// A new version with the tree that a volume has now, and with the volume's parent.
@@ -309,6 +332,7 @@ fn volume(id: u32) -> Version {
         at_s: 0,
         removed_below: 0,
         space: VersionSpace::NONE,
+        family: None,
         compression: None,
         origin: None,
         receive: None,

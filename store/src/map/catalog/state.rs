@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::changes::{check_name, check_receive, check_size};
 use super::{
-    GENERATION_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, VOLUME_BLOCKS_MAX, Version,
+    GENERATION_MAX, PoolCatalog, PoolVolumeKind, SealFamily, VERSIONS_MAX, VOLUME_BLOCKS_MAX,
+    Version,
 };
 use crate::format::ZERO_BLOCKS_MAX;
 use crate::map::page::TreeWord;
@@ -21,6 +22,8 @@ pub(crate) struct CatalogState {
     next_id: u32,
     running: Option<u32>,
     versions: Vec<Version>,
+    families: Vec<SealFamily>,
+    next_family: u32,
 }
 
 impl PoolCatalog {
@@ -30,6 +33,8 @@ impl PoolCatalog {
             next_id: self.next_id,
             running: self.running,
             versions: self.versions.values().cloned().collect(),
+            families: self.families.values().cloned().collect(),
+            next_family: self.next_family,
         }
     }
 
@@ -43,11 +48,15 @@ impl PoolCatalog {
         ensure(state.versions.len() <= VERSIONS_MAX, "the count of volumes")?;
         catalog.generation = state.generation;
         catalog.next_id = state.next_id;
+        catalog.restore_families(state.families, state.next_family)?;
         let mut names = BTreeSet::new();
         for version in state.versions {
             let id = version.id;
             check_version(&version, &state.generation, nodes)
                 .map_err(|field| format!("volume {id} has an impossible {field}"))?;
+            let is_known =
+                version.family.is_none_or(|family| catalog.families.contains_key(&family));
+            ensure(is_known, "a family of encrypted volumes")?;
             ensure(id < state.next_id && !catalog.versions.contains_key(&id), "an id")?;
             // Snapshots of one volume have different names, and so have volumes.
             let of = (version.kind == PoolVolumeKind::Snapshot).then_some(version.of);

@@ -1,5 +1,6 @@
 //! A volume of a pool as the backend of a volume of the node: its keys, and finding or making it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sidecore::CounterText;
@@ -14,6 +15,7 @@ use crate::backend::kind::{
     volume_bytes,
 };
 use crate::settings::{SettingKey, Settings, show_size};
+use crate::stage::VolumeKey;
 
 /// `pool = ".."`: a volume of a pool of the node. It has the volume's name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct StoreBackend {
     pub limit_bytes: Option<u64>,
     /// The snapshot that it begins as a copy of if it is made.
     pub from: Option<String>,
+    /// The file of the key that encrypts it.
+    pub key: Option<PathBuf>,
     /// Its compression; `None` for the one that it has.
     pub compression: Option<VolumeCompression>,
 }
@@ -60,9 +64,14 @@ impl VolumeBackend for StoreBackend {
              number in the pool.",
         ),
         SettingKey::new(
+            "key",
+            "For `pool`: the absolute path of the file of the key that \
+             [encrypts](pools.md#encrypted-volumes) the volume (`vrio key new --volume`).",
+        ),
+        SettingKey::new(
             "compression",
-            "For `pool`: `\"lz4\"`, `\"zstd:N\"` with a level from 1 to 9, or `\"none\"`. Blocks are \
-             compressed later, when the pool moves them or is idle, never while a guest waits. \
+            "For `pool`: `\"lz4\"`, `\"zstd:N\"` with a level from 1 to 9, or `\"none\"`. Blocks \
+             are compressed later, when the pool moves them or is idle, never while a guest waits. \
              Without this key the volume keeps the compression that it has; a new one has none, \
              and a clone that of its snapshot.",
         ),
@@ -101,7 +110,11 @@ impl VolumeBackend for StoreBackend {
             return None;
         }
         let (reservation_bytes, limit_bytes) = quota_of(settings)?;
-        Some(Self { pool, size_bytes, reservation_bytes, limit_bytes, from, compression })
+        let key = match settings.has("key") {
+            true => Some(settings.path("key", "key = \"/etc/vrio/alice.key\"")?),
+            false => None,
+        };
+        Some(Self { pool, size_bytes, reservation_bytes, limit_bytes, from, key, compression })
     }
 
     fn pool(&self) -> Option<BackendPool<'_>> {
@@ -112,6 +125,14 @@ impl VolumeBackend for StoreBackend {
             limit_bytes: self.limit_bytes,
             compression: self.compression,
         })
+    }
+
+    fn key_file(&self) -> Option<&Path> {
+        self.key.as_deref()
+    }
+
+    fn with_key(&self, key: &Path) -> Option<Self> {
+        Some(Self { key: Some(key.to_owned()), ..self.clone() })
     }
 
     fn with_size(&self, size_bytes: u64) -> Option<Self> {
@@ -135,7 +156,16 @@ impl VolumeBackend for StoreBackend {
                        it with --give-up, then remove the volume and add it again";
             return Ok(Box::new(absent(why)));
         }
-        let id = self.find(&pool, opening)?;
+        let locked = |why: &str| AbsentVolume::locked(&self.pool, why, self.size_bytes, opening);
+        let key = match opening.key.transpose() {
+            Ok(key) => key,
+            // A key that cannot be read stops this volume, and no other.
+            Err(why) => return Ok(Box::new(locked(why))),
+        };
+        let id = self.find(&pool, key, opening)?;
+        if let Err(why) = unlock(&pool, id, key) {
+            return Ok(Box::new(locked(&why)));
+        }
         if !opening.read_only {
             self.set_quota(&pool, id)?;
         }
@@ -145,7 +175,12 @@ impl VolumeBackend for StoreBackend {
 
 impl StoreBackend {
     /// The volume in the pool, which is made if it is missing, and is as large as configured.
-    fn find(&self, pool: &Arc<StorePool>, opening: &Opening<'_>) -> Result<VolumeId, String> {
+    fn find(
+        &self,
+        pool: &Arc<StorePool>,
+        key: Option<&VolumeKey>,
+        opening: &Opening<'_>,
+    ) -> Result<VolumeId, String> {
         let (name, all) = (opening.name, pool.volumes());
         let is_it = |it: &&PoolVolume| it.kind == PoolVolumeKind::Volume && it.name == name;
         let change = |change| pool.change(change).map_err(|error| error.to_string());
@@ -160,14 +195,18 @@ impl StoreBackend {
             }
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
+                check_key(snapshot, key)?;
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
                 (id, snapshot.size_bytes(), snapshot.compression)
             }
             (None, None, Some(size_bytes)) => {
                 let blocks = size_bytes / BLOCK_BYTES as u64;
-                let id = change(PoolChange::Create { name: name.to_owned(), blocks })?;
-                (id, size_bytes, None)
+                let id = match key {
+                    Some(key) => pool.create_sealed(name, blocks, key),
+                    None => pool.change(PoolChange::Create { name: name.to_owned(), blocks }),
+                };
+                (id.map_err(|error| error.to_string())?, size_bytes, None)
             }
             (None, None, None) => {
                 let pool = &self.pool;
@@ -217,6 +256,32 @@ fn quota_of(settings: &dyn Settings) -> Option<(Option<u64>, Option<u64>)> {
         return None;
     }
     Some((reservation_bytes, limit_bytes))
+}
+
+/// Whether a volume or snapshot is encrypted as its user says: a clone has the key of its snapshot.
+fn check_key(volume: &PoolVolume, key: Option<&VolumeKey>) -> Result<(), String> {
+    match (&volume.seal, key) {
+        (Some(seal), None) => Err(format!(
+            "it is encrypted under the key {}, and no key is named; write key = FILE beside \
+             \"pool\" (`vrio key show FILE` prints a file's key)",
+            seal.key_id
+        )),
+        (None, Some(key)) => Err(format!(
+            "it is not encrypted in the pool, and the key {} is named for it; remove \"key\", or \
+             copy its data into a new volume with a key",
+            key.check()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Gives the pool the key of an encrypted volume.
+fn unlock(pool: &StorePool, id: VolumeId, key: Option<&VolumeKey>) -> Result<(), String> {
+    let all = pool.volumes();
+    let volume = all.iter().find(|it| it.id == id);
+    volume.map_or(Ok(()), |volume| check_key(volume, key))?;
+    let unlocked = key.map(|key| pool.unlock(id, key)).transpose();
+    unlocked.map(drop).map_err(|error| error.to_string())
 }
 
 /// A size that a volume of a pool can have.

@@ -16,8 +16,9 @@ use sidecore::{CounterText, now_ns};
 use store::block::BLOCK_BYTES;
 use store::{
     Admission, CACHE_BLOCKS_MIN, ChangedBlocks, PoolChange, PoolEngine, PoolError, PoolOptions,
-    PoolStatus, PoolVolume, RequestTag, VolumeId,
+    PoolStatus, PoolVolume, RequestTag, SealEntropy, VolumeId, WrappingKey,
 };
+use zeroize::Zeroizing;
 
 use super::change::WatchedLeave;
 use super::counts::PoolCounts;
@@ -31,6 +32,7 @@ use super::signs::PoolSigns;
 use super::thread as driver;
 use crate::backend::file::open::LOCK_TIMEOUT;
 use crate::size::Size;
+use crate::stage::VolumeKey;
 
 /// How long a pool may take to complete its last requests and write its last checkpoint.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
@@ -88,6 +90,8 @@ pub(super) struct PoolInside {
     pub(super) leaves: Mutex<Vec<WatchedLeave>>,
     /// The sizes of volumes that were opened.
     sizes: Mutex<HashMap<VolumeId, Size>>,
+    /// The keys of encrypted volumes, for an opening after [`StorePool::stop`].
+    keys: Mutex<Vec<(VolumeId, WrappingKey)>>,
     /// The volumes that are told of a failure.
     volumes: Mutex<Vec<Weak<VolumeSigns>>>,
     /// Names of volumes into which a request receives a part of a stream at this moment.
@@ -164,6 +168,7 @@ impl StorePool {
             scrub_began: Mutex::default(),
             leaves: Mutex::default(),
             sizes: Mutex::default(),
+            keys: Mutex::default(),
             volumes: Mutex::default(),
             receiving: Mutex::default(),
         });
@@ -217,6 +222,68 @@ impl StorePool {
         let changed = self.inside.change(&change)?;
         self.inside.follow_sizes();
         Ok(changed)
+    }
+
+    /// Makes an encrypted volume.
+    ///
+    /// # Errors
+    /// [`PoolError`]: nothing was changed, unless a device has failed.
+    pub fn create_sealed(
+        &self,
+        name: &str,
+        blocks: u64,
+        key: &VolumeKey,
+    ) -> Result<VolumeId, PoolError> {
+        let wrapping = key.wrapping();
+        let [entropy] = entropy()?;
+        let plan =
+            |engine: &mut PoolEngine| Ok(engine.sealed_volume(name, blocks, &wrapping, &entropy));
+        self.change(self.inside.plan(plan)?)
+    }
+
+    /// Gives it the key of an encrypted volume, which is kept until the pool is closed.
+    ///
+    /// # Errors
+    /// [`PoolError`]: it is another volume's key.
+    pub fn unlock(&self, id: VolumeId, key: &VolumeKey) -> Result<(), PoolError> {
+        let wrapping = key.wrapping();
+        self.inside.plan(|engine| engine.unlock(id, &wrapping))?;
+        let mut keys = self.inside.keys.lock();
+        keys.retain(|(known, _)| *known != id);
+        keys.push((id, wrapping));
+        Ok(())
+    }
+
+    /// Keeps the data keys of an encrypted volume under another key. All volumes and snapshots
+    /// that share its data keys need the new key from then on.
+    ///
+    /// # Errors
+    /// [`PoolError`]: the present key was not given, or a device has failed.
+    pub fn change_key(&self, id: VolumeId, key: &VolumeKey) -> Result<(), PoolError> {
+        let wrapping = key.wrapping();
+        let entropy: [SealEntropy; 2] = entropy()?;
+        self.change(self.inside.plan(|engine| engine.rewrapped(id, &wrapping, &entropy))?)?;
+        // The other volumes of its family have the same data keys, and are open.
+        let family = self.inside.family_of(id);
+        let all = self.volumes();
+        let is_of = |of: VolumeId| {
+            let seal = all.iter().find(|it| it.id == of).and_then(|it| it.seal.as_ref());
+            seal.map(|seal| seal.family) == family
+        };
+        self.inside.keys.lock().retain(|(of, _)| !is_of(*of));
+        self.unlock(id, key)
+    }
+
+    /// Gives an encrypted volume another data key. Its blocks are encrypted anew in the background.
+    /// `key` is the key that it is kept under, now and then.
+    ///
+    /// # Errors
+    /// [`PoolError`]: it is another volume's key, or blocks are still encrypted anew.
+    pub fn change_data_key(&self, id: VolumeId, key: &VolumeKey) -> Result<(), PoolError> {
+        let wrapping = key.wrapping();
+        let [entropy] = entropy()?;
+        self.change(self.inside.plan(|engine| engine.rekeyed(id, &wrapping, &entropy))?)?;
+        Ok(())
     }
 
     /// A part of the difference of two snapshots, from the block `start` on; without `from`, of all
@@ -314,6 +381,19 @@ impl Drop for StorePool {
 /// The engine's word for a control thread's request.
 fn tag_of(number: u32) -> RequestTag {
     LaneTag::control(number).to_tag()
+}
+
+/// Random bytes for new data keys.
+fn entropy<const N: usize>() -> Result<[SealEntropy; N], PoolError> {
+    let mut all = Vec::with_capacity(N);
+    for _ in 0..N {
+        let mut bytes = Zeroizing::new([0; SealEntropy::BYTES]);
+        getrandom(&mut bytes[..], GetRandomFlags::empty()).map_err(|error| {
+            PoolError::Invalid(format!("cannot draw random numbers for a key: {error}"))
+        })?;
+        all.push(SealEntropy::new(bytes));
+    }
+    Ok(all.try_into().expect("so many were drawn"))
 }
 
 fn open_engine(
@@ -444,6 +524,23 @@ impl PoolInside {
         }
     }
 
+    /// Asks the engine for something that needs no device.
+    fn plan<T>(
+        &self,
+        plan: impl FnOnce(&mut PoolEngine) -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
+        let mut drive = self.lock_drive();
+        let planned = drive.engine().map_or(Err(PoolError::Closed), plan);
+        // The pool's thread hears of the work by this round.
+        drive.round(now_ns());
+        planned
+    }
+
+    fn family_of(&self, id: VolumeId) -> Option<u32> {
+        let volume = self.lock_drive().volumes().into_iter().find(|volume| volume.id == id)?;
+        Some(volume.seal?.family)
+    }
+
     pub(super) fn change(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
         self.ask(|engine, tag| engine.change(tag, change.clone())).1
     }
@@ -529,7 +626,12 @@ impl PoolInside {
         let mut files = PoolFiles::open(&paths, LOCK_TIMEOUT)?;
         let mut drive = self.lock_drive();
         let devices = &mut RingDevices { files: &mut files, ring: drive.ring() };
-        let engine = open_engine(&self.name, devices, self.settings)?;
+        let mut engine = open_engine(&self.name, devices, self.settings)?;
+        for (id, key) in &*self.keys.lock() {
+            if let Err(error) = engine.unlock(*id, key) {
+                tracing::error!(pool = self.name, volume = id.0, %error, "the volume stays locked");
+            }
+        }
         drive.resume(engine, files);
         drop(drive);
         self.signs.set_stopped(false);

@@ -102,8 +102,8 @@ fn volume_with(
 ) -> Result<StoreVolume, String> {
     let pools = Pools::default();
     let topology = Topology::default();
-    let opening =
-        Opening { name: "v", pools: &pools, durability, read_only, topology, is_new: false };
+    let (name, is_new, key) = ("v", false, None);
+    let opening = Opening { name, pools: &pools, durability, read_only, topology, is_new, key };
     StoreVolume::open(pool, id, &opening)
 }
 

@@ -82,6 +82,7 @@ pub struct StoreVolume {
     shared: Arc<StoreShared>,
     /// The incarnation of a volume that no record tells of.
     plain: Incarnation,
+    is_encrypted: bool,
 }
 
 impl StoreVolume {
@@ -153,7 +154,7 @@ impl StoreVolume {
             signs,
             logged_ns: AtomicU64::new(0),
         };
-        Ok(Self { shared: Arc::new(shared), plain })
+        Ok(Self { shared: Arc::new(shared), plain, is_encrypted: found.seal.is_some() })
     }
 }
 
@@ -193,7 +194,8 @@ impl BackendVolume for StoreVolume {
             (false, true) => ", FULL: writes wait for space",
             (false, false) => "",
         };
-        format!("pool {} ({how}{state})", pool.name())
+        let sealed = if self.is_encrypted { ", encrypted" } else { "" };
+        format!("pool {} ({how}{sealed}{state})", pool.name())
     }
 
     /// A successor opens the pool itself, by its configuration.

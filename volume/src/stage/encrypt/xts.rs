@@ -16,6 +16,7 @@ use aws_lc_sys::{
     EVP_aes_256_xts,
 };
 use data_encoding::HEXLOWER;
+use store::WrappingKey;
 use virtio::Segment;
 use zeroize::Zeroizing;
 
@@ -65,6 +66,13 @@ impl VolumeKey {
     pub fn check(&self) -> String {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0[..]);
         HEXLOWER.encode(&hmac::sign(&key, CHECK_TEXT).as_ref()[..CHECK_BYTES])
+    }
+}
+
+impl VolumeKey {
+    /// The key under which a pool keeps the data keys of its encrypted volumes.
+    pub fn wrapping(&self) -> WrappingKey {
+        WrappingKey::new(&self.check(), &self.0[..])
     }
 }
 

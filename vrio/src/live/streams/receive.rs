@@ -77,9 +77,9 @@ impl VolumeReceiveArgs {
         let mut stream = std::io::stdin();
         let mut decoder = StreamDecoder::new();
         fill(&mut decoder, &mut stream)?;
-        let header = match decoder.filled().map_err(CommandFailure::running)? {
-            Some(StreamItem::Header(header)) => header,
-            _ => unreachable!("a stream begins with its header"),
+        let first = decoder.filled().map_err(CommandFailure::running)?;
+        let Some(StreamItem::Header(header)) = first else {
+            unreachable!("a stream begins with its header")
         };
         let mut state = volume.begin(&header)?;
         let mut progress = StreamProgress::new(&header, self.which.json, self.progress);

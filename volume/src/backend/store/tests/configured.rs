@@ -2,16 +2,18 @@
 
 use super::*;
 use crate::backend::{BackendConfig, BackendVolume};
+use crate::stage::VolumeKey;
 
 fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
     let from = from.map(str::to_owned);
-    StoreBackend { pool: "p".to_owned(), size_bytes, from, compression: None }.into()
+    let (pool, key, compression) = ("p".to_owned(), None, None);
+    StoreBackend { pool, size_bytes, from, key, compression }.into()
 }
 
 fn compressed(compression: &str) -> BackendConfig {
     let compression = Some(compression.parse().expect("a compression"));
-    let (pool, size_bytes, from) = ("p".to_owned(), Some(1 << 20), None);
-    StoreBackend { pool, size_bytes, from, compression }.into()
+    let (pool, size_bytes, from, key) = ("p".to_owned(), Some(1 << 20), None, None);
+    StoreBackend { pool, size_bytes, from, key, compression }.into()
 }
 
 fn open_as(
@@ -19,8 +21,18 @@ fn open_as(
     name: &str,
     backend: &BackendConfig,
 ) -> Result<Box<dyn BackendVolume>, String> {
+    open_with(pools, name, backend, None)
+}
+
+fn open_with(
+    pools: &Pools,
+    name: &str,
+    backend: &BackendConfig,
+    key: Option<Result<&VolumeKey, &str>>,
+) -> Result<Box<dyn BackendVolume>, String> {
     let (durability, topology) = (Durability::Flush, Topology::default());
-    let opening = Opening { name, pools, durability, read_only: false, topology, is_new: true };
+    let (read_only, is_new) = (false, true);
+    let opening = Opening { name, pools, durability, read_only, topology, is_new, key };
     backend.open(&opening, None)
 }
 
@@ -84,4 +96,66 @@ fn a_volume_of_a_pool_that_is_not_open_is_there_and_fails() {
     assert_eq!(bench.read(0, 4096), Err(Status::Error));
     assert_eq!(bench.write(0, &[1; 4096]), Status::Error);
     bench.abandon();
+}
+
+fn key(byte: u8) -> VolumeKey {
+    let mut bytes = [byte; VolumeKey::BYTES];
+    bytes[0] = 0xff;
+    VolumeKey::from_bytes(&bytes).expect("two different halves")
+}
+
+#[test]
+fn an_encrypted_volume_is_closed_without_its_key_and_with_another() {
+    let Some(home) = Home::new("an_encrypted_volume_is_closed_without_its_key") else { return };
+    let pools = Pools::default();
+    let paths = home.create(&["a"], POOL_BYTES);
+    let pool = open(&paths);
+    pools.insert("p", Ok(Arc::clone(&pool)));
+    let backend = |from: Option<&str>| {
+        let (size_bytes, from) = (Some(1 << 20), from.map(str::to_owned));
+        let key = Some("/the/node/reads/it".into());
+        let (pool, compression) = ("p".to_owned(), None);
+        BackendConfig::from(StoreBackend { pool, size_bytes, from, key, compression })
+    };
+    let opened = |name: &str, from, key: Option<&VolumeKey>| {
+        open_with(&pools, name, &backend(from), key.map(Ok))
+    };
+    let text: Vec<u8> = b"a secret of the guest, ".iter().copied().cycle().take(8192).collect();
+    let (right, wrong) = (key(1), key(2));
+    let volume = opened("v", None, Some(&right)).expect("made");
+    let id = volume.in_pool().expect("of a pool").1;
+    assert_eq!(ChannelBench::new(&*volume, 4).write(4096, &text), Status::Done);
+    let snapshot = PoolChange::Snapshot { volumes: vec![id], name: "s".into(), at_s: 0 };
+    pool.change(snapshot).expect("a snapshot");
+    drop(volume);
+    pool.close();
+    drop(pool);
+    let medium = std::fs::read(&paths[0]).expect("the pool's file");
+    assert!(!medium.windows(16).any(|part| part == &text[..16]), "the medium has it in clear");
+
+    let pool = open(&paths);
+    pools.insert("p", Ok(Arc::clone(&pool)));
+    let why = |key| opened("v", None, key).expect("it is there").absent().expect("it is closed");
+    assert!(why(None).contains(&right.check()), "{}", why(None));
+    let other = why(Some(&wrong));
+    assert!(other.contains(&right.check()) && other.contains(&wrong.check()), "{other}");
+    let missing = open_with(&pools, "v", &backend(None), Some(Err("no such file")));
+    assert!(missing.expect("it is there").absent().is_some_and(|why| why.contains("no such")));
+    assert!(opened("w", Some("v@s"), None).expect_err("a clone").contains("is encrypted"));
+
+    // The key opens the volume and a clone beside it.
+    for (name, from) in [("v", None), ("w", Some("v@s"))] {
+        let volume = opened(name, from, Some(&right)).expect("it opens");
+        assert_eq!(volume.absent(), None);
+        assert_eq!(ChannelBench::new(&*volume, 4).read(4096, text.len()).as_ref(), Ok(&text));
+    }
+    // Other keys: the wrapping key at once, the data key while it is used.
+    pool.change_key(id, &wrong).expect("another wrapping key");
+    pool.change_data_key(id, &wrong).expect("another data key");
+    assert!(pool.change_data_key(id, &right).is_err(), "the old wrapping key has no more power");
+    let volume = opened("v", None, Some(&wrong)).expect("it opens");
+    assert_eq!(ChannelBench::new(&*volume, 4).read(4096, text.len()), Ok(text));
+    assert!(opened("v", None, Some(&right)).expect("there").absent().is_some());
+    let plain = open_as(&pools, "x", &self::backend(Some(1 << 20), None)).expect("made");
+    assert_eq!(plain.absent(), None);
 }

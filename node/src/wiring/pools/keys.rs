@@ -1,0 +1,169 @@
+//! Keys of encrypted volumes of a pool: changing them, and shredding volumes.
+
+use std::path::PathBuf;
+
+use config::VolumeConfig;
+use serde::Deserialize;
+use serde_json::Value;
+use sessions::key_files;
+use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
+use volume::backend::store::StorePool;
+
+use super::snapshots::{done, fields, refused};
+use crate::wiring::inside::Inside;
+use crate::wiring::objects::unknown;
+use api::{Done, Refused, RefusedKind};
+
+/// A request for other keys of a volume.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetKey {
+    key: Option<PathBuf>,
+    #[serde(default)]
+    data: bool,
+}
+
+/// A request to forget the key of a volume.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shred {
+    #[serde(default)]
+    all: bool,
+}
+
+impl Inside {
+    /// Puts an encrypted volume under another key, or gives it another data key.
+    pub(crate) fn set_key(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        let example = "{\"key\": \"/etc/vrio/new.key\"}, {\"data\": true}, or both";
+        let SetKey { key: path, data } = fields(body, example)?;
+        let bad = |error: String| Refused::new(RefusedKind::Bad, error, format!("send {example}"));
+        if path.is_none() && !data {
+            return Err(bad("neither another key nor another data key is asked for".to_owned()));
+        }
+        if let Some(path) = path.as_ref().filter(|path| !path.is_absolute()) {
+            return Err(bad(format!("{path:?} is no absolute path")));
+        }
+        let _turn = self.turn()?;
+        let (_, pool, id) = self.pooled(volume)?;
+        let conflict = |error: String| {
+            Refused::new(RefusedKind::Conflict, error, "the volume has the keys that it had")
+        };
+        let running = {
+            let objects = self.objects();
+            let all = &objects.config.volumes;
+            let found = all.iter().find(|it| it.name == volume);
+            let found = found.ok_or_else(|| unknown::<VolumeConfig>(volume, &objects.config))?;
+            found.backend.key_file().map(PathBuf::from)
+        };
+        let Some(running) = running else {
+            return Err(conflict(format!(
+                "volume {volume:?} is not encrypted: a volume is encrypted from its beginning on"
+            )));
+        };
+        let object = format!("volume {volume:?}");
+        let mut applied = Vec::new();
+        let mut notes = Vec::new();
+        if let Some(path) = &path {
+            let key = key_files::read_volume(path).map_err(|error| conflict(error.to_string()))?;
+            pool.change_key(id, &key).map_err(|error| refused(&object, &error))?;
+            applied.push(format!("put volume {volume:?} under the key {}", key.check()));
+            notes.extend(self.follow_key(&pool, volume, id, path));
+        }
+        if data {
+            let path = path.unwrap_or(running);
+            let key = key_files::read_volume(&path).map_err(|error| conflict(error.to_string()))?;
+            pool.change_data_key(id, &key).map_err(|error| refused(&object, &error))?;
+            applied.push(format!("give volume {volume:?} another data key"));
+            notes.push(format!(
+                "its blocks are encrypted anew in the background; `vrio pool show {}` says how \
+                 many are left",
+                pool.name()
+            ));
+        }
+        Ok(Done { notes, ..done(applied) })
+    }
+
+    /// The running configuration names the file of the new key, for all volumes that need it; and
+    /// notes of what the operator must write.
+    fn follow_key(
+        &self,
+        pool: &StorePool,
+        volume: &str,
+        id: VolumeId,
+        path: &std::path::Path,
+    ) -> Vec<String> {
+        let all = pool.volumes();
+        let family = |id: VolumeId| {
+            let found = all.iter().find(|it| it.id == id)?;
+            found.seal.as_ref().map(|seal| seal.family)
+        };
+        let mut objects = self.objects();
+        let relatives: Vec<String> = objects
+            .volumes
+            .iter()
+            .filter(|served| {
+                let of = served.backend.in_pool();
+                of.is_some_and(|(of, its)| std::ptr::eq(&**of, pool) && family(its) == family(id))
+            })
+            .map(|served| served.export.name().to_owned())
+            .collect();
+        for name in &relatives {
+            if let Some(config) = objects.volume_config(name)
+                && let Some(backend) = config.backend.with_key(path)
+            {
+                config.backend = backend;
+            }
+        }
+        let others: Vec<&String> = relatives.iter().filter(|name| *name != volume).collect();
+        let mut notes = vec![format!(
+            "write key = {path:?} into the configuration of volume {volume:?}, and keep the old \
+             key's file as long as backups of the pool need it"
+        )];
+        if !others.is_empty() {
+            notes.push(format!(
+                "{others:?} have the same data key, and need the new key in the configuration as \
+                 well"
+            ));
+        }
+        notes
+    }
+
+    /// Forgets the data key of an encrypted volume or snapshot, and removes all that has it.
+    pub(crate) fn shred(&self, pool: &str, number: u32, body: &Value) -> Result<Done, Refused> {
+        let Shred { all } = fields(body, "{} or {\"all\": true}")?;
+        let _turn = self.turn()?;
+        let pool = self.open_pool(pool)?;
+        let (list, id) = (pool.volumes(), VolumeId(number));
+        let is_there = |it: &&PoolVolume| it.kind != PoolVolumeKind::Removing;
+        let found = list.iter().filter(is_there).find(|it| it.id == id);
+        let family = found.and_then(|it| it.seal.as_ref()).map(|seal| seal.family);
+        let is_of = |id: VolumeId| {
+            let seal = list.iter().find(|it| it.id == id).and_then(|it| it.seal.as_ref());
+            family.is_some() && seal.map(|seal| seal.family) == family
+        };
+        let served = self.objects().volumes.clone();
+        let of_family = served.iter().find(|it| {
+            it.backend
+                .in_pool()
+                .is_some_and(|(of, its)| std::sync::Arc::ptr_eq(of, &pool) && is_of(its))
+        });
+        if let Some(served) = of_family {
+            let error = format!(
+                "this node serves volume {:?}, which has this data key",
+                served.export.name()
+            );
+            let way_out = "remove that volume first; `vrio volume remove --shred` does both";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        let what = format!("shred number {number} of pool {:?}", pool.name());
+        let shredded = pool.change(PoolChange::Shred { volume: id, all });
+        shredded.map_err(|error| refused(&what, &error))?;
+        let notes = vec![
+            "the pool has forgotten the data key; old copies of it, in parts of the log that are \
+             not written over yet and in backups of the pool, open with the volume's key: delete \
+             that key's file as well if no other volume needs it"
+                .to_owned(),
+        ];
+        Ok(Done { notes, ..done(vec![what]) })
+    }
+}
