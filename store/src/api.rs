@@ -322,7 +322,8 @@ pub enum PoolError {
     },
     /// The key is that of another volume.
     #[error(
-        "the key {given} is not the volume's, whose data key is kept under {wanted}: name the          file of that key (`vrio key show FILE` prints a file's)"
+        "the key {given} is not the volume's, whose data key is kept under {wanted}: name the file \
+         of that key (`vrio key show FILE` prints a file's)"
     )]
     WrongKey {
         /// The name of the key that was given.
@@ -331,7 +332,7 @@ pub enum PoolError {
         wanted: String,
     },
     /// A wrapped data key does not open with the right wrapping key.
-    #[error("what the pool keeps of the volume's key is damaged: restore it from a backup")]
+    #[error("the data key of the volume is damaged in the pool: restore the pool from a backup")]
     KeyDamaged,
     /// The request reaches beyond the volume's end.
     #[error("the request reaches beyond the volume's end")]

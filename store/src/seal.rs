@@ -38,7 +38,7 @@ pub(crate) const KEY_ID_CHARS_MAX: usize = 64;
 /// derived again in some microseconds.
 const PAGE_KEYS_MAX: usize = 4096;
 
-/// What a wrapping key is derived for, so that the same secret may have another use elsewhere.
+/// The purpose of a wrapping key, so that the same secret may have another use elsewhere.
 const WRAPPING_LABEL: &[u8] = b"vrio pool wrapping key";
 
 /// The same for the keys of pages.
@@ -53,8 +53,8 @@ pub(crate) enum UnwrapError {
     /// It is under another wrapping key.
     #[error("it is under another key")]
     OtherKey,
-    /// It is not what was wrapped.
-    #[error("what the pool keeps of its key is damaged")]
+    /// It is another one than was wrapped.
+    #[error("it is damaged")]
     Damaged,
 }
 

@@ -250,7 +250,7 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
                     return Some(0);
                 }
             };
-            // What is sealed does not become smaller.
+            // A sealed page does not become smaller.
             if victim.reason == VictimFor::Packing && entry.seal().is_some() {
                 return Some(0);
             }
@@ -283,8 +283,8 @@ pub(crate) fn may_move(core: &EngineCore) -> bool {
         && core.failed.is_none()
 }
 
-/// The volume for whose page a record was made; a page that was sealed anew is not packed, and needs
-/// none.
+/// The volume for whose page a record was made. A page that was sealed anew is not packed, and
+/// needs none.
 fn volume_of(record: &LogRecord) -> u32 {
     match *record {
         LogRecord::Write { volume, .. }

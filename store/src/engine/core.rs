@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::reseal::ResealPage;
 use super::rows::{RecordOwner, Row, RowLog, RowStream};
 use super::segments::{SegmentRecord, SegmentTable};
 use super::slab::TokenTable;
@@ -57,6 +56,14 @@ pub(crate) struct ScrubPage {
     pub(crate) entry: PageEntry,
     /// Whether it was read again after its check had failed.
     pub(crate) is_second: bool,
+}
+
+/// A page that is read to be sealed anew.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResealPage {
+    pub(crate) number: u64,
+    pub(crate) entry: PageEntry,
+    pub(crate) family: u32,
 }
 
 /// The reason of a request to a device.

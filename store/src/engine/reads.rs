@@ -283,8 +283,8 @@ fn send(
     core.submit_read(place, buffer, blocks, IoPurpose::Read(part));
 }
 
-/// The pages of a run, each proved and unpacked or opened, or the first that is not what its entry says and
-/// the buffer that was read.
+/// The pages of a run, each proved and unpacked or opened, or the first that is not what its entry
+/// says and the buffer that was read.
 fn prove(
     core: &mut EngineCore,
     part: &ReadPart,

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::collect::may_move;
-use super::core::{EngineCore, IoPurpose};
+use super::core::{EngineCore, IoPurpose, ResealPage};
 use super::reads::is_whole;
 use super::rows::{RecordOwner, RowStream};
 use crate::api::{PoolChange, PoolDeviceError, VolumeId};
@@ -22,14 +22,6 @@ const PAGES_MAX: usize = 16;
 
 /// Blocks of the page table in a round that have no page of the family.
 const TABLE_BLOCKS_MAX: usize = 64;
-
-/// A page that is read to be sealed anew.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ResealPage {
-    number: u64,
-    entry: PageEntry,
-    family: u32,
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 enum ResealStep {
@@ -198,8 +190,8 @@ impl Resealer {
     }
 
     fn push_ready(&mut self, core: &mut EngineCore) {
-        // A page that is sealed anew takes a place before it leaves one: collection's reserve is not
-        // for it, or a full pool could not be collected any more.
+        // A page that is sealed anew takes a place before it leaves one. Collection's reserve is
+        // not for it, or a full pool could not be collected any more.
         while !core.is_halted && !self.ready.is_empty() && may_move(core) && core.has_room(1) {
             let (page, buffer) = self.ready.pop_front().expect("one is ready");
             let (key, from) = (core.newest_key(page.family), page.entry.place());

@@ -353,7 +353,7 @@ impl RowLog {
         }
     }
 
-    /// Sets the key of the record that was pushed last, whose page is to be sealed.
+    /// Sets the key of the record that was pushed last, whose page will be sealed.
     pub(crate) fn set_key(&mut self, stream: RowStream, key: Arc<PageKey>) {
         let row = self.streams[stream as usize].open.as_mut().expect("an open row");
         row.keys.push(key);
@@ -477,8 +477,8 @@ impl RowLog {
     }
 }
 
-/// Seals the pages of encrypted volumes where they are, which are all whole. It is done when the row's sequence is
-/// known, which no other row has: the nonce follows from it.
+/// Seals the pages of encrypted volumes where they are; all of them are whole. It is done when the
+/// row's sequence is known, which no other row has: the nonce follows from it.
 fn seal_pages(sequence: u64, row: &mut Row, payload: &mut [Block]) {
     let mut payload = payload.iter_mut();
     let mut keys = row.keys.drain(..);

@@ -41,7 +41,7 @@ pub(super) struct MapPages {
     lent_free: Vec<u64>,
     /// Numbers that were freed or used twice: a sign of a damaged map.
     pub(super) contradictions: u64,
-    /// What entries of sealed pages refer to.
+    /// The seal contexts that entries of sealed pages refer to.
     pub(super) contexts: SealContexts,
 }
 

@@ -1,4 +1,4 @@
-//! Seal contexts: what a sealed page's entry says by a number of 16 bits.
+//! Seal contexts: a sealed page's entry has the number of one, in 16 bits.
 //!
 //! A context is a family's data key and the salt of an opening. It is made when a page is first
 //! sealed with them, and goes when no page refers to it any more. So their count follows the

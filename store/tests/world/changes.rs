@@ -113,13 +113,7 @@ impl Model {
             PoolChange::Receive { volume, receive } => {
                 self.known(*volume).receive = Some(receive.clone());
             }
-            PoolChange::Received { volume } => {
-                let receive = self.known(*volume).receive.take().expect("the world asked for it");
-                let id = self.find_new(list, &receive.name, Some(*volume))?;
-                self.snapshot(stamp, &receive.name, &[(*volume, id)]);
-                self.known(id).origin = Some(receive.origin);
-                self.unwatch(stamp);
-            }
+            PoolChange::Received { volume } => self.end_receive(stamp, *volume, list)?,
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
             PoolChange::Quota { .. } => {}
             PoolChange::Remove { volume } | PoolChange::Shred { volume, .. } => {
@@ -135,25 +129,42 @@ impl Model {
             PoolChange::Clear { volume } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let parent = self.visible_ancestor(*volume);
-                let volume = self.known(*volume);
-                (volume.whole, volume.parent, volume.receive) = (None, parent, None);
-                self.drop_hidden();
+                self.began_again(*volume, parent);
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.complete(stamp, *volume, 0..u64::MAX);
                 let blocks = self.volumes[snapshot].blocks;
-                let volume = self.known(*volume);
-                (volume.blocks, volume.whole, volume.parent) = (blocks, None, Some(*snapshot));
-                volume.receive = None;
-                self.drop_hidden();
+                self.known(*volume).blocks = blocks;
+                self.began_again(*volume, Some(*snapshot));
             }
         }
         self.durable(stamp);
         Ok(())
     }
 
+    fn began_again(&mut self, volume: VolumeId, parent: Option<VolumeId>) {
+        let volume = self.known(volume);
+        (volume.whole, volume.parent, volume.receive) = (None, parent, None);
+        self.drop_hidden();
+    }
+
     fn compress(&mut self, volume: VolumeId, compression: Option<PageCompression>) {
         self.known(volume).compression = compression;
+    }
+
+    /// The stream into a volume has ended: it is a snapshot.
+    fn end_receive(
+        &mut self,
+        stamp: u64,
+        volume: VolumeId,
+        list: &[PoolVolume],
+    ) -> Result<(), Failure> {
+        let receive = self.known(volume).receive.take().expect("the world asked for it");
+        let id = self.find_new(list, &receive.name, Some(volume))?;
+        self.snapshot(stamp, &receive.name, &[(volume, id)]);
+        self.known(id).origin = Some(receive.origin);
+        self.unwatch(stamp);
+        Ok(())
     }
 
     fn known(&mut self, id: VolumeId) -> &mut ModelVolume {

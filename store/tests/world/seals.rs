@@ -15,7 +15,7 @@ use super::life::{Ask, Turn, World};
 /// Rounds that a pool is open before it gets its keys.
 const LOCKED_ROUNDS_MAX: u64 = 40;
 
-/// The nonce and the salt of a sealed page, whatever its family is.
+/// The salt and the nonce of a sealed page of any family.
 type SealedAt = (u64, u64, u64);
 
 /// Looks at all that goes to the devices.

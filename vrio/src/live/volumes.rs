@@ -460,8 +460,8 @@ impl VolumeRemove {
         if !is_of_pool {
             if removes_data && place.is_none() {
                 let text = format!(
-                    "volume {:?} has no data in a pool; remove it without --data and --shred, and its \
-                     file by hand",
+                    "volume {:?} has no data in a pool; remove it without --data and --shred, and \
+                     its file by hand",
                     self.name
                 );
                 return Err(CommandFailure::running(anyhow!(text)));

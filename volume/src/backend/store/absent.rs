@@ -1,5 +1,5 @@
-//! A volume whose pool is not open, or whose key is missing. It is there so that the node serves its other volumes, and so
-//! that the status can say why this one is not served.
+//! A volume of a pool that cannot be served: the pool is not open, say. It is there so that the
+//! node serves its other volumes, and so that the status can say why this one is not served.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,36 +15,18 @@ use crate::volume::{
 /// The size that stands for an unknown size: a block.
 const SIZE_BYTES_UNKNOWN: u64 = 4096;
 
-/// A volume whose pool is not open, or whose key is missing: each request is an error.
+/// A volume that cannot be served: each request is an error.
 #[derive(Debug)]
 pub struct AbsentVolume {
-    /// The storage in a few words.
-    storage: String,
+    pool: String,
     why: String,
     info: VolumeInfo,
 }
 
 impl AbsentVolume {
-    /// A volume of this pool, which is not open for this reason. `size_bytes`: its configured
+    /// A volume of this pool, which is not served for this reason. `size_bytes`: its configured
     /// size.
     pub fn new(pool: &str, why: &str, size_bytes: Option<u64>, opening: &Opening<'_>) -> Self {
-        let storage = format!("pool {pool}, which is not open");
-        let why = format!("its pool {pool:?} is not open: {why}");
-        Self::made(storage, why, size_bytes, opening)
-    }
-
-    /// An encrypted volume of this pool, whose key there is not, for this reason.
-    pub fn locked(pool: &str, why: &str, size_bytes: Option<u64>, opening: &Opening<'_>) -> Self {
-        let storage = format!("pool {pool}, without the volume's key");
-        let name = opening.name;
-        let why = format!(
-            "{why}. When that is done: `vrio volume remove {name} --force` and `vrio node reload`, \
-             or restart the node"
-        );
-        Self::made(storage, why, size_bytes, opening)
-    }
-
-    fn made(storage: String, why: String, size_bytes: Option<u64>, opening: &Opening<'_>) -> Self {
         let info = VolumeInfo {
             size_bytes: size_bytes.unwrap_or(SIZE_BYTES_UNKNOWN),
             block_bytes: 512,
@@ -55,7 +37,7 @@ impl AbsentVolume {
             zeroing: Zeroing::default(),
             topology: opening.topology,
         };
-        Self { storage, why, info }
+        Self { pool: pool.to_owned(), why: why.to_owned(), info }
     }
 }
 
@@ -75,7 +57,7 @@ impl Volume for AbsentVolume {
 
 impl BackendVolume for AbsentVolume {
     fn describe(&self) -> String {
-        self.storage.clone()
+        format!("pool {}, not served", self.pool)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -71,9 +71,9 @@ impl VolumeBackend for StoreBackend {
         SettingKey::new(
             "compression",
             "For `pool`: `\"lz4\"`, `\"zstd:N\"` with a level from 1 to 9, or `\"none\"`. Blocks \
-             are compressed later, when the pool moves them or is idle, never while a guest waits. \
-             Without this key the volume keeps the compression that it has; a new one has none, \
-             and a clone that of its snapshot.",
+             are compressed later, when the pool moves them or is idle, never while a guest \
+             waits. Without this key the volume keeps the compression that it has; a new one has \
+             none, and a clone that of its snapshot.",
         ),
     ];
     // A pool has an io_uring of its own, and the sidecores need none for it.
@@ -147,7 +147,10 @@ impl VolumeBackend for StoreBackend {
         let absent = |why: &str| AbsentVolume::new(&self.pool, why, self.size_bytes, opening);
         let pool = match opening.pools.get(&self.pool) {
             Some(Ok(pool)) => pool,
-            Some(Err(why)) => return Ok(Box::new(absent(&why))),
+            Some(Err(why)) => {
+                let why = format!("its pool {:?} is not open: {why}", self.pool);
+                return Ok(Box::new(absent(&why)));
+            }
             None => return Err(format!("this node has no pool {:?}", self.pool)),
         };
         let volume = pool.volume_named(opening.name);
@@ -156,7 +159,13 @@ impl VolumeBackend for StoreBackend {
                        it with --give-up, then remove the volume and add it again";
             return Ok(Box::new(absent(why)));
         }
-        let locked = |why: &str| AbsentVolume::locked(&self.pool, why, self.size_bytes, opening);
+        let locked = |why: &str| {
+            let name = opening.name;
+            absent(&format!(
+                "{why}. When that is done: `vrio volume remove {name} --force` and `vrio node \
+                 reload`, or restart the node"
+            ))
+        };
         let key = match opening.key.transpose() {
             Ok(key) => key,
             // A key that cannot be read stops this volume, and no other.
