@@ -14,6 +14,7 @@ mod changed;
 mod checkpoint;
 mod collect;
 mod core;
+mod devices;
 mod packing;
 mod parts;
 mod reads;
@@ -36,6 +37,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use self::core::PoolCounters;
+pub use devices::{DeviceChange, PoolDevice};
 pub use recover::{SEGMENTS_MIN, format_pool};
 pub use scrub::{DamagedBlock, ScrubStatus};
 pub use segments::SegmentCounts;
@@ -56,6 +58,7 @@ use crate::seal::PageKey;
 use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::Collector;
+use devices::DeviceWork;
 use packing::IdlePacking;
 use parts::PartialWrites;
 use reads::{ReadFor, Reads};
@@ -92,6 +95,7 @@ pub struct PoolEngine {
     packing: IdlePacking,
     differences: Differences,
     scrubber: Scrubber,
+    device_work: DeviceWork,
     resealer: Resealer,
     numbers: VecDeque<u64>,
     /// The page table is so damaged that no more numbers are found.
@@ -141,6 +145,7 @@ impl PoolEngine {
             packing: IdlePacking::default(),
             differences: Differences::default(),
             scrubber: Scrubber::default(),
+            device_work: DeviceWork::default(),
             resealer: Resealer::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
             has_no_numbers: false,
@@ -236,7 +241,8 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if !self.admits(blocks as usize) || self.parts.covers(volume, block, blocks.into()) {
+        if !self.admits(volume, blocks as usize) || self.parts.covers(volume, block, blocks.into())
+        {
             return Admission::Busy;
         }
         let key = match self.core.seal_key(volume) {
@@ -255,11 +261,14 @@ impl PoolEngine {
     }
 
     /// Whether there are rows, numbers and room for so many blocks.
-    fn admits(&mut self, blocks: usize) -> bool {
+    fn admits(&mut self, volume: VolumeId, blocks: usize) -> bool {
         let rows = blocks.div_ceil(ROW_PAYLOAD_MAX)
             + 1
             + RowLog::segments_for(blocks, &self.core.segments);
         if self.core.log.rows() + rows > ROWS_MAX - ROWS_KEPT || self.numbers.len() < blocks {
+            return false;
+        }
+        if self.core.waits_for_quota(volume, blocks as u64) {
             return false;
         }
         // Partial writes that are under way will need a block each.
@@ -284,6 +293,7 @@ impl PoolEngine {
         let number = self.numbers.pop_front().expect("numbers were counted");
         let (volume, crc, owner) = (volume.0, 0, RecordOwner::Request(token));
         self.core.counters.guest_blocks += 1;
+        self.core.map.write_begins(VolumeId(volume));
         let Some(key) = key else {
             return self.push(LogRecord::Write { volume, block, number, crc }, owner, fill);
         };
@@ -318,7 +328,11 @@ impl PoolEngine {
             return Admission::Taken;
         }
         let is_covered = self.parts.covers(volume, block, 1);
-        if !self.parts.has_room() || self.requests.has_change || is_covered || !self.admits(1) {
+        if !self.parts.has_room()
+            || self.requests.has_change
+            || is_covered
+            || !self.admits(volume, 1)
+        {
             return Admission::Busy;
         }
         // The block is read when all that was admitted before is applied.
@@ -451,7 +465,13 @@ impl PoolEngine {
         if !self.admits_change() {
             return Admission::Busy;
         }
-        let volume = match self.core.map.check(&change) {
+        let checked = self.core.map.check(&change).and_then(|id| match change {
+            PoolChange::Quota { volume, reservation, .. } => {
+                self.core.check_promise(volume, reservation).map(|()| id)
+            }
+            _ => Ok(id),
+        });
+        let volume = match checked {
             Ok(volume) => volume,
             Err(error) => {
                 self.core.done(tag, Err(error));
@@ -497,6 +517,7 @@ impl PoolEngine {
         self.apply_rows();
         self.reseal();
         self.collect();
+        self.work_on_devices();
         self.remove();
         self.mark_if_idle();
         self.core.close_row(RowStream::Guests);
@@ -568,6 +589,9 @@ impl PoolEngine {
                 _ => PoolError::Invalid("the change was not possible any more".into()),
             }),
         };
+        if let LogRecord::Write { volume, .. } | LogRecord::Sealed { volume, .. } = *record {
+            self.core.map.write_ends(VolumeId(volume));
+        }
         if change.is_some() {
             self.core.forget_keys();
             self.resealer.wake();
@@ -705,6 +729,8 @@ impl PoolEngine {
                 self.core.page_answered((page, place, is_second), buffer, result);
             }
             Some(IoPurpose::Sync) => self.core.sync_answered(result),
+            // The device has left, and its answer has no effect.
+            Some(IoPurpose::Farewell) => buffer.into_iter().for_each(|it| self.core.recycle(it)),
             Some(IoPurpose::Superblock) => {
                 if let Some(buffer) = buffer {
                     self.core.recycle(buffer);
@@ -747,7 +773,7 @@ impl PoolEngine {
     /// Whether to poll again soon: something is under way, or there is background work.
     pub fn is_busy(&self) -> bool {
         let is_removing = self.core.map.has_removal() && self.core.failed.is_none();
-        let collects = self.core.segments.free_count() < self.free_target()
+        let collects = self.core.segments.free_staying() < self.free_target()
             && self.rests_at != Some(self.core.rewritten());
         self.core.ios_under_way() > 0
             || (self.core.failed.is_none()
@@ -759,6 +785,7 @@ impl PoolEngine {
                     || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
             || is_removing
+            || (self.is_leaving() && self.core.failed.is_none())
             || self.reads.len() > 0
             || self.differences.len() > 0
             || self.scrubber.is_running()

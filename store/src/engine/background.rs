@@ -56,7 +56,7 @@ impl PoolEngine {
     }
 
     pub(super) fn collect(&mut self) {
-        let free = self.core.segments.free_count();
+        let free = self.core.segments.free_staying();
         let rows = self.core.rewritten();
         let is_short = free < self.free_target() && self.core.failed.is_none();
         let rests = self.rests_at == Some(rows);
@@ -114,8 +114,7 @@ impl PoolEngine {
 
     /// Segments are short: another one is collected, or a checkpoint frees those that are empty.
     fn begin_collection(&mut self, free: usize, rows: u64) {
-        let emptied = self.core.segments.emptied(self.core.applied).count();
-        let coming = emptied + self.core.segments.waiting();
+        let coming = self.core.segments.coming(self.core.applied);
         // More than ever since the guests' last row: the count goes up and down by the segments
         // of the checkpoints themselves.
         let (most, rows_before) = self.space_before;
