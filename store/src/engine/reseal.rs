@@ -90,8 +90,17 @@ impl Resealer {
         };
         let mut looks = 0;
         while self.reads + self.ready.len() < PAGES_MAX {
-            if let Some(page) = self.pages.pop() {
-                self.read(core, family, page);
+            if let Some((number, known)) = self.pages.pop() {
+                // The page may have moved since its block of the table was looked at, and its place
+                // be free.
+                match core.map.entry(number) {
+                    Err(MapError::Missing) => {
+                        self.pages.push((number, known));
+                        break;
+                    }
+                    Ok(entry) => self.read(core, family, (number, entry)),
+                    Err(MapError::Damaged) => {}
+                }
                 continue;
             }
             if index == core.map.table_blocks(TableKind::Data) {
