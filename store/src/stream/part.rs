@@ -134,7 +134,9 @@ impl PartBuilder {
     pub fn push(&mut self, run: &ChangedRun) -> Option<u64> {
         let after = self.runs.last().map_or(self.start, |last| last.block + last.blocks);
         assert!(run.block >= after, "runs come in their order");
-        if self.runs.len() == PART_RUNS_MAX {
+        let goes_on =
+            self.runs.last().is_some_and(|last| last.is_hole == run.is_hole && after == run.block);
+        if self.runs.len() == PART_RUNS_MAX && !goes_on {
             return Some(run.block);
         }
         let (used, max) = match run.is_hole {
@@ -143,8 +145,10 @@ impl PartBuilder {
         };
         let blocks = run.blocks.min(max - *used);
         *used += blocks;
-        if blocks > 0 {
-            self.runs.push(ChangedRun { blocks, ..*run });
+        match self.runs.last_mut().filter(|_| goes_on) {
+            Some(last) => last.blocks += blocks,
+            None if blocks > 0 => self.runs.push(ChangedRun { blocks, ..*run }),
+            None => {}
         }
         (blocks < run.blocks).then_some(run.block + blocks)
     }

@@ -205,6 +205,14 @@ fn a_full_part_says_where_the_next_one_begins() {
     assert_eq!(builder.push(&run(7, 5000, false)), Some(7 + 2048));
     assert_eq!(builder.push(&run(5007, 1, false)), Some(5007));
     assert_eq!((builder.data_bytes(), builder.runs().len()), (8 << 20, 1));
+    // Runs that go on are one, so that a reader makes few requests.
+    let mut builder = PartBuilder::new(0);
+    for at in 0..PART_DATA_BLOCKS_MAX as u64 {
+        assert_eq!(builder.push(&run(at, 1, false)), None);
+    }
+    assert_eq!(builder.runs(), [run(0, PART_DATA_BLOCKS_MAX as u64, false)]);
+    assert_eq!(builder.push(&run(2048, 1, false)), Some(2048));
+    assert_eq!(builder.push(&run(2048, 1, true)), None);
     let mut builder = PartBuilder::new(0);
     for at in 0..PART_RUNS_MAX as u64 {
         assert_eq!(builder.push(&run(2 * at, 1, at % 2 == 0)), None);

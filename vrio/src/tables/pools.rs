@@ -27,6 +27,16 @@ pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
     if let Some(line) = scrub(&pool.scrub) {
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
+    for (volume, stream) in pool.volumes.iter().filter_map(|it| Some((it, it.receiving.as_ref()?)))
+    {
+        let (at, size) = (show_size(stream.received_bytes), show_size(stream.size_bytes));
+        let (pool, name) = (&pool.name, &volume.name);
+        let line = format!(
+            "a stream is being received into {name}: {at} of {size}; if no command is at it, see \
+             `vrio volume receive {pool} {name} --status`"
+        );
+        writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    }
     section(&mut text, "volumes and snapshots", pooled(&pool.volumes));
     section(&mut text, "counters", counter_table(&pool.counters));
     text

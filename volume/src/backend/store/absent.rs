@@ -1,5 +1,5 @@
-//! A volume whose pool is not open. It is there so that the node serves its other volumes, and so
-//! that the status can say why this one is not served.
+//! A volume of a pool that cannot be served: the pool is not open, say. It is there so that the
+//! node serves its other volumes, and so that the status can say why this one is not served.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,7 +15,7 @@ use crate::volume::{
 /// The size that stands for an unknown size: a block.
 const SIZE_BYTES_UNKNOWN: u64 = 4096;
 
-/// A volume whose pool is not open: each request is an error.
+/// A volume that cannot be served: each request is an error.
 #[derive(Debug)]
 pub struct AbsentVolume {
     pool: String,
@@ -24,7 +24,7 @@ pub struct AbsentVolume {
 }
 
 impl AbsentVolume {
-    /// A volume of this pool, which is not open for this reason. `size_bytes`: its configured
+    /// A volume of this pool, which is not served for this reason. `size_bytes`: its configured
     /// size.
     pub fn new(pool: &str, why: &str, size_bytes: Option<u64>, opening: &Opening<'_>) -> Self {
         let info = VolumeInfo {
@@ -57,7 +57,7 @@ impl Volume for AbsentVolume {
 
 impl BackendVolume for AbsentVolume {
     fn describe(&self) -> String {
-        format!("pool {}, which is not open", self.pool)
+        format!("pool {}, not served", self.pool)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -65,7 +65,7 @@ impl BackendVolume for AbsentVolume {
     }
 
     fn absent(&self) -> Option<String> {
-        Some(format!("its pool {:?} is not open: {}", self.pool, self.why))
+        Some(self.why.clone())
     }
 }
 

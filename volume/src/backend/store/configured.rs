@@ -104,7 +104,10 @@ impl VolumeBackend for StoreBackend {
         let absent = |why: &str| AbsentVolume::new(&self.pool, why, self.size_bytes, opening);
         let pool = match opening.pools.get(&self.pool) {
             Some(Ok(pool)) => pool,
-            Some(Err(why)) => return Ok(Box::new(absent(&why))),
+            Some(Err(why)) => {
+                let why = format!("its pool {:?} is not open: {why}", self.pool);
+                return Ok(Box::new(absent(&why)));
+            }
             None => return Err(format!("this node has no pool {:?}", self.pool)),
         };
         let volume = pool.volume_named(opening.name);

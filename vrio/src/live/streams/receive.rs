@@ -37,7 +37,8 @@ pub(crate) struct VolumeReceiveArgs {
     /// End an interrupted stream: a new volume goes, another one is again as its last snapshot.
     #[arg(long, conflicts_with = "status")]
     give_up: bool,
-    /// Print the progress also if standard error is no terminal.
+    /// Print the progress also if standard error is no terminal; with --json it is a line of JSON
+    /// each second.
     #[arg(long)]
     progress: bool,
     #[command(flatten)]

@@ -28,7 +28,8 @@ pub(crate) struct VolumeSend {
     /// Send the rest of a stream that was interrupted: `vrio volume receive --status` prints it.
     #[arg(long, value_name = "TOKEN")]
     resume: Option<String>,
-    /// Print the progress also if standard error is no terminal.
+    /// Print the progress also if standard error is no terminal; with --json it is a line of JSON
+    /// each second.
     #[arg(long)]
     progress: bool,
     #[command(flatten)]
