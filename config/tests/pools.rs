@@ -104,6 +104,8 @@ backend = { pool = "small", size = "1GiB", compression = "zstd:10" }
                 4096 bytes; round it
             a.toml:24: volume "c": "from": "golden" names no snapshot; write
                 VOLUME@SNAPSHOT or POOL:NUMBER
+            a.toml:27: volume "d": "compression": "zstd:10" is no compression: lz4, or
+                zstd:LEVEL with a level from 1 to 9; or none
         "#]],
     );
 }

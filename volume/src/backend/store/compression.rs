@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use store::PageCompression;
 
-/// The compression of the pages of a volume of a pool; none at all is a choice as well.
+/// The compression of a volume's pages; none at all is a choice as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeCompression(pub Option<PageCompression>);
 

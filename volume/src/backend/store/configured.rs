@@ -46,9 +46,9 @@ impl VolumeBackend for StoreBackend {
         SettingKey::new(
             "compression",
             "For `pool`: `\"lz4\"`, `\"zstd:N\"` with a level from 1 to 9, or `\"none\"`. Blocks \
-             are compressed later, when the pool moves them or is idle, never while a guest waits. \
-             Without this key the volume keeps the compression that it has; a new one has none, \
-             and a clone that of its snapshot.",
+             are compressed later, when the pool moves them or is idle, never while a guest \
+             waits. Without this key the volume keeps the compression that it has; a new one has \
+             none, and a clone that of its snapshot.",
         ),
     ];
     // A pool has an io_uring of its own, and the sidecores need none for it.
