@@ -210,10 +210,10 @@ pub struct VolumeStatus {
     /// The stages that every request passes.
     pub chain: Vec<String>,
     /// Its snapshots by time: `1h:24` is one in each hour, of which 24 stay.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<String>,
     /// Why the last of these snapshots was not taken, or an old one not removed.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots_problem: Option<String>,
     /// The nodes whose disks may use it, `vm1`, or with an attachment key, `vm1 (key ..)`.
     pub allow: Vec<String>,

@@ -100,7 +100,9 @@ impl Rack {
                 self.keys.public(key)
             )
         };
-        let builder = Guest::builder(image).name("web1").memory_mib(512).processors(2);
+        // The program with its debug information takes 150 MB of the guest's root, which has half
+        // of the guest's memory.
+        let builder = Guest::builder(image).name("web1").memory_mib(1024).processors(2);
         let builder = builder.program(env!("CARGO_BIN_EXE_vrio").as_ref()).unwrap();
         builder
             .file("etc/web1.key", &self.keys.file("web1"))
