@@ -91,7 +91,7 @@ pub struct BackendPool<'a> {
     pub name: &'a str,
     /// The least size of the volume; `None` for the size that it has.
     pub size_bytes: Option<u64>,
-    /// The compression of the volume; `None` for the one that it has.
+    /// The compression of the volume; `None`: it keeps its compression.
     pub compression: Option<VolumeCompression>,
 }
 

@@ -142,7 +142,7 @@ fn name_at(at_s: u64) -> String {
 }
 
 /// Whether the period of a rule has no snapshot yet. A clock that is put back makes a period come
-/// again, which has its snapshot; one that is put forward skips periods.
+/// again, which has its snapshot; a clock that is put forward skips periods.
 fn is_due(rules: &[SnapshotRule], taken: &[(VolumeId, u64)], now_s: u64) -> bool {
     rules
         .iter()

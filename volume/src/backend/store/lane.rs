@@ -36,9 +36,9 @@ impl<'a> ControlLane<'a> {
         Ok(Self { inside, lane, inbox: VecDeque::new() })
     }
 
-    /// Makes `count` requests, a few at once. `begin` offers the one of this number; `data` gets
-    /// what it reads: the number, the first block in the request, how many, and their bytes unless
-    /// they are zeroes.
+    /// Makes `count` requests, a few at once. `begin` offers the request of a number; `data` gets
+    /// the blocks that were read: the number, the first block in the request, how many, and their
+    /// bytes unless they are zeroes.
     ///
     /// # Errors
     /// The first error. All requests that were begun have ended then, unless the pool was halted.

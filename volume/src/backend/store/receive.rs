@@ -256,7 +256,7 @@ impl StorePool {
     /// The stream has ended: if all of it is there, the volume has the snapshot.
     ///
     /// # Errors
-    /// [`ReceiveError`]: it is not complete, or another one.
+    /// [`ReceiveError`]: the stream is not complete, or it is another stream.
     pub fn end_receive(
         &self,
         name: &str,
@@ -279,7 +279,7 @@ impl StorePool {
         Ok(ReceivedState { is_complete: true, ..state })
     }
 
-    /// Gives a stream up: a new volume goes, and another one is again as its base. Gives whether
+    /// Gives a stream up: a new volume goes, and an old volume is again as its base. Gives if
     /// the volume is still there.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub(super) const QCOW2_MAGIC: &[u8; 4] = b"QFI\xfb";
 /// clusters are compressed in another way (bit 3), and they have subclusters (bit 4).
 const FEATURES_KNOWN: u64 = 1 | 1 << 3 | 1 << 4;
 
-/// Refuses an image that refers to another file, and one that is encrypted.
+/// Refuses an image that refers to another file, and an encrypted image.
 pub(super) fn check_image(path: &Path, file: &mut File) -> Result<()> {
     let mut head = [0; 104];
     let length = file.take(104).read(&mut head).with_context(|| format!("{path:?}: reading"))?;
@@ -50,7 +50,7 @@ pub(super) fn check_image(path: &Path, file: &mut File) -> Result<()> {
     Ok(())
 }
 
-/// A file beside another one, which is removed when it is done with.
+/// A file beside the image, which is removed when the work is done.
 #[derive(Debug)]
 pub(super) struct BesideFile {
     path: PathBuf,
