@@ -129,11 +129,7 @@ impl StorePool {
         let volume = self.volume_named(name);
         if let Some(volume) = &volume {
             if let Some(receive) = &volume.receive {
-                let state = state_of(receive);
-                if id_of(receive) != header.id {
-                    let (name, token) = (name.to_owned(), Box::new(state.token));
-                    return Err(ReceiveError::OtherStream { name, token });
-                }
+                let state = state_of_this(receive, name, header)?;
                 check_start(header, state.token.next_block)?;
                 self.set_size(volume, receive.blocks)?;
                 return Ok(state);
@@ -270,11 +266,7 @@ impl StorePool {
             // The answer to the first of two requests may have been lost.
             return self.received_state(&volume, header).ok_or_else(no_stream);
         };
-        let state = state_of(receive);
-        if id_of(receive) != header.id {
-            let (name, token) = (name.to_owned(), Box::new(state.token));
-            return Err(ReceiveError::OtherStream { name, token });
-        }
+        let state = state_of_this(receive, name, header)?;
         self.change(PoolChange::Received { volume: volume.id })?;
         Ok(ReceivedState { is_complete: true, ..state })
     }
@@ -304,6 +296,20 @@ fn id_of(receive: &VolumeReceive) -> StreamId {
 fn state_of(receive: &VolumeReceive) -> ReceivedState {
     let (token, blocks) = (id_of(receive).token(receive.next_block), receive.blocks);
     ReceivedState { token, blocks, snapshot: receive.name.clone(), is_complete: false }
+}
+
+/// How far the stream is, if it is the stream of this header.
+fn state_of_this(
+    receive: &VolumeReceive,
+    name: &str,
+    header: &StreamHeader,
+) -> Result<ReceivedState, ReceiveError> {
+    let state = state_of(receive);
+    if id_of(receive) == header.id {
+        return Ok(state);
+    }
+    let (name, token) = (name.to_owned(), Box::new(state.token));
+    Err(ReceiveError::OtherStream { name, token })
 }
 
 fn check_start(header: &StreamHeader, next: u64) -> Result<(), ReceiveError> {
