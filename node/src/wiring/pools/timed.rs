@@ -55,8 +55,9 @@ struct RuledVolume {
 impl Inside {
     /// One look at all volumes with rules.
     fn take_timed_snapshots(&self, now_s: u64) {
-        let all = self.ruled_volumes();
+        let mut all = self.ruled_volumes();
         self.timed.forget(|name| all.iter().all(|it| it.name != name));
+        all.retain(|volume| !self.timed.pauses(&volume.name));
         if all.is_empty() {
             return;
         }
@@ -106,7 +107,8 @@ fn take_due(volumes: &[&RuledVolume], now_s: u64) -> Vec<Option<String>> {
         let ids = group.iter().map(|at| volumes[*at].id).collect();
         let change = PoolChange::Snapshot { volumes: ids, name: name.clone(), at_s: now_s };
         let Err(error) = first.pool.change(change) else { continue };
-        let problem = format!("snapshot {name:?} was not taken: {error}; it is tried again");
+        // Without the snapshot's name, so that the log has a lasting problem once.
+        let problem = format!("no snapshot by time was taken: {error}; it is tried each minute");
         group.iter().for_each(|at| problems[*at] = Some(problem.clone()));
     }
     problems
@@ -116,10 +118,10 @@ fn take_due(volumes: &[&RuledVolume], now_s: u64) -> Vec<Option<String>> {
 fn remove_expired(volume: &RuledVolume) -> Result<(), String> {
     let all = volume.pool.volumes();
     let expired = expired(&volume.rules, &taken(&all, volume.id));
-    expired.into_iter().take(REMOVED_MAX).try_for_each(|(id, at_s)| {
+    expired.into_iter().take(REMOVED_MAX).try_for_each(|(id, _)| {
         let removed = volume.pool.change(PoolChange::Remove { volume: id });
-        let name = name_at(at_s);
-        removed.map(drop).map_err(|error| format!("snapshot {name:?} was not removed: {error}"))
+        let text = "no old snapshot by time was removed";
+        removed.map(drop).map_err(|error| format!("{text}: {error}; it is tried each minute"))
     })
 }
 
