@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_secs(5);
 pub(super) const VOLUMES_MAX: usize = 256;
 
 /// The beginning of these snapshots' names. Others are never removed by a rule.
-const PREFIX: &str = "auto-";
+pub(super) const PREFIX: &str = "auto-";
 
 /// The most snapshots of one volume that a look removes: each removal is a sync of the devices.
 const REMOVED_MAX: usize = 16;
@@ -102,6 +102,12 @@ fn take_due(volumes: &[&RuledVolume], now_s: u64) -> Vec<Option<String>> {
     let all = first.pool.volumes();
     let is_due = |at: &usize| is_due(&volumes[*at].rules, &taken(&all, volumes[*at].id), now_s);
     let due: Vec<_> = (0..volumes.len()).filter(is_due).collect();
+    if !due.is_empty() && first.pool.status().is_full {
+        // A snapshot would hold what people remove to make room.
+        let problem = "the pool is full: no snapshot by time is taken until it has room";
+        due.iter().for_each(|at| problems[*at] = Some(problem.to_owned()));
+        return problems;
+    }
     let name = name_at(now_s);
     for group in due.chunks(VOLUMES_MAX) {
         let ids = group.iter().map(|at| volumes[*at].id).collect();

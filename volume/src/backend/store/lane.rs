@@ -16,8 +16,9 @@ use super::signs::Bell;
 /// those of guests.
 const DEPTH: u32 = 4;
 
-/// How long a pool may take none of the requests, because it has no space or is stuck.
-const STILL_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a pool may take none of the requests, because it has no space or is stuck. Collection
+/// makes room sooner, and a caller holds a place that others wait for.
+const STILL_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A lane of a control thread.
 pub(super) struct ControlLane<'a> {
