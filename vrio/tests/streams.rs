@@ -351,6 +351,12 @@ fn images_are_imported_and_exported() {
         let (done, text) = tried(&node, &import);
         assert!(!done && text.contains(wanted), "{text}");
     }
+    // A copy that ended early, of which qemu-img would read zeroes.
+    let whole = std::fs::read(path("out.qcow2")).expect("it was exported");
+    let short = path("short.qcow2");
+    std::fs::write(&short, &whole[..whole.len() / 2]).expect("a file");
+    let (done, text) = tried(&node, &format!("volume import c --pool p {short} --format qcow2"));
+    assert!(!done && text.contains("is damaged or cut off"), "{text}");
     let names: Vec<_> = std::fs::read_dir(home.path()).expect("ours").flatten().collect();
     let left = names.iter().filter(|it| it.file_name().to_string_lossy().contains(".qcow2."));
     assert_eq!(left.count(), 0, "{names:?}");
