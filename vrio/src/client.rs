@@ -91,8 +91,8 @@ pub(crate) fn exchange(
         question += &format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n");
     }
     question += "\r\n";
-    // A node that needs no body, or refuses at once, closes without having read it. An answer that is
-    // as long as it says is complete, whatever became of the connection.
+    // A node that needs no body, or refuses at once, closes without having read it, and the system
+    // resets the connection. An answer that is as long as it says is complete nevertheless.
     let sent = stream
         .write_all(question.as_bytes())
         .and_then(|()| stream.write_all(body.map_or(&[], |(_, body)| body)));
@@ -181,8 +181,8 @@ mod tests {
         }
     }
 
-    /// The result of a request with a body that the node does not read before it answers and closes:
-    /// the system then resets the connection.
+    /// The result of a request with a body that the node does not read before it answers and
+    /// closes: the system then resets the connection.
     fn without_reading(answer: &'static str) -> Result<NodeAnswer> {
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("control");

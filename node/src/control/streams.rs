@@ -19,8 +19,8 @@ use super::body::timed;
 use super::service::Service;
 use api::{ReceiveStep, Refused, RefusedKind, WantedStream};
 
-/// Requests at once, in each direction, that have a part in memory, 8 MiB each: some streams, in less
-/// memory than one pool's map has. Callers that receive cannot keep others from sending.
+/// Requests at once, in each direction, that have a part in memory, 8 MiB each: some streams, in
+/// less memory than one pool's map has. Receiving callers cannot keep others from sending.
 const PARTS_MAX: usize = 4;
 
 /// How long a caller may take to send a part, which it has in memory, or to read one.
@@ -52,13 +52,14 @@ fn permit(places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
 }
 
 fn busy() -> Response {
-    let error = format!("{PARTS_MAX} requests for parts of streams are at work already, in this direction");
+    let error =
+        format!("{PARTS_MAX} requests for parts of streams are at work already, in this direction");
     let way_out = "try again soon; `vrio volume send` and `receive` do that by themselves";
     refuse(&Refused::new(RefusedKind::Busy, error, way_out))
 }
 
-/// Answers with bytes, which are made where a thread may wait. A permit is held until the caller has
-/// them or is late.
+/// Answers with bytes, which are made where a thread may wait. A permit is held until the caller
+/// has them or is late.
 async fn bytes(
     make: impl FnOnce() -> Result<Vec<u8>, Refused> + Send + 'static,
     permit: Option<OwnedSemaphorePermit>,

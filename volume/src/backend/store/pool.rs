@@ -65,7 +65,7 @@ pub struct StorePool {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the pool's thread tells people of when it changes.
+/// The state of a pool of which its thread logs the changes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PoolNews {
     is_full: bool,
@@ -395,10 +395,8 @@ impl PoolInside {
             self.signs.set_failed();
         }
         let pool = &self.name;
-        let now = PoolNews {
-            is_full: status.is_full,
-            damaged_blocks: status.counters.damaged_blocks,
-        };
+        let now =
+            PoolNews { is_full: status.is_full, damaged_blocks: status.counters.damaged_blocks };
         if now.damaged_blocks > before.damaged_blocks {
             tracing::error!(
                 pool,
