@@ -10,7 +10,7 @@ use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Bytes that one step of sending takes from the body. A connection holds some of these beside the body.
+/// The size of a chunk of the body, as a connection takes it; a connection holds some of them.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The bytes and what counts them, until the caller has all of them or its time is over.
