@@ -106,7 +106,7 @@ pub struct BackendPool<'a> {
     pub reservation_bytes: Option<u64>,
     /// The space that the volume and its snapshots may have; `None` for what the pool remembers.
     pub limit_bytes: Option<u64>,
-    /// The compression of the volume; `None` for the one that it has.
+    /// The compression of the volume; `None`: it keeps its compression.
     pub compression: Option<VolumeCompression>,
 }
 

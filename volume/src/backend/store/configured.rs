@@ -32,7 +32,7 @@ pub struct StoreBackend {
     pub from: Option<String>,
     /// The file of the key that encrypts it.
     pub key: Option<PathBuf>,
-    /// Its compression; `None` for the one that it has.
+    /// Its compression; `None`: it keeps its compression.
     pub compression: Option<VolumeCompression>,
 }
 
@@ -205,6 +205,14 @@ impl StoreBackend {
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
                 check_key(snapshot, key)?;
+                if let Some(size) = self.size_bytes.filter(|it| *it < snapshot.size_bytes()) {
+                    return Err(format!(
+                        "{from} has {}, and a clone of {} would lose its end: leave the size out, \
+                         or write a larger one",
+                        show_size(snapshot.size_bytes()),
+                        show_size(size)
+                    ));
+                }
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
                 (id, snapshot.size_bytes(), snapshot.compression)
