@@ -10,7 +10,9 @@ mod strangers;
 
 use std::collections::BTreeMap;
 
-pub use pools::{PackedReport, PoolState, PooledStatus, ScrubReport, StoragePoolStatus};
+pub use pools::{
+    PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport, StoragePoolStatus,
+};
 pub use quotas::QuotaStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -315,7 +315,7 @@ fn a_warm_disk_of_a_pool_allocates_nothing() {
     };
     let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("room");
     let paths = vec![directory.path().join("p")];
-    let (size_bytes, segment_bytes) = (Some(1 << 30), 8 << 20);
+    let (size_bytes, segment_bytes) = (Some(1 << 30), Some(8 << 20));
     let plan = PoolPlan { paths: paths.clone(), size_bytes, segment_bytes, force: false };
     StorePool::create(&plan).expect("a new pool");
     let pool = StorePool::open("p", &paths, StoreSettings::default(), ring).expect("it opens");

@@ -341,6 +341,10 @@ mod tests {
             Ok(said(format!("chain {volume} {chain}")))
         }
 
+        fn set_quota(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("quota of {volume} {body}")))
+        }
+
         fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {
             Ok(said(format!("snapshots {volume} {rules}")))
         }
@@ -367,6 +371,10 @@ mod tests {
 
         fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
             Ok(said(format!("remove {number} from {pool}")))
+        }
+
+        fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("devices of {pool} {body}")))
         }
 
         fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
@@ -494,6 +502,8 @@ mod tests {
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
             ("PUT /v1/volumes/v/compression", "{}", 200, "compress v {}"),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
+            ("PUT /v1/volumes/v/quota", "{}", 200, "quota of v {}"),
+            ("PUT /v1/pools/p/devices", "{}", 200, "devices of p {}"),
             ("POST /v1/pools/p/scrub", "{}", 200, "scrub p {}"),
             ("DELETE /v1/pools/p/scrub", "", 200, "stop the scrub of p"),
             ("GET /v1/diff?from=a@x&to=a@y&start=4096", "", 409, "a@y 4096"),

@@ -206,6 +206,15 @@ pub enum PoolChange {
         /// The snapshot.
         snapshot: VolumeId,
     },
+    /// The space of a volume and its snapshots together, in blocks of data.
+    Quota {
+        /// The volume.
+        volume: VolumeId,
+        /// Blocks that others cannot take; 0 for none.
+        reservation: u64,
+        /// Blocks that they may own; `None` for as many as the pool has.
+        limit: Option<u64>,
+    },
     /// The volume or snapshot goes; its space comes back in the background. Volumes and snapshots
     /// that came from it stay as they are.
     Remove {
@@ -244,6 +253,16 @@ pub enum PoolChange {
         /// The volume.
         volume: VolumeId,
     },
+}
+
+/// Why the writes of a volume wait while others go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QuotaWait {
+    /// The volume and its snapshots have reached their limit.
+    Limit,
+    /// The rest of the pool is reserved for other volumes.
+    Reserved,
 }
 
 /// Why a request failed.
@@ -289,6 +308,15 @@ pub enum PoolError {
         next_block: u64,
         /// All blocks.
         blocks: u64,
+    },
+    /// The pool cannot keep so much free for a volume.
+    #[error(
+        "the pool has {free_bytes} bytes that are free and not reserved, which is too little for \
+         this reservation: make it smaller, or make room or the pool larger"
+    )]
+    NoPromise {
+        /// Bytes that are free, and reserved for none.
+        free_bytes: u64,
     },
     /// A bound of the pool is reached.
     #[error("the pool has {0} already: remove some first")]

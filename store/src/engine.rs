@@ -13,6 +13,7 @@ mod changed;
 mod checkpoint;
 mod collect;
 mod core;
+mod devices;
 mod packing;
 mod parts;
 mod reads;
@@ -32,6 +33,7 @@ mod tests;
 use std::collections::VecDeque;
 
 pub use self::core::PoolCounters;
+pub use devices::{DeviceChange, PoolDevice};
 pub use recover::{SEGMENTS_MIN, format_pool};
 pub use scrub::{DamagedBlock, ScrubStatus};
 pub use segments::SegmentCounts;
@@ -49,6 +51,7 @@ use crate::map::{Applied, ChangedBlocks, MapError, PoolVolume};
 use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::{Collector, PackPace};
+use devices::DeviceWork;
 use packing::IdlePacking;
 use parts::PartialWrites;
 use reads::{ReadFor, Reads};
@@ -103,6 +106,7 @@ pub struct PoolEngine {
     packing: IdlePacking,
     differences: Differences,
     scrubber: Scrubber,
+    device_work: DeviceWork,
     numbers: VecDeque<u64>,
     /// The page table is so damaged that no more numbers are found.
     has_no_numbers: bool,
@@ -151,6 +155,7 @@ impl PoolEngine {
             packing: IdlePacking::default(),
             differences: Differences::default(),
             scrubber: Scrubber::default(),
+            device_work: DeviceWork::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
             has_no_numbers: false,
             refused_blocks: 0,
@@ -242,7 +247,8 @@ impl PoolEngine {
             self.core.done(tag, Err(error));
             return Admission::Taken;
         }
-        if !self.admits(blocks as usize) || self.parts.covers(volume, block, blocks.into()) {
+        if !self.admits(volume, blocks as usize) || self.parts.covers(volume, block, blocks.into())
+        {
             return Admission::Busy;
         }
         let token = self.requests.begin(RequestKind::Blocks(tag), volume, blocks);
@@ -253,11 +259,14 @@ impl PoolEngine {
     }
 
     /// Whether there are rows, numbers and room for so many blocks.
-    fn admits(&mut self, blocks: usize) -> bool {
+    fn admits(&mut self, volume: VolumeId, blocks: usize) -> bool {
         let rows = blocks.div_ceil(ROW_PAYLOAD_MAX)
             + 1
             + RowLog::segments_for(blocks, &self.core.segments);
         if self.core.log.rows() + rows > ROWS_MAX - ROWS_KEPT || self.numbers.len() < blocks {
+            return false;
+        }
+        if self.core.waits_for_quota(volume, blocks as u64) {
             return false;
         }
         // Partial writes that are under way will need a block each.
@@ -281,6 +290,7 @@ impl PoolEngine {
         let number = self.numbers.pop_front().expect("numbers were counted");
         let record = LogRecord::Write { volume: volume.0, block, number, crc: 0 };
         self.core.counters.guest_blocks += 1;
+        self.core.map.write_begins(volume);
         self.push(record, RecordOwner::Request(token), fill);
     }
 
@@ -310,7 +320,11 @@ impl PoolEngine {
             return Admission::Taken;
         }
         let is_covered = self.parts.covers(volume, block, 1);
-        if !self.parts.has_room() || self.requests.has_change || is_covered || !self.admits(1) {
+        if !self.parts.has_room()
+            || self.requests.has_change
+            || is_covered
+            || !self.admits(volume, 1)
+        {
             return Admission::Busy;
         }
         // The block is read when all that was admitted before is applied.
@@ -442,7 +456,13 @@ impl PoolEngine {
         if self.requests.has_change || self.parts.len() > 0 || !self.admits_freeing(2) {
             return Admission::Busy;
         }
-        let volume = match self.core.map.check(&change) {
+        let checked = self.core.map.check(&change).and_then(|id| match change {
+            PoolChange::Quota { volume, reservation, .. } => {
+                self.core.check_promise(volume, reservation).map(|()| id)
+            }
+            _ => Ok(id),
+        });
+        let volume = match checked {
             Ok(volume) => volume,
             Err(error) => {
                 self.core.done(tag, Err(error));
@@ -482,6 +502,7 @@ impl PoolEngine {
         // The end of a checkpoint lets rows be applied again.
         self.apply_rows();
         self.collect();
+        self.work_on_devices();
         self.remove();
         self.mark_if_idle();
         self.core.close_row(RowStream::Guests);
@@ -553,6 +574,9 @@ impl PoolEngine {
                 _ => PoolError::Invalid("the change was not possible any more".into()),
             }),
         };
+        if let LogRecord::Write { volume, .. } = *record {
+            self.core.map.write_ends(VolumeId(volume));
+        }
         match owner {
             RecordOwner::Request(token) => {
                 self.requests.applied(&mut self.core, &mut self.parts, token, result);
@@ -616,7 +640,7 @@ impl PoolEngine {
     }
 
     fn collect(&mut self) {
-        let free = self.core.segments.free_count();
+        let free = self.core.segments.free_staying();
         let rows = self.core.counters.guest_row_blocks;
         let is_short = free < self.free_target() && self.core.failed.is_none();
         let rests = self.rests_at == Some(rows);
@@ -660,8 +684,7 @@ impl PoolEngine {
 
     /// Segments are short: another one is collected, or a checkpoint frees those that are empty.
     fn begin_collection(&mut self, free: usize, rows: u64) {
-        let emptied = self.core.segments.emptied(self.core.applied).count();
-        let coming = emptied + self.core.segments.waiting();
+        let coming = self.core.segments.coming(self.core.applied);
         // More than ever since the guests' last row: the count goes up and down by the segments
         // of the checkpoints themselves.
         let (most, rows_before) = self.space_before;
@@ -788,6 +811,8 @@ impl PoolEngine {
                 self.core.page_answered((page, place, is_second), buffer, result);
             }
             Some(IoPurpose::Sync) => self.core.sync_answered(result),
+            // The device has left, and its answer has no effect.
+            Some(IoPurpose::Farewell) => buffer.into_iter().for_each(|it| self.core.recycle(it)),
             Some(IoPurpose::Superblock) => {
                 if let Some(buffer) = buffer {
                     self.core.recycle(buffer);
@@ -826,7 +851,7 @@ impl PoolEngine {
     /// Whether to poll again soon: something is under way, or there is background work.
     pub fn is_busy(&self) -> bool {
         let is_removing = self.core.map.has_removal() && self.core.failed.is_none();
-        let collects = self.core.segments.free_count() < self.free_target()
+        let collects = self.core.segments.free_staying() < self.free_target()
             && self.rests_at != Some(self.core.counters.guest_row_blocks);
         self.core.ios_under_way() > 0
             || (self.core.failed.is_none()
@@ -838,6 +863,7 @@ impl PoolEngine {
                     || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
             || is_removing
+            || (self.is_leaving() && self.core.failed.is_none())
             || self.reads.len() > 0
             || self.differences.len() > 0
             || self.scrubber.is_running()

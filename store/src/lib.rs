@@ -19,11 +19,11 @@ pub mod stream;
 
 pub use api::{
     Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
-    PoolDevices, PoolError, RequestTag, VolumeId,
+    PoolDevices, PoolError, QuotaWait, RequestTag, VolumeId,
 };
 pub use engine::{
-    DamagedBlock, IO_BLOCKS_MAX, PoolCounters, PoolEngine, PoolStatus, RANGE_BLOCKS_MAX,
-    SEGMENTS_MIN, ScrubStatus, SegmentCounts, format_pool,
+    DamagedBlock, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine, PoolStatus,
+    RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubStatus, SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolVolume, PoolVolumeKind};

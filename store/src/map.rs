@@ -9,6 +9,7 @@ mod diff;
 mod page;
 mod pages;
 mod removal;
+mod space;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{PoolChange, PoolError, VolumeId};
+use crate::api::{PoolChange, PoolError, QuotaWait, VolumeId};
 use crate::block::Block;
 use crate::format::{BlockPlace, LogRecord, PageEntry, PayloadPlace, TableKind, ZERO_BLOCKS_MAX};
 use crate::pack::PageCompression;
@@ -320,6 +321,7 @@ impl PoolMap {
             return Err(MapError::Missing);
         }
         if let Ok(plan) = plan {
+            self.catalog.note_change(volume.0, u64::from(number_is.is_ok()), plan.gone);
             self.commit(volume, plan, birth, live);
         } else {
             self.give_back_late(number);
@@ -355,6 +357,7 @@ impl PoolMap {
         let end = self.volume_blocks(volume).unwrap_or(0).min(block + blocks);
         let edit = TreeEdit::zero(block, end - block);
         let plan = TreePlan::new(&mut self.pages, root, owner, edit)?;
+        self.catalog.note_change(volume.0, 0, plan.gone);
         self.commit(volume, plan, self.catalog.generation(), live);
         Ok(Applied::Done)
     }
@@ -402,6 +405,7 @@ impl PoolMap {
         // The record ends at its block in any case: a replay must come to the same place.
         while let Some(step) = target {
             let plan = RemovalPlan::new(&mut self.pages, step, block)?;
+            self.catalog.note_freed(snapshot, plan.freed);
             self.catalog.removed(snapshot, plan.at);
             let is_done = plan.at >= block;
             plan.commit(&mut self.pages, live);
@@ -437,6 +441,8 @@ impl PoolMap {
         };
         self.catalog.change(change);
         if let Some((volume, plan)) = cut {
+            // The words that go are in nodes that are not in memory.
+            self.catalog.forget_refers(volume.0);
             self.commit(volume, plan, self.catalog.generation(), live);
         }
         self.is_removal_idle = false;
@@ -607,6 +613,39 @@ impl PoolMap {
     /// Whether this is a volume, which may be written.
     pub(crate) fn is_head(&self, volume: VolumeId) -> bool {
         self.catalog.volume(volume.0).is_some()
+    }
+
+    /// Blocks that are kept free for volumes with a reservation.
+    pub(crate) fn promised(&self) -> u64 {
+        self.catalog.promised()
+    }
+
+    /// The same if a volume had another reservation.
+    pub(crate) fn promised_with(&self, volume: VolumeId, reservation: u64) -> u64 {
+        self.catalog.promised_with(volume, reservation)
+    }
+
+    /// Why a volume may not write so many blocks now, if the pool has `room` for so many. The
+    /// volume waits for this from here on, or does not wait any more.
+    pub(crate) fn quota_wait(
+        &mut self,
+        volume: VolumeId,
+        blocks: u64,
+        room: u64,
+    ) -> Option<QuotaWait> {
+        let wait = self.catalog.quota_wait(volume, blocks, room);
+        self.catalog.set_wait(volume, wait);
+        wait
+    }
+
+    /// A write of a block was admitted.
+    pub(crate) fn write_begins(&mut self, volume: VolumeId) {
+        self.catalog.write_begins(volume);
+    }
+
+    /// A write of a block was applied.
+    pub(crate) fn write_ends(&mut self, volume: VolumeId) {
+        self.catalog.write_ends(volume);
     }
 
     /// Pages of data that the map has.

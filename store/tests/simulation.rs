@@ -16,7 +16,7 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 12] = [
+const EVENTS: [&str; 16] = [
     "kills",
     "power cuts",
     "crashes in openings",
@@ -29,6 +29,10 @@ const EVENTS: [&str; 12] = [
     "times without room",
     "ends with a tail that was hit",
     "failed engines",
+    "longer devices",
+    "devices that joined",
+    "devices that began to leave",
+    "rests without a device that left",
 ];
 
 fn number(variable: &str) -> Option<u64> {

@@ -23,15 +23,23 @@ fn plan(seed: u64) -> Plan {
     plan
 }
 
+/// The same with devices that become longer, join and leave all the time.
+fn device_plan(seed: u64) -> Plan {
+    let mut plan = Plan { device_rounds: 12, rounds: 160, ..plan(seed) };
+    plan.options.log_blocks_max = 200;
+    plan
+}
+
 /// All crashes of a kind, until one is behind the end of the life or opening.
-fn stop_at_each(seed: u64, kind: CrashKind, at: fn(u64) -> StopAt, event: &str) {
+fn stop_at_each(plan: &Plan, kind: CrashKind, at: fn(u64) -> StopAt, event: &str) -> Tally {
+    let seed = plan.seed;
     let mut total = Tally::default();
     for moment in 1..STOPS_MAX {
         let stop = PlannedStop { at: at(moment), kind };
-        match run(&Plan { stop: Some(stop), ..plan(seed) }) {
+        match run(&Plan { stop: Some(stop), ..plan.clone() }) {
             Ok(tally) if tally.of(event) == 0 => {
                 println!("pool {seed}, {kind:?}, {} stops: {total}", moment - 1);
-                return;
+                return total;
             }
             Ok(tally) => total.merge(&tally),
             Err(failure) => panic!("pool {seed}, {stop:?}: {failure}"),
@@ -48,14 +56,14 @@ fn pools() -> std::ops::RangeInclusive<u64> {
 #[test]
 fn a_kill_at_any_answer_loses_nothing() {
     for seed in pools() {
-        stop_at_each(seed, CrashKind::Kill, StopAt::Answer, "crashes at an answer");
+        stop_at_each(&plan(seed), CrashKind::Kill, StopAt::Answer, "crashes at an answer");
     }
 }
 
 #[test]
 fn a_power_cut_at_any_answer_leaves_a_prefix() {
     for seed in pools() {
-        stop_at_each(seed, CrashKind::PowerCut, StopAt::Answer, "crashes at an answer");
+        stop_at_each(&plan(seed), CrashKind::PowerCut, StopAt::Answer, "crashes at an answer");
     }
 }
 
@@ -63,7 +71,21 @@ fn a_power_cut_at_any_answer_leaves_a_prefix() {
 fn a_crash_at_any_request_of_an_opening_loses_nothing() {
     for seed in pools() {
         for kind in [CrashKind::Kill, CrashKind::PowerCut] {
-            stop_at_each(seed, kind, StopAt::Opening, "crashes in openings");
+            stop_at_each(&plan(seed), kind, StopAt::Opening, "crashes in openings");
+        }
+    }
+}
+
+/// Each device write of a join, of a device that becomes longer, and of a leave.
+#[test]
+fn a_crash_at_any_answer_while_devices_change_loses_nothing() {
+    for seed in pools() {
+        for kind in [CrashKind::Kill, CrashKind::PowerCut] {
+            let plan = device_plan(seed);
+            let total = stop_at_each(&plan, kind, StopAt::Answer, "crashes at an answer");
+            for event in ["longer devices", "devices that joined", "devices that began to leave"] {
+                assert!(total.of(event) > 0, "pool {seed}: no {event}");
+            }
         }
     }
 }

@@ -227,7 +227,7 @@ fn a_killed_process_loses_nothing_that_it_has_acknowledged() {
     let directory = home.path();
     let paths = vec![directory.join("a"), directory.join("b")];
     let size_bytes = Some(32 << 20);
-    let plan = PoolPlan { paths, size_bytes, segment_bytes: 256 << 10, force: false };
+    let plan = PoolPlan { paths, size_bytes, segment_bytes: Some(256 << 10), force: false };
     StorePool::create(&plan).unwrap_or_else(|error| panic!("{error}"));
     let notes = Notes::open(directory);
     let mut random = Random::new(u64::from(std::process::id()));

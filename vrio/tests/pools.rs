@@ -3,6 +3,8 @@
 //!
 //! `POOL_KILLS=n` sets the number of kills.
 
+mod devices;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -16,6 +16,9 @@ pub struct StoragePoolStatus {
     pub detail: String,
     /// The paths of its devices.
     pub devices: Vec<String>,
+    /// The devices of an open pool.
+    #[serde(default)]
+    pub device_list: Vec<PoolDeviceStatus>,
     /// The most that it can hold.
     pub size_bytes: u64,
     /// How much of that is in use, by volumes and snapshots.
@@ -33,6 +36,25 @@ pub struct StoragePoolStatus {
     /// Where it came from.
     #[serde(default)]
     pub origin: Origin,
+}
+
+/// A device of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolDeviceStatus {
+    /// Its path.
+    pub path: String,
+    /// Its number in the pool.
+    pub number: u8,
+    /// The length that the pool uses.
+    pub size_bytes: u64,
+    /// The data and the map on it.
+    pub used_bytes: u64,
+    /// All of that is moved to the other devices, and then it leaves.
+    pub leaving: bool,
+    /// The move does not get on: the other devices have no room, or damage holds blocks here.
+    pub stuck: bool,
+    /// How long the rest of the move takes, by the time that it took until now.
+    pub left_s: Option<u64>,
 }
 
 /// Whether a pool works.
@@ -110,6 +132,24 @@ pub struct PooledStatus {
     pub taken: Option<String>,
     /// Whether this node serves it.
     pub served: bool,
+    /// The data that it owns: its parent does not have it.
+    #[serde(default)]
+    pub owned_bytes: u64,
+    /// The data that it has, its own and that of others; none if that is not known.
+    #[serde(default)]
+    pub referred_bytes: Option<u64>,
+    /// Of a volume, the data that it and its snapshots own.
+    #[serde(default)]
+    pub account_bytes: u64,
+    /// Of a volume, the space that others cannot take.
+    #[serde(default)]
+    pub reservation_bytes: u64,
+    /// Of a volume, the space that it and its snapshots may have.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
+    /// Why the writes of this volume wait, while others go on.
+    #[serde(default)]
+    pub waits: Option<String>,
     /// How its blocks are compressed: `lz4`, or `zstd:3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,

@@ -53,8 +53,12 @@ pub fn make(path: &Path, is_tight: bool) -> Result<()> {
     if !path.exists() {
         write(path, bytes).with_context(|| format!("writing {}", path.display()))?;
     }
-    let plan =
-        PoolPlan { paths: vec![path.to_owned()], size_bytes: None, segment_bytes, force: false };
+    let plan = PoolPlan {
+        paths: vec![path.to_owned()],
+        size_bytes: None,
+        segment_bytes: Some(segment_bytes),
+        force: false,
+    };
     match StorePool::create(&plan) {
         Ok(()) | Err(StorePoolError::InUse { what: "a pool", .. }) => Ok(()),
         Err(error) => Err(error).context("making the pool"),

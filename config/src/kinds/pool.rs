@@ -49,7 +49,9 @@ const POOL_KEYS: [SettingKey; 4] = [
     key(
         "devices",
         "The files or block devices of the pool, all of them, inside of `volumes`: \
-         `[\"p.pool\"]`. `vrio pool create` makes them. Their order does not matter.",
+         `[\"p.pool\"]`. `vrio pool create` makes them. Their order does not matter. The pool \
+         itself knows which devices it has: a device that did not come to join it, or has left it, \
+         is passed over.",
     ),
     key(
         "memory",
@@ -139,12 +141,17 @@ impl Object for PoolConfig {
     }
 
     fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {
+        let is_same_set = self.devices.len() == wanted.devices.len()
+            && self.devices.iter().all(|device| wanted.devices.contains(device));
         let different = [
-            ("devices", self.devices != wanted.devices),
+            ("devices", !is_same_set),
             ("memory", self.memory_bytes != wanted.memory_bytes),
             ("log", self.log_bytes != wanted.log_bytes),
         ];
-        let moved = Self { lines: wanted.lines.clone(), ..self.clone() };
+        let mut moved = Self { lines: wanted.lines.clone(), ..self.clone() };
+        if is_same_set {
+            moved.devices.clone_from(&wanted.devices);
+        }
         keys(&different, moved != *wanted)
     }
 }

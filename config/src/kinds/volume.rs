@@ -31,6 +31,8 @@ impl VolumeConfig {
     pub const CHAIN: &str = "chain";
     /// The rules for snapshots by time.
     pub const SNAPSHOTS: &str = "snapshots";
+    /// The reservation and the limit of a volume of a pool.
+    pub const QUOTA: &str = "quota";
     /// The step that changes its compression.
     pub const COMPRESSION: &str = "compression";
 }
@@ -291,6 +293,17 @@ fn is_moved(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     }
 }
 
+/// Whether another reservation or limit is written for a volume of a pool. A key that is not
+/// written is left to commands.
+fn has_other_quota(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
+    let (Some(now), Some(wanted)) = (now.backend.pool(), wanted.backend.pool()) else {
+        return false;
+    };
+    let differs = |now: Option<u64>, wanted: Option<u64>| wanted.is_some() && now != wanted;
+    differs(now.reservation_bytes, wanted.reservation_bytes)
+        || differs(now.limit_bytes, wanted.limit_bytes)
+}
+
 /// Whether the backends differ in that the volume must become larger, and in nothing else.
 fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     if now.backend.pool().is_some() && wanted.backend.pool().is_some() {
@@ -387,6 +400,10 @@ impl Object for VolumeConfig {
             let text = format!("resize {object} to {}", show_size(size_bytes));
             InPlace { step: Self::SIZE, text }
         });
+        let quota = has_other_quota(self, wanted).then(|| {
+            let text = format!("change {object}: its reservation or limit in the pool");
+            InPlace { step: Self::QUOTA, text }
+        });
         let chain = (self.chain != wanted.chain).then(|| {
             let chain = show_chain(&wanted.chain);
             InPlace {
@@ -405,7 +422,7 @@ impl Object for VolumeConfig {
             step: Self::COMPRESSION,
             text: format!("change {object}: the compression is now {compression}"),
         });
-        let steps = allow.into_iter().chain(size).chain(chain).chain(snapshots);
+        let steps = allow.into_iter().chain(size).chain(quota).chain(chain).chain(snapshots);
         steps.chain(compression).collect()
     }
 }

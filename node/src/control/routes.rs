@@ -39,12 +39,14 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/metrics", get(metrics))
         .route("/v1/volumes/{name}/chain", put(set_chain))
+        .route("/v1/volumes/{name}/quota", put(set_quota))
         .route("/v1/volumes/{name}/snapshots", put(set_snapshots))
         .route("/v1/volumes/{name}/compression", put(compress))
         .route("/v1/volumes/{name}/size", put(resize_volume))
         .route("/v1/volumes/{name}/rollback", post(roll_back))
         .route("/v1/snapshots", post(take_snapshot))
         .route("/v1/pools/{name}/volumes/{number}", delete(remove_from_pool))
+        .route("/v1/pools/{name}/devices", put(change_devices))
         .route("/v1/pools/{name}/scrub", post(scrub).delete(stop_scrub))
         .route("/v1/diff", get(diff))
         .route("/v1/disks/{name}/size", put(resize_disk))
@@ -217,6 +219,28 @@ async fn remove_from_pool(
     PathNames((pool, number)): PathNames<(String, u32)>,
 ) -> Response {
     change(move || service.remove_from_pool(&pool, number)).await
+}
+
+async fn set_quota(
+    State(service): RouteState,
+    PathNames(name): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.set_quota(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+async fn change_devices(
+    State(service): RouteState,
+    PathNames(pool): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.change_devices(&pool, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
 }
 
 async fn scrub(

@@ -45,6 +45,13 @@ pub trait Service: Send + Sync {
     /// Why the old chain stays.
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused>;
 
+    /// Gives a volume of a pool another reservation or limit: `{"reservation": "5GiB", "limit":
+    /// null}`.
+    ///
+    /// # Errors
+    /// Why the old quota stays.
+    fn set_quota(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
     /// Gives a volume of a pool other rules for snapshots by time.
     ///
     /// # Errors
@@ -86,6 +93,13 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// Why it stays.
     fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused>;
+
+    /// Changes the devices of a pool: `{"grow": {}}`, `{"add": {"device": "q.pool"}}`,
+    /// `{"remove": {"device": "q.pool"}}`, `{"keep": {"device": "q.pool"}}`.
+    ///
+    /// # Errors
+    /// Why they are unchanged.
+    fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused>;
 
     /// Reads and proves all blocks of a pool: `{"rate": "100MiB"}`.
     ///

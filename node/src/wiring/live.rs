@@ -67,6 +67,7 @@ impl Inside {
 
     /// Reads the file again and lists the changes that it would make.
     pub(crate) fn plan(&self) -> Result<ReloadPlan, Refused> {
+        self.follow_devices();
         let objects = self.objects().clone();
         Ok(self.read(&objects)?.plan)
     }
@@ -76,6 +77,7 @@ impl Inside {
     /// reload: changes before it stay, and changes after it are not tried.
     pub(crate) fn reload(&self, wanted: &Reload) -> Result<Done, Refused> {
         let _turn = self.turn()?;
+        self.follow_devices();
         let objects = self.objects().clone();
         let Read { file, target, revoked, changes, plan } = self.read(&objects)?;
         if wanted.digest.as_ref().is_some_and(|digest| *digest != plan.digest) {

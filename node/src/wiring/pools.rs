@@ -2,6 +2,8 @@
 
 pub(crate) mod change;
 mod compression;
+mod devices;
+mod quota;
 pub(crate) mod report;
 pub(crate) mod schedule;
 pub(crate) mod scrub;
@@ -77,6 +79,11 @@ impl PoolStock {
         let settings = StoreSettings { memory_bytes: pool.memory_bytes, log_bytes: pool.log_bytes };
         let opened = StorePool::open(&pool.name, &pool.devices, settings, ring);
         opened.map_err(|error| error.to_string())
+    }
+
+    /// The directories in which devices may be.
+    pub(crate) fn homes(&self) -> &[PathBuf] {
+        &self.homes
     }
 
     /// The pools by their names.

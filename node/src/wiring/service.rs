@@ -46,6 +46,10 @@ impl Service for Inside {
         self.remove_from_pool(pool, number)
     }
 
+    fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
+        self.change_devices(pool, body)
+    }
+
     fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
         self.scrub(pool, body)
     }
@@ -85,6 +89,10 @@ impl Service for Inside {
 
     fn set_chain(&self, volume: &str, chain: &Value) -> Result<Done, Refused> {
         self.set_chain(volume, chain)
+    }
+
+    fn set_quota(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        self.set_quota(volume, body)
     }
 
     fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {

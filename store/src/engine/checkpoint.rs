@@ -27,6 +27,9 @@ enum Step {
     State,
     Index,
     SyncPages(u64),
+    /// The superblock of a device that joins, before any other device says that it is there.
+    Joining,
+    SyncJoining(u64),
     /// The first or the second block of each device's superblock.
     Superblocks(usize),
     SyncSuperblocks(usize, u64),
@@ -42,19 +45,25 @@ struct StateCopy {
     is_waiting: bool,
 }
 
-/// The fields that all superblocks of an opening share.
-#[derive(Clone, Debug)]
-pub(crate) struct SuperblockBase {
-    /// A superblock with the pool's UUID, its devices and sizes, this opening and its salt.
-    pub(crate) superblock: Superblock,
-    /// The devices.
-    pub(crate) devices: Vec<DeviceRecord>,
+/// Another record for a place of the table of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableChange {
+    /// The device's number.
+    pub(crate) number: u8,
+    /// The record that it has from then on.
+    pub(crate) record: DeviceRecord,
 }
 
 /// Writes checkpoints.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
-    base: SuperblockBase,
+    /// A superblock with the pool's UUID, its devices and sizes, this opening and its salt.
+    base: Superblock,
+    /// The change of the table that the next checkpoint brings.
+    wanted_change: Option<TableChange>,
+    /// The change of the checkpoint under way, and the change of the last one.
+    change: Option<TableChange>,
+    pub(crate) changed: Option<TableChange>,
     /// The last durable checkpoint.
     number: u64,
     step: Step,
@@ -73,9 +82,12 @@ pub(crate) struct Checkpointer {
 
 impl Checkpointer {
     /// For a pool whose durable checkpoint is `number`, with its state at `places`.
-    pub(crate) fn new(base: SuperblockBase, number: u64, places: Vec<BlockPlace>) -> Self {
+    pub(crate) fn new(base: Superblock, number: u64, places: Vec<BlockPlace>) -> Self {
         Self {
             base,
+            wanted_change: None,
+            change: None,
+            changed: None,
             number,
             step: Step::Idle,
             wanted: false,
@@ -99,6 +111,30 @@ impl Checkpointer {
     /// A checkpoint will begin unless one is under way.
     pub(crate) fn want_once(&mut self) {
         self.wanted |= self.step == Step::Idle;
+    }
+
+    /// The next checkpoint changes the table of devices; `changed` has the change when that is
+    /// durable. One change at a time.
+    pub(crate) fn want_change(&mut self, change: TableChange) {
+        debug_assert!(!self.has_change());
+        self.wanted_change = Some(change);
+        self.wanted = true;
+    }
+
+    /// Whether a change of the table is wanted or under way.
+    pub(crate) fn has_change(&self) -> bool {
+        self.wanted_change.is_some() || self.change.is_some()
+    }
+
+    /// Whether such a change is about a device.
+    pub(crate) fn changes_device(&self, number: u8) -> bool {
+        let changes = self.wanted_change.iter().chain(&self.change);
+        changes.into_iter().any(|change| change.number == number)
+    }
+
+    /// The devices, as the durable checkpoint has them.
+    pub(crate) fn table(&self) -> &Superblock {
+        &self.base
     }
 
     /// Whether one is under way or wanted.
@@ -158,7 +194,28 @@ impl Checkpointer {
             }
             Step::State => self.write_state(core),
             Step::Index => self.write_index(core),
+            _ => self.advance_superblocks(core),
+        }
+    }
+
+    /// The steps behind the index: superblocks and their syncs.
+    fn advance_superblocks(&mut self, core: &mut EngineCore) -> bool {
+        match self.step {
             Step::SyncPages(ticket) => {
+                let is_done = core.syncs.is_done(ticket);
+                if is_done {
+                    self.step = self.first_superblocks(core);
+                }
+                is_done
+            }
+            Step::Joining => {
+                let is_done = self.superblocks_left == 0;
+                if is_done {
+                    self.step = Step::SyncJoining(core.syncs.ticket());
+                }
+                is_done
+            }
+            Step::SyncJoining(ticket) => {
                 let is_done = core.syncs.is_done(ticket);
                 if is_done {
                     self.write_superblocks(core, 0);
@@ -184,6 +241,7 @@ impl Checkpointer {
                 }
                 is_done
             }
+            step => unreachable!("{step:?} is no step of superblocks"),
         }
     }
 
@@ -191,10 +249,65 @@ impl Checkpointer {
     fn halt(&mut self, core: &mut EngineCore) -> Step {
         core.is_halted = true;
         core.log.cut();
+        let floor = core.moved_floor();
+        core.log.leave(&mut core.segments, |segments| segments.free_staying() > floor);
+        self.begin_change(core);
         self.sequence = core.applied;
         self.positions = core.log.positions();
         core.map.begin_pass();
         Step::Halted(MapPass::Nodes)
+    }
+
+    /// The change of the table of devices is part of this checkpoint.
+    fn begin_change(&mut self, core: &mut EngineCore) {
+        let Some(change) = self.wanted_change.take() else { return };
+        let TableChange { number, record } = change;
+        if record.is_used() {
+            core.segments.announce(number, record.segments.get());
+            core.announced = 0;
+        } else if core.segments.is_clear(number) {
+            // No stream may begin a segment there any more.
+            core.segments.withdraw(number);
+        } else {
+            // Something came to it meanwhile, and it is left later.
+            return;
+        }
+        self.change = Some(change);
+    }
+
+    /// The table of devices of the checkpoint under way.
+    fn new_table(&self) -> Superblock {
+        let mut table = self.base;
+        if let Some(TableChange { number, record }) = self.change {
+            table.set_device(number, record);
+        }
+        table
+    }
+
+    /// The device that joins with this checkpoint.
+    fn joining(&self) -> Option<u8> {
+        let TableChange { number, record } = self.change?;
+        let known = &self.base.device_table[usize::from(number)];
+        (record.is_used() && !known.is_used()).then_some(number)
+    }
+
+    /// A device that joins has its superblocks first: when any other device says that it is there,
+    /// it knows so itself.
+    fn first_superblocks(&mut self, core: &mut EngineCore) -> Step {
+        let Some(device) = self.joining() else {
+            self.write_superblocks(core, 0);
+            return Step::Superblocks(0);
+        };
+        // It is synced from now on.
+        core.devices.push(device);
+        core.devices.sort_unstable();
+        let mut superblock = self.new_superblock();
+        superblock.joining = 1;
+        // In the places of the next checkpoint's superblock as well, as in a new pool.
+        for block in [0, 1].into_iter().flat_map(superblock_blocks) {
+            self.write_superblock(core, &mut superblock, device, block);
+        }
+        Step::Joining
     }
 
     fn begin_state(&mut self, core: &EngineCore) -> Step {
@@ -292,22 +405,36 @@ impl Checkpointer {
         core.log.retire(row);
     }
 
-    fn write_superblocks(&mut self, core: &mut EngineCore, half: usize) {
-        let mut superblock = self.base.superblock;
+    /// The superblock of the checkpoint under way.
+    fn new_superblock(&self) -> Superblock {
+        let mut superblock = self.new_table();
         superblock.checkpoint = (self.number + 1).into();
         superblock.sequence = self.sequence.into();
         superblock.state = [self.copies[0].next, self.copies[1].next];
         superblock.state_bytes = (self.bytes.len() as u64).into();
         superblock.streams = self.positions;
-        for device in 0..self.base.devices.len() as u8 {
-            superblock.device = device;
+        superblock
+    }
+
+    fn write_superblocks(&mut self, core: &mut EngineCore, half: usize) {
+        let mut superblock = self.new_superblock();
+        let devices: Vec<u8> = superblock.numbers().collect();
+        for device in devices {
             let block = superblock_blocks(self.number + 1)[half];
-            let mut buffer = core.buffer(1);
-            superblock.encode(&mut buffer.blocks_mut()[0]);
-            let op = DeviceOp::Write { block, buffer, blocks: 1 };
-            core.submit(device, op, IoPurpose::Superblock);
-            self.superblocks_left += 1;
+            self.write_superblock(core, &mut superblock, device, block);
         }
+    }
+
+    fn write_superblock(
+        &mut self,
+        core: &mut EngineCore,
+        superblock: &mut Superblock,
+        device: u8,
+        block: u64,
+    ) {
+        let op = superblock_write(core, superblock, device, block);
+        core.submit(device, op, IoPurpose::Superblock);
+        self.superblocks_left += 1;
     }
 
     /// A device's answer for a superblock.
@@ -322,7 +449,29 @@ impl Checkpointer {
         }
     }
 
+    /// The table of devices is durable: its devices and segments are used, and no others.
+    fn finish_change(&mut self, core: &mut EngineCore) {
+        let mut last = self.new_superblock();
+        self.base = self.new_table();
+        let Some(change) = self.change.take() else { return };
+        self.changed = Some(change);
+        let TableChange { number, record } = change;
+        if record.is_used() {
+            core.segments.arrive(number);
+            core.segments.set_leaving(number, record.is_leaving());
+            return;
+        }
+        core.devices.retain(|&device| device != number);
+        // The device is told, so that it can be used for another pool. Nothing depends on it.
+        last.devices = last.devices.max(number + 1);
+        for block in [0, 1].into_iter().flat_map(superblock_blocks) {
+            let op = superblock_write(core, &mut last, number, block);
+            core.submit(number, op, IoPurpose::Farewell);
+        }
+    }
+
     fn finish(&mut self, core: &mut EngineCore) {
+        self.finish_change(core);
         self.number += 1;
         core.counters.checkpoints += 1;
         core.durable = core.durable.max(self.sequence);
@@ -335,6 +484,19 @@ impl Checkpointer {
         core.segments.reopen_collected();
         self.step = Step::Idle;
     }
+}
+
+/// The write of a device's superblock.
+fn superblock_write(
+    core: &mut EngineCore,
+    superblock: &mut Superblock,
+    device: u8,
+    block: u64,
+) -> DeviceOp {
+    superblock.device = device;
+    let mut buffer = core.buffer(1);
+    superblock.encode(&mut buffer.blocks_mut()[0]);
+    DeviceOp::Write { block, buffer, blocks: 1 }
 }
 
 /// Whether a row has room for a page of the map.

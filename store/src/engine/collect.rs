@@ -109,15 +109,21 @@ impl Collector {
 
     /// Begins with a segment, if one is worth it.
     pub(crate) fn begin(&mut self, core: &mut EngineCore) {
+        if let Some(segment) = core.segments.victim(core.applied) {
+            self.begin_with(core, segment);
+        }
+    }
+
+    /// Begins with this segment.
+    pub(crate) fn begin_with(&mut self, core: &mut EngineCore, segment: SegmentId) {
         debug_assert!(self.victim.is_none());
-        let Some(segment) = core.segments.victim(core.applied) else { return };
-        self.begin_with(core, segment, VictimFor::Space);
+        self.begin_victim(core, segment, VictimFor::Space);
     }
 
     /// Begins to pack the pages of a segment.
     pub(crate) fn begin_packing(&mut self, core: &mut EngineCore, segment: SegmentId) {
         debug_assert!(self.victim.is_none());
-        self.begin_with(core, segment, VictimFor::Packing);
+        self.begin_victim(core, segment, VictimFor::Packing);
     }
 
     /// The segment that was packed last, once.
@@ -125,7 +131,7 @@ impl Collector {
         self.packed.take()
     }
 
-    fn begin_with(&mut self, core: &mut EngineCore, segment: SegmentId, reason: VictimFor) {
+    fn begin_victim(&mut self, core: &mut EngineCore, segment: SegmentId, reason: VictimFor) {
         core.segments.pin(segment);
         self.victim = Some(Victim {
             segment,

@@ -12,7 +12,9 @@ use crate::api::{
     DeviceIo, DeviceOp, PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId,
 };
 use crate::block::BlockBuffer;
-use crate::format::{BlockPlace, DEVICE_HEADER_BLOCKS, PageEntry, RowPosition, TableKind};
+use crate::format::{
+    BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, PageEntry, RowPosition, TableKind,
+};
 use crate::map::{MapError, MapPage, PoolMap};
 use crate::pack::Packer;
 
@@ -67,6 +69,8 @@ pub(crate) enum IoPurpose {
     Sync,
     /// A superblock.
     Superblock,
+    /// The word to a device that it has left the pool.
+    Farewell,
     /// A page that is scrubbed.
     Scrub(ScrubPage),
     /// A piece of a segment that is collected.
@@ -114,13 +118,16 @@ pub struct PoolCounters {
     pub damaged_blocks: u64,
     /// Requests that were not taken because the pool was full.
     pub full_refusals: u64,
+    /// Requests that were not taken because of their volume's limit, or of others' reservations.
+    pub quota_refusals: u64,
 }
 
 /// The state that the parts of the engine share.
 #[derive(Debug)]
 pub(crate) struct EngineCore {
     pub(crate) uuid: [u8; 16],
-    pub(crate) devices: usize,
+    /// The numbers of the devices.
+    pub(crate) devices: Vec<u8>,
     pub(crate) map: PoolMap,
     pub(crate) segments: SegmentTable,
     pub(crate) log: RowLog,
@@ -138,7 +145,11 @@ pub(crate) struct EngineCore {
     pub(crate) failed: Option<PoolDeviceError>,
     /// The host has no space for a row.
     pub(crate) no_space: bool,
-    ios: TokenTable<IoPurpose>,
+    /// Segments that the next checkpoint will list beside those of now.
+    pub(crate) announced: usize,
+    ios: TokenTable<(u8, IoPurpose)>,
+    /// How many of them each device has.
+    device_ios: [u32; DEVICES_MAX],
     out: VecDeque<DeviceIo>,
     completions: VecDeque<PoolCompletion>,
     waiting_rows: Vec<(u64, WaitingRow)>,
@@ -158,7 +169,7 @@ impl EngineCore {
     /// The shared state of a pool whose map, segments and log are ready.
     pub(crate) fn new(
         uuid: [u8; 16],
-        devices: usize,
+        devices: Vec<u8>,
         map: PoolMap,
         segments: SegmentTable,
         log: RowLog,
@@ -179,7 +190,9 @@ impl EngineCore {
             is_halted: false,
             failed: None,
             no_space: false,
+            announced: 0,
             ios: TokenTable::new(),
+            device_ios: [0; DEVICES_MAX],
             out: VecDeque::new(),
             completions: VecDeque::new(),
             waiting_rows: Vec::new(),
@@ -197,7 +210,8 @@ impl EngineCore {
 
     /// A request to a device.
     pub(crate) fn submit(&mut self, device: u8, op: DeviceOp, purpose: IoPurpose) {
-        let token = self.ios.insert(purpose);
+        let token = self.ios.insert((device, purpose));
+        self.device_ios[usize::from(device)] += 1;
         self.out.push_back(DeviceIo { token, device, op });
     }
 
@@ -220,7 +234,15 @@ impl EngineCore {
 
     /// The request of a token, which a device has answered.
     pub(crate) fn answered(&mut self, token: u64) -> Option<IoPurpose> {
-        self.ios.remove(token)
+        let (device, purpose) = self.ios.remove(token)?;
+        self.device_ios[usize::from(device)] -= 1;
+        Some(purpose)
+    }
+
+    /// Whether a device is one of the pool's, or has requests that it has not answered.
+    pub(crate) fn uses(&self, device: u8) -> bool {
+        let ios = self.device_ios.get(usize::from(device));
+        self.devices.contains(&device) || ios.is_some_and(|&ios| ios > 0)
     }
 
     /// Requests that devices have or will get, and rows that wait to be written again.
@@ -390,12 +412,12 @@ impl EngineCore {
 
     /// Begins a round of syncs if one is wanted.
     pub(crate) fn begin_sync(&mut self) {
-        if self.failed.is_some() || !self.syncs.begin(self.devices, self.applied) {
+        if self.failed.is_some() || !self.syncs.begin(self.devices.len(), self.applied) {
             return;
         }
         self.counters.syncs += 1;
-        for device in 0..self.devices as u8 {
-            self.submit(device, DeviceOp::Sync, IoPurpose::Sync);
+        for at in 0..self.devices.len() {
+            self.submit(self.devices[at], DeviceOp::Sync, IoPurpose::Sync);
         }
     }
 
@@ -473,9 +495,10 @@ impl EngineCore {
     fn checkpoint_segments(&self, dirty: usize) -> usize {
         // Each dirty node dirties at most a block of the table and its parents.
         let tables = dirty + 2 * usize::from(self.map.tables_levels()) + 2;
+        let segments = self.segments.total() + self.announced;
         let state = 2
             * (self.map.volume_count() * STATE_BYTES_PER_VOLUME
-                + self.segments.total() * size_of::<SegmentRecord>())
+                + segments * size_of::<SegmentRecord>())
             .div_ceil(crate::block::BLOCK_BYTES)
             + 6;
         RowLog::segments_for(dirty + tables + state, &self.segments)
@@ -488,16 +511,53 @@ impl EngineCore {
         self.segments.free_count() >= self.guest_floor() + wanted && live <= self.usable_blocks()
     }
 
+    /// Blocks that could be written now, if there are free segments for them.
+    pub(crate) fn room(&self) -> u64 {
+        let used = self.segments.live() + self.log.payload_under_way();
+        self.usable_blocks().saturating_sub(used)
+    }
+
+    /// Whether a write must wait for its volume's limit, or for what others have reserved.
+    pub(crate) fn waits_for_quota(&mut self, volume: VolumeId, blocks: u64) -> bool {
+        let room = self.room().saturating_sub(blocks);
+        let wait = self.map.quota_wait(volume, blocks, room);
+        self.counters.quota_refusals += u64::from(wait.is_some());
+        wait.is_some()
+    }
+
+    /// Whether the pool can keep so much free for a volume.
+    ///
+    /// # Errors
+    /// If it cannot, and would have to keep more free than now.
+    pub(crate) fn check_promise(
+        &self,
+        volume: VolumeId,
+        reservation: u64,
+    ) -> Result<(), PoolError> {
+        let (now, wanted) = (self.map.promised(), self.map.promised_with(volume, reservation));
+        let room = self.room();
+        if wanted <= now || wanted <= room {
+            return Ok(());
+        }
+        let free_bytes = room.saturating_sub(now) * crate::block::BLOCK_BYTES as u64;
+        Err(PoolError::NoPromise { free_bytes })
+    }
+
     /// Blocks that may be alive: nine tenths of the segments that are left when nothing is dirty,
     /// so that collection always finds segments with a tenth to gain.
     pub(crate) fn usable_blocks(&self) -> u64 {
+        self.usable_in(self.segments.staying())
+    }
+
+    /// The same for a pool of so many segments.
+    pub(crate) fn usable_in(&self, segments: usize) -> u64 {
         let kept = KEPT_FOR_OPENING
             + 2 * self.checkpoint_segments(0)
             + KEPT_FOR_COLLECTION
             + KEPT_FOR_RESTART
             + super::rows::STREAM_SEGMENTS
             + RowLog::segments_for(1, &self.segments);
-        let segments = self.segments.total().saturating_sub(kept) as u64;
+        let segments = segments.saturating_sub(kept) as u64;
         segments * u64::from(self.segments.payload_blocks()) * 9 / 10
     }
 }
@@ -513,7 +573,7 @@ const KEPT_FOR_COLLECTION: usize = 3;
 const KEPT_FOR_RESTART: usize = 4;
 
 /// The most bytes that a volume takes in the state's JSON, names included.
-const STATE_BYTES_PER_VOLUME: usize = 320;
+const STATE_BYTES_PER_VOLUME: usize = 480;
 
 /// The block of the device that a place is.
 pub(crate) fn device_block(place: BlockPlace, segment_blocks: u32) -> u64 {

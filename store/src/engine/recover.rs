@@ -1,6 +1,6 @@
 //! Making a pool, and opening one: superblocks, the checkpoint's state, and the rows behind it.
 
-use super::checkpoint::{Checkpointer, SuperblockBase};
+use super::checkpoint::Checkpointer;
 use super::core::EngineCore;
 use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk, WINDOW_BLOCKS, read_patiently};
 use super::rows::{RowLog, crc_of};
@@ -92,11 +92,9 @@ pub(crate) fn open(
 ) -> Result<(EngineCore, Checkpointer), PoolOpenError> {
     assert!(options.cache_blocks >= CACHE_BLOCKS_MIN);
     let superblock = read_superblocks(devices, sizes_blocks)?;
-    let table = &superblock.device_table[..usize::from(superblock.devices)];
-    let counts: Vec<u32> = table.iter().map(|device| device.segments.get()).collect();
     let mut recovery = Recovery {
         uuid: superblock.uuid,
-        segments: SegmentTable::new(superblock.segment_blocks.get(), &counts),
+        segments: table_of_segments(&superblock),
         map: PoolMap::new(superblock.uuid, options.cache_blocks),
         state_places: Vec::new(),
         reader: LogReader::new(devices),
@@ -114,38 +112,82 @@ pub(crate) fn open(
     let mut base = superblock;
     base.opening = opening.into();
     base.salt = salt.into();
-    let base = SuperblockBase { superblock: base, devices: table.to_vec() };
     let number = superblock.checkpoint.get();
-    let core = EngineCore::new(superblock.uuid, counts.len(), map, segments, log);
+    let devices = superblock.numbers().collect();
+    let core = EngineCore::new(superblock.uuid, devices, map, segments, log);
     Ok((core, Checkpointer::new(base, number, state_places)))
 }
 
-/// The newest superblock, which all devices have when this returns.
+/// All segments of a pool, as free ones.
+fn table_of_segments(superblock: &Superblock) -> SegmentTable {
+    let table = &superblock.device_table[..usize::from(superblock.devices)];
+    let counts: Vec<u32> = table.iter().map(|device| device.segments.get()).collect();
+    let mut segments = SegmentTable::new(superblock.segment_blocks.get(), &counts);
+    for number in superblock.numbers() {
+        let is_leaving = table[usize::from(number)].is_leaving();
+        segments.set_leaving(number, is_leaving);
+    }
+    segments
+}
+
+/// The superblock of a device.
+struct FoundSuperblock {
+    newest: Result<Superblock, PoolOpenError>,
+    /// The slots of which no block has a superblock.
+    damaged: [bool; 2],
+}
+
+impl FoundSuperblock {
+    /// The superblock, if it counts for the pool: a device that joins may not have come so far.
+    fn joined(&self) -> Option<&Superblock> {
+        self.newest.as_ref().ok().filter(|superblock| superblock.joining == 0)
+    }
+}
+
+/// The newest superblock, which all of the pool's devices have when this returns.
 fn read_superblocks(
     devices: &mut dyn PoolDevices,
     sizes_blocks: &[u64],
 ) -> Result<Superblock, PoolOpenError> {
-    let mut found = Vec::new();
-    let mut damaged = [false; 2];
-    for device in 0..sizes_blocks.len() as u8 {
-        found.push(read_superblock(devices, device, &mut damaged)?);
+    let mut found: Vec<Option<FoundSuperblock>> = Vec::new();
+    for (device, &blocks) in (0u8..).zip(sizes_blocks) {
+        let is_there = blocks > 0;
+        found.push(is_there.then(|| read_superblock(devices, device)));
     }
-    let newest = *found
-        .iter()
-        .max_by_key(|superblock| superblock.checkpoint.get())
-        .ok_or_else(|| PoolOpenError::Devices("a pool has at least one device".into()))?;
+    if found.iter().all(Option::is_none) {
+        return Err(PoolOpenError::Devices("a pool has at least one device".into()));
+    }
+    let whole = found.iter().flatten().filter_map(FoundSuperblock::joined);
+    let newest = whole.max_by_key(|superblock| superblock.checkpoint.get()).copied();
+    let Some(newest) = newest else {
+        let error = found.into_iter().flatten().find_map(|found| found.newest.err());
+        return Err(error.unwrap_or_else(|| {
+            PoolOpenError::Devices("the devices joined a pool whose own devices are missing".into())
+        }));
+    };
+    for number in newest.numbers() {
+        let own = found.get(usize::from(number)).and_then(Option::as_ref);
+        if let Some(FoundSuperblock { newest: Err(error), .. }) = own {
+            return Err(error.clone());
+        }
+    }
+    // Other devices do not count: they were to join, or have left.
+    let is_damaged = |slot: usize| {
+        let mut own = newest.numbers().filter_map(|number| found.get(usize::from(number)));
+        own.any(|found| found.as_ref().is_some_and(|found| found.damaged[slot]))
+    };
     // The two blocks are written one after the other, so a power cut damages one at most.
-    if damaged[(newest.checkpoint.get() + 1) as usize % 2] {
+    if is_damaged((newest.checkpoint.get() + 1) as usize % 2) {
         return Err(PoolOpenError::Damaged(format!(
             "both copies of a superblock are damaged, which may be newer than the one that is \
              left, of the checkpoint {}: take the pool from a backup",
             newest.checkpoint
         )));
     }
-    check_devices(&newest, &found, sizes_blocks)?;
-    for (device, superblock) in (0u8..).zip(&found) {
+    let found = check_devices(&newest, found, sizes_blocks)?;
+    for (device, superblock) in found {
         let failed = |error| PoolOpenError::Device { device, error };
-        if superblock.checkpoint != newest.checkpoint {
+        if superblock.checkpoint != newest.checkpoint || superblock.joining != 0 {
             let mut buffer = BlockBuffer::new(1);
             let mut own = newest;
             own.device = device;
@@ -163,16 +205,13 @@ fn read_superblocks(
     Ok(newest)
 }
 
-/// The newest superblock of a device; a slot of which no block has a superblock is marked.
-fn read_superblock(
-    devices: &mut dyn PoolDevices,
-    device: u8,
-    damaged: &mut [bool; 2],
-) -> Result<Superblock, PoolOpenError> {
+/// The newest superblock of a device.
+fn read_superblock(devices: &mut dyn PoolDevices, device: u8) -> FoundSuperblock {
+    let mut damaged = [false; 2];
     let mut buffer = BlockBuffer::new(1);
     let mut best: Option<Superblock> = None;
     let mut reason = PoolOpenError::Superblock { device, error: SuperblockError::NoPool };
-    for (slot, is_damaged) in (0..).zip(damaged) {
+    for (slot, is_damaged) in (0..).zip(&mut damaged) {
         let mut is_whole = false;
         for block in superblock_blocks(slot) {
             let read = read_patiently(devices, device, block, &mut buffer);
@@ -183,7 +222,9 @@ fn read_superblock(
             match superblock {
                 Ok(superblock) => {
                     is_whole = true;
-                    let is_newer = |best: &Superblock| superblock.checkpoint > best.checkpoint;
+                    // A device that joined says so in one slot, and in the other one still not.
+                    let age = |it: &Superblock| (it.checkpoint.get(), it.joining == 0);
+                    let is_newer = |best: &Superblock| age(&superblock) > age(best);
                     if best.as_ref().is_none_or(is_newer) {
                         best = Some(superblock);
                     }
@@ -193,23 +234,30 @@ fn read_superblock(
                 Err(error) => reason = error,
             }
         }
-        *is_damaged |= !is_whole;
+        *is_damaged = !is_whole;
     }
-    best.ok_or(reason)
+    FoundSuperblock { newest: best.ok_or(reason), damaged }
 }
 
-/// Whether the devices are all of the pool's, each in its place, and long enough.
+/// The devices of the pool, which must be all there, each in its place, and long enough. Others
+/// that are given are of no interest.
 fn check_devices(
     newest: &Superblock,
-    found: &[Superblock],
+    found: Vec<Option<FoundSuperblock>>,
     sizes_blocks: &[u64],
-) -> Result<(), PoolOpenError> {
+) -> Result<Vec<(u8, Superblock)>, PoolOpenError> {
     let refuse = |text: String| Err(PoolOpenError::Devices(text));
-    let count = usize::from(newest.devices);
-    if found.len() != count {
-        return refuse(format!("the pool has {count} devices, and {} are given", found.len()));
-    }
-    for (index, (superblock, &blocks)) in found.iter().zip(sizes_blocks).enumerate() {
+    let mut of_pool = Vec::new();
+    let mut found: Vec<_> = found.into_iter().map(|found| found.map(|it| it.newest)).collect();
+    for number in newest.numbers() {
+        let index = usize::from(number);
+        let Some(superblock) = found.get_mut(index).and_then(Option::take) else {
+            let (count, given) = (newest.numbers().count(), sizes_blocks.len());
+            return refuse(format!(
+                "the pool has {count} devices, and {given} are given: number {index} is missing"
+            ));
+        };
+        let superblock = superblock?;
         if superblock.uuid != newest.uuid {
             return refuse(format!("device {index} belongs to another pool"));
         }
@@ -220,8 +268,7 @@ fn check_devices(
                  order"
             ));
         }
-        let record = &newest.device_table[index];
-        if superblock.device_table[index].uuid != record.uuid {
+        if !newest.has_device(number, superblock.own_uuid()) {
             return refuse(format!("device {index} was replaced by another one"));
         }
         if superblock.checkpoint.get() + 1 < newest.checkpoint.get() {
@@ -230,15 +277,21 @@ fn check_devices(
                 superblock.checkpoint, newest.checkpoint
             ));
         }
-        let needed = DEVICE_HEADER_BLOCKS
-            + u64::from(record.segments.get()) * u64::from(newest.segment_blocks.get());
+        let segments = newest.device_table[index].segments.get();
+        let needed =
+            DEVICE_HEADER_BLOCKS + u64::from(segments) * u64::from(newest.segment_blocks.get());
+        let blocks = sizes_blocks[index];
         if blocks < needed {
             return refuse(format!(
                 "device {index} has {blocks} blocks and had at least {needed}: it was cut off"
             ));
         }
+        of_pool.push((number, superblock));
     }
-    Ok(())
+    if of_pool.is_empty() {
+        return refuse("the superblock has no devices".into());
+    }
+    Ok(of_pool)
 }
 
 struct Recovery<'a> {

@@ -188,6 +188,37 @@ impl RowLog {
         })
     }
 
+    /// Streams go away from devices that the pool is leaving, as far as there is room. Only for a
+    /// checkpoint's cut: its superblock says where a stream goes on. A stream with rows that are
+    /// not applied stays, because the heads of these rows say where it goes on.
+    pub(crate) fn leave(
+        &mut self,
+        segments: &mut SegmentTable,
+        may: impl Fn(&SegmentTable) -> bool,
+    ) {
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            let waits = self.ordered.iter().any(|row| row.stream as usize == index);
+            if waits || !may(segments) {
+                continue;
+            }
+            if segments.is_leaving(stream.next)
+                && let Some(next) = segments.take_staying()
+            {
+                segments.give_back(stream.next);
+                stream.next = next;
+            }
+            let is_in = segments.is_leaving(stream.segment) && !segments.is_leaving(stream.next);
+            let next = if is_in { segments.take_staying() } else { None };
+            if let Some(next) = next {
+                match stream.block {
+                    0 => segments.give_back(stream.segment),
+                    _ => segments.close(stream.segment),
+                }
+                (stream.segment, stream.block, stream.next) = (stream.next, 0, next);
+            }
+        }
+    }
+
     /// A checkpoint covers all rows that are applied: those behind it are the log from here on.
     pub(crate) fn cut(&mut self) {
         self.blocks = self.ordered.iter().map(|row| 1 + u64::from(row.payload)).sum();

@@ -1,6 +1,6 @@
 //! Segments: which are free, how much of each is alive, and which is worth collecting.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U32, U64};
@@ -17,6 +17,8 @@ const GAIN_PART_MIN: u32 = 16;
 /// The life of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentState {
+    /// No durable superblock has it yet.
+    Coming,
     /// Nothing that any durable checkpoint refers to is in it.
     Free,
     /// A stream writes to it, or has it reserved.
@@ -78,7 +80,8 @@ impl Segment {
 
     /// Written, and nothing in it is alive.
     fn is_empty(&self) -> bool {
-        let is_written = !matches!(self.state, SegmentState::Free | SegmentState::Open);
+        use SegmentState::{Coming, Free, Open};
+        let is_written = !matches!(self.state, Coming | Free | Open);
         is_written && self.live == 0
     }
 
@@ -125,13 +128,39 @@ pub struct SegmentCounts {
     pub kept: u64,
 }
 
+/// The segments of one device; none in a place of the pool's table that no device has.
+#[derive(Debug, Default)]
+struct DeviceSegments {
+    segments: Vec<Segment>,
+    /// The newest free one is used last.
+    free: VecDeque<SegmentId>,
+    /// Nothing new comes to it, if there is room on the others.
+    is_leaving: bool,
+    /// Sectors of live pages.
+    live: u64,
+    /// Segments that no durable superblock has yet.
+    coming: usize,
+}
+
+/// The counts of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeviceCounts {
+    /// All its segments.
+    pub(crate) segments: u32,
+    /// Free ones among them.
+    pub(crate) free: u32,
+    /// Live blocks.
+    pub(crate) live_blocks: u64,
+    /// The pool is leaving it.
+    pub(crate) is_leaving: bool,
+}
+
 /// The segments of a pool.
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
     segment_blocks: u32,
-    devices: Vec<Vec<Segment>>,
-    /// Free segments of each device; the newest free one is used last.
-    free: Vec<std::collections::VecDeque<SegmentId>>,
+    devices: Vec<DeviceSegments>,
+    /// Free segments of all devices.
     free_count: usize,
     next_device: usize,
     /// Sectors of live pages.
@@ -153,15 +182,14 @@ pub(crate) struct SegmentTable {
 impl SegmentTable {
     /// A table of free segments, so many on each device.
     pub(crate) fn new(segment_blocks: u32, devices: &[u32]) -> Self {
-        let rows = devices.iter().map(|&count| vec![Segment::FREE; count as usize]).collect();
-        let free = (0u8..).zip(devices);
-        let free = free.map(|(device, &count)| {
-            (0..count).map(|index| SegmentId::new(device, index)).collect()
-        });
+        let of_device = |(device, &count): (u8, &u32)| DeviceSegments {
+            segments: vec![Segment::FREE; count as usize],
+            free: (0..count).map(|index| SegmentId::new(device, index)).collect(),
+            ..DeviceSegments::default()
+        };
         Self {
             segment_blocks,
-            devices: rows,
-            free: free.collect(),
+            devices: (0u8..).zip(devices).map(of_device).collect(),
             free_count: devices.iter().map(|&count| count as usize).sum(),
             next_device: 0,
             live: 0,
@@ -219,21 +247,24 @@ impl SegmentTable {
     pub(crate) fn has_segment(&self, id: SegmentId) -> bool {
         self.devices
             .get(usize::from(id.device()))
-            .is_some_and(|segments| (id.index() as usize) < segments.len())
+            .is_some_and(|device| (id.index() as usize) < device.segments.len())
     }
 
     fn at(&self, id: SegmentId) -> &Segment {
-        &self.devices[usize::from(id.device())][id.index() as usize]
+        &self.devices[usize::from(id.device())].segments[id.index() as usize]
     }
 
     fn at_mut(&mut self, id: SegmentId) -> &mut Segment {
-        &mut self.devices[usize::from(id.device())][id.index() as usize]
+        &mut self.devices[usize::from(id.device())].segments[id.index() as usize]
     }
 
     fn ids(&self) -> impl Iterator<Item = SegmentId> + '_ {
-        (0u8..).zip(&self.devices).flat_map(|(device, segments)| {
-            (0..segments.len() as u32).map(move |index| SegmentId::new(device, index))
-        })
+        (0..self.devices.len() as u8).flat_map(|device| self.ids_of(device))
+    }
+
+    fn ids_of(&self, device: u8) -> impl Iterator<Item = SegmentId> + use<> {
+        let count = self.devices[usize::from(device)].segments.len() as u32;
+        (0..count).map(move |index| SegmentId::new(device, index))
     }
 
     /// Blocks of a segment.
@@ -243,7 +274,7 @@ impl SegmentTable {
 
     /// All segments.
     pub(crate) fn total(&self) -> usize {
-        self.devices.iter().map(Vec::len).sum()
+        self.devices.iter().map(|device| device.segments.len()).sum()
     }
 
     /// Free segments.
@@ -274,12 +305,25 @@ impl SegmentTable {
         self.segment_blocks - self.segment_blocks.div_ceil(ROW_BLOCKS_MAX as u32)
     }
 
-    /// Takes a free segment for a stream; devices take turns.
+    /// Takes a free segment for a stream; devices take turns. One of a device that the pool is
+    /// leaving is taken only if there is no other: so a crash finds room in any case.
     pub(crate) fn take(&mut self) -> Option<SegmentId> {
+        self.take_staying().or_else(|| self.take_where(|_| true))
+    }
+
+    /// The same, but never of a device that the pool is leaving.
+    pub(crate) fn take_staying(&mut self) -> Option<SegmentId> {
+        self.take_where(|device| !device.is_leaving)
+    }
+
+    fn take_where(&mut self, may: impl Fn(&DeviceSegments) -> bool) -> Option<SegmentId> {
         for _ in 0..self.devices.len() {
             let device = self.next_device;
             self.next_device = (device + 1) % self.devices.len();
-            if let Some(id) = self.free[device].pop_front() {
+            if !may(&self.devices[device]) {
+                continue;
+            }
+            if let Some(id) = self.devices[device].free.pop_front() {
                 self.free_count -= 1;
                 self.change(id, |segment| {
                     debug_assert!(segment.state == SegmentState::Free && segment.live == 0);
@@ -308,7 +352,7 @@ impl SegmentTable {
     /// Recovery found rows or blocks of the state in it: a free one is closed.
     pub(crate) fn found_used(&mut self, id: SegmentId) {
         if self.at(id).state == SegmentState::Free {
-            self.free[usize::from(id.device())].retain(|free| *free != id);
+            self.devices[usize::from(id.device())].free.retain(|free| *free != id);
             self.free_count -= 1;
             self.close(id);
         }
@@ -321,7 +365,10 @@ impl SegmentTable {
 
     /// A read of it has ended.
     pub(crate) fn unpin(&mut self, id: SegmentId) {
-        self.at_mut(id).readers -= 1;
+        // A device that a damaged table still refers to may have left the pool.
+        if self.has_segment(id) {
+            self.at_mut(id).readers -= 1;
+        }
     }
 
     /// How far it is written.
@@ -354,12 +401,13 @@ impl SegmentTable {
     pub(crate) fn records(&self, applied: u64, state: &[BlockPlace]) -> Vec<SegmentRecord> {
         let mut first = vec![0; self.devices.len()];
         for device in 1..first.len() {
-            first[device] = first[device - 1] + self.devices[device - 1].len();
+            first[device] = first[device - 1] + self.devices[device - 1].segments.len();
         }
         let record = |id| {
             let segment = self.at(id);
             let is_emptied = segment.is_empty() && segment.last <= applied;
-            let free = segment.state == SegmentState::Free || is_emptied;
+            let is_free = matches!(segment.state, SegmentState::Free | SegmentState::Coming);
+            let free = is_free || is_emptied;
             // A reserved segment without a row is free for a recovery.
             let unused = segment.state == SegmentState::Open && segment.filled == 0;
             match free || unused {
@@ -406,6 +454,7 @@ impl SegmentTable {
             }
             if filled > 0 {
                 self.live += u64::from(live);
+                self.devices[usize::from(id.device())].live += u64::from(live);
                 self.packed += u64::from(packed);
                 self.packed_sectors += u64::from(packed_sectors);
                 let last = record.last.get().min(applied);
@@ -416,11 +465,10 @@ impl SegmentTable {
                 });
             }
         }
-        let Self { free, devices, .. } = self;
-        for (free, segments) in free.iter_mut().zip(devices) {
+        for DeviceSegments { free, segments, .. } in &mut self.devices {
             free.retain(|id| segments[id.index() as usize].state == SegmentState::Free);
         }
-        self.free_count = self.free.iter().map(std::collections::VecDeque::len).sum();
+        self.free_count = self.devices.iter().map(|device| device.free.len()).sum();
         Ok(())
     }
 
@@ -431,8 +479,7 @@ impl SegmentTable {
             debug_assert_eq!(self.at(id).live, 0);
             if self.at(id).readers == 0 {
                 self.change(id, |segment| *segment = Segment::FREE);
-                self.free[usize::from(id.device())].push_back(id);
-                self.free_count += 1;
+                self.add_free(id);
             }
         }
     }
@@ -456,6 +503,7 @@ impl SegmentTable {
             let gain = self.gain(segment);
             let fits = segment.state == SegmentState::Closed
                 && segment.live > 0
+                && !self.is_leaving(id)
                 && segment.last <= applied
                 // The end of a segment that no row fills is gained as well.
                 && gain + (self.segment_blocks - segment.filled) >= least;
@@ -469,6 +517,120 @@ impl SegmentTable {
         self.ids().filter_map(|id| Some((score(id)?, id))).max().map(|(_, id)| id)
     }
 
+    fn add_free(&mut self, id: SegmentId) {
+        self.devices[usize::from(id.device())].free.push_back(id);
+        self.free_count += 1;
+    }
+
+    /// Segments of devices that stay, as far as a durable superblock has them.
+    pub(crate) fn staying(&self) -> usize {
+        let stay = self.devices.iter().filter(|device| !device.is_leaving);
+        stay.map(|device| device.segments.len() - device.coming).sum()
+    }
+
+    /// Free segments of devices that stay.
+    pub(crate) fn free_staying(&self) -> usize {
+        let leaving = self.devices.iter().filter(|device| device.is_leaving);
+        self.free_count - leaving.map(|device| device.free.len()).sum::<usize>()
+    }
+
+    /// Whether the pool is leaving the device of a segment.
+    pub(crate) fn is_leaving(&self, id: SegmentId) -> bool {
+        self.devices.get(usize::from(id.device())).is_some_and(|device| device.is_leaving)
+    }
+
+    /// Whether the pool is leaving any device.
+    pub(crate) fn has_leaving(&self) -> bool {
+        self.devices.iter().any(|device| device.is_leaving)
+    }
+
+    /// The pool leaves a device, or keeps it after all.
+    pub(crate) fn set_leaving(&mut self, device: u8, is_leaving: bool) {
+        self.devices[usize::from(device)].is_leaving = is_leaving;
+    }
+
+    /// A device will have more segments, or will be there, when a superblock that says so is
+    /// durable.
+    pub(crate) fn announce(&mut self, device: u8, segments: u32) {
+        let device = usize::from(device);
+        if self.devices.len() <= device {
+            self.devices.resize_with(device + 1, DeviceSegments::default);
+        }
+        let coming = Segment { state: SegmentState::Coming, ..Segment::FREE };
+        let device = &mut self.devices[device];
+        device.coming = segments as usize - device.segments.len();
+        device.segments.resize(segments as usize, coming);
+    }
+
+    /// A superblock that has the announced segments of a device is durable.
+    pub(crate) fn arrive(&mut self, device: u8) {
+        let ids = self.ids_of(device);
+        let coming = std::mem::take(&mut self.devices[usize::from(device)].coming);
+        for id in ids.skip(self.devices[usize::from(device)].segments.len() - coming) {
+            self.at_mut(id).state = SegmentState::Free;
+            self.add_free(id);
+        }
+    }
+
+    /// Whether a device is empty, and no read of it is under way.
+    pub(crate) fn is_clear(&self, device: u8) -> bool {
+        let DeviceSegments { segments, live, .. } = &self.devices[usize::from(device)];
+        let is_clear = |it: &Segment| it.state == SegmentState::Free && it.readers == 0;
+        *live == 0 && segments.iter().all(is_clear)
+    }
+
+    /// A device that is clear goes: from here on, none of its segments is taken.
+    pub(crate) fn withdraw(&mut self, device: u8) {
+        debug_assert!(self.is_clear(device));
+        let gone = std::mem::take(&mut self.devices[usize::from(device)]);
+        self.free_count -= gone.free.len();
+        while self.devices.last().is_some_and(|device| device.segments.is_empty()) {
+            self.devices.pop();
+        }
+        self.next_device = 0;
+    }
+
+    /// Sectors of live pages, and free segments, of the devices that the pool is leaving.
+    pub(crate) fn left(&self) -> (u64, usize) {
+        let leaving = self.devices.iter().filter(|device| device.is_leaving);
+        leaving.fold((0, 0), |(live, free), device| (live + device.live, free + device.free.len()))
+    }
+
+    /// A device that the pool is leaving, and in which nothing is.
+    pub(crate) fn left_device(&self) -> Option<u8> {
+        let leaving = (0u8..).zip(&self.devices).filter(|(_, device)| device.is_leaving);
+        leaving.map(|(number, _)| number).find(|&number| self.is_clear(number))
+    }
+
+    /// A segment of a device that the pool is leaving, with blocks that have to be moved.
+    pub(crate) fn next_to_leave(&self, applied: u64) -> Option<SegmentId> {
+        let leaving = (0u8..).zip(&self.devices).filter(|(_, device)| device.is_leaving);
+        let mut ids = leaving.flat_map(|(device, _)| self.ids_of(device));
+        ids.find(|&id| {
+            let Segment { state, live, last, .. } = *self.at(id);
+            state == SegmentState::Closed && live > 0 && last <= applied
+        })
+    }
+
+    /// A reserved segment in which nothing is written is free again.
+    pub(crate) fn give_back(&mut self, id: SegmentId) {
+        debug_assert!(self.at(id).state == SegmentState::Open && self.at(id).filled == 0);
+        self.change(id, |segment| segment.state = SegmentState::Free);
+        self.add_free(id);
+    }
+
+    /// The counts of a device.
+    pub(crate) fn of_device(&self, device: u8) -> DeviceCounts {
+        self.devices.get(usize::from(device)).map_or_else(DeviceCounts::default, |device| {
+            DeviceCounts {
+                segments: device.segments.len() as u32,
+                free: device.free.len() as u32,
+                live_blocks: device.live.div_ceil(BLOCK_SECTORS.into()),
+                is_leaving: device.is_leaving,
+            }
+        })
+    }
+
     /// The first written segment behind `after` that has live pages, and whose last row is behind
     /// `from` and not behind `to`.
     pub(crate) fn next_written(
@@ -478,7 +640,8 @@ impl SegmentTable {
         to: u64,
     ) -> Option<SegmentId> {
         let first = after.map_or(0, |after| usize::from(after.device()));
-        for (device, segments) in (0u8..).zip(&self.devices).skip(first) {
+        let devices = (0u8..).zip(&self.devices).skip(first);
+        for (device, of) in devices.filter(|(_, of)| !of.is_leaving) {
             let before = after.filter(|after| after.device() == device);
             let begin = before.map_or(0, |before| before.index() as usize + 1);
             let fits = |segment: &Segment| {
@@ -487,7 +650,7 @@ impl SegmentTable {
                     && segment.last > from
                     && segment.last <= to
             };
-            let mut rest = segments.iter().enumerate().skip(begin);
+            let mut rest = of.segments.iter().enumerate().skip(begin);
             if let Some((index, _)) = rest.find(|(_, segment)| fits(segment)) {
                 return Some(SegmentId::new(device, index as u32));
             }
@@ -509,6 +672,10 @@ impl SegmentTable {
         assert_eq!(self.kept, count(&is_kept));
         assert_eq!(self.victim(applied), self.best(applied));
         assert_eq!(self.free_count, count(&|segment| segment.state == SegmentState::Free));
+        for (number, device) in (0u8..).zip(&self.devices) {
+            let live = self.ids_of(number).map(|id| u64::from(self.at(id).live)).sum::<u64>();
+            assert_eq!(device.live, live);
+        }
     }
 
     /// It was collected: all that is alive in it is on its way to another place.
@@ -527,9 +694,17 @@ impl SegmentTable {
         }
     }
 
-    /// Whether it was collected and waits for a checkpoint.
-    pub(crate) fn waiting(&self) -> usize {
-        self.collected
+    /// Segments of devices that stay, which the checkpoint after the row `applied` frees or may
+    /// free, because they were collected.
+    pub(crate) fn coming(&self, applied: u64) -> usize {
+        let stays = |id: &SegmentId| !self.is_leaving(*id);
+        let emptied = self.emptied(applied).filter(stays).count();
+        let is_collected = |id: &SegmentId| self.at(*id).state == SegmentState::Collected;
+        let collected = match self.has_leaving() {
+            true => self.ids().filter(|id| is_collected(id) && stays(id)).count(),
+            false => self.collected,
+        };
+        emptied + collected
     }
 }
 
@@ -549,6 +724,7 @@ impl LiveBlocks for SegmentTable {
             segment.packed_sectors += packed_sectors(sectors);
         });
         self.live += u64::from(sectors);
+        self.devices[usize::from(place.segment.device())].live += u64::from(sectors);
         self.packed += u64::from(sectors < BLOCK_SECTORS);
         self.packed_sectors += u64::from(packed_sectors(sectors));
     }
@@ -563,6 +739,7 @@ impl LiveBlocks for SegmentTable {
         let Some(after) = before.without(sectors) else { return };
         self.change(place.segment, |segment| *segment = after);
         self.live -= u64::from(sectors);
+        self.devices[usize::from(place.segment.device())].live -= u64::from(sectors);
         self.packed -= u64::from(packed);
         self.packed_sectors -= u64::from(packed_sectors(sectors));
     }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PoolEngine;
 use super::core::PoolCounters;
+use super::devices::PoolDevice;
 use super::scrub::ScrubStatus;
 use super::segments::SegmentCounts;
 
@@ -22,6 +23,8 @@ pub struct PoolStatus {
     pub packed_blocks: u64,
     /// Segments of each sort.
     pub segments: SegmentCounts,
+    /// The devices.
+    pub devices: Vec<PoolDevice>,
     /// Blocks of a segment.
     pub segment_blocks: u32,
     /// Writes wait for room.
@@ -60,6 +63,7 @@ impl PoolEngine {
             packed_pages,
             packed_blocks,
             segments: core.segments.counts(core.applied),
+            devices: self.devices(),
             segment_blocks: core.segments.segment_blocks(),
             is_full: core.no_space || !core.has_room(self.refused_blocks.max(1)),
             no_space: core.no_space,

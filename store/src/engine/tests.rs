@@ -3,9 +3,11 @@
 mod basics;
 mod changed;
 mod damage;
+mod devices;
 mod full;
 #[path = "../../tests/devices/memory.rs"]
 mod memory;
 mod pool;
+mod quota;
 mod scrub;
 mod segments;

@@ -58,13 +58,30 @@ pub struct DeviceRecord {
     pub uuid: [u8; 16],
     /// Its segments.
     pub segments: U32,
-    reserved: U32,
+    /// 0, or [`DeviceRecord::LEAVING`].
+    pub state: U32,
 }
 
 impl DeviceRecord {
+    /// The pool moves all that the device has to the others, and then lets it go.
+    pub const LEAVING: u32 = 1;
+
+    /// A place of the table that no device has.
+    pub const NONE: Self = Self { uuid: [0; 16], segments: U32::ZERO, state: U32::ZERO };
+
     /// A device of so many segments.
     pub fn new(uuid: [u8; 16], segments: u32) -> Self {
-        Self { uuid, segments: segments.into(), reserved: U32::ZERO }
+        Self { uuid, segments: segments.into(), state: U32::ZERO }
+    }
+
+    /// Whether a device has this place of the table.
+    pub fn is_used(&self) -> bool {
+        *self != Self::NONE
+    }
+
+    /// Whether the device is leaving the pool.
+    pub fn is_leaving(&self) -> bool {
+        self.state.get() == Self::LEAVING
     }
 }
 
@@ -118,9 +135,11 @@ pub struct Superblock {
     pub uuid: [u8; 16],
     /// Which of the pool's devices this one is.
     pub device: u8,
-    /// How many devices the pool has.
+    /// Places of the table that are looked at: the last of them has a device.
     pub devices: u8,
-    reserved: [u8; 6],
+    /// 1 on a device that joins with this checkpoint: it counts if another device has it as well.
+    pub joining: u8,
+    reserved: [u8; 5],
     /// The count of openings.
     pub opening: U64,
     /// The salt of this opening, from a random source.
@@ -215,6 +234,35 @@ impl Superblock {
         Ok(found)
     }
 
+    /// The numbers of the pool's devices.
+    pub fn numbers(&self) -> impl Iterator<Item = u8> + '_ {
+        let table = &self.device_table[..usize::from(self.devices)];
+        (0..).zip(table).filter(|(_, device)| device.is_used()).map(|(number, _)| number)
+    }
+
+    /// Whether the device of this number and UUID is one of the pool's.
+    pub fn has_device(&self, number: u8, uuid: &[u8; 16]) -> bool {
+        let mut numbers = self.numbers();
+        numbers.any(|it| it == number) && self.device_table[usize::from(number)].uuid == *uuid
+    }
+
+    /// The UUID of the device that has this superblock; all 0 if it has left the pool.
+    pub fn own_uuid(&self) -> &[u8; 16] {
+        &self.device_table[usize::from(self.device)].uuid
+    }
+
+    /// Whether the device that has this superblock has left the pool, and knows it.
+    pub fn has_left(&self) -> bool {
+        !self.device_table[usize::from(self.device)].is_used()
+    }
+
+    /// Puts a record into the table, and counts its places anew.
+    pub fn set_device(&mut self, number: u8, record: DeviceRecord) {
+        self.device_table[usize::from(number)] = record;
+        let last = self.device_table.iter().rposition(DeviceRecord::is_used);
+        self.devices = last.map_or(0, |last| last as u8 + 1);
+    }
+
     /// Whether the pool has this segment.
     pub fn has_segment(&self, segment: SegmentId) -> bool {
         let device = usize::from(segment.device());
@@ -234,9 +282,11 @@ impl Superblock {
         let devices = usize::from(self.devices);
         ensure((1..=DEVICES_MAX).contains(&devices), "devices", devices as u64)?;
         ensure(self.device < self.devices, "device", self.device.into())?;
+        ensure(self.joining <= 1, "joining", self.joining.into())?;
         for device in &self.device_table[..devices] {
-            let segments = device.segments.get();
+            let (segments, state) = (device.segments.get(), device.state.get());
             ensure(segments <= SEGMENTS_PER_DEVICE_MAX, "segments", segments.into())?;
+            ensure(state <= DeviceRecord::LEAVING, "state of a device", state.into())?;
         }
         ensure(self.opening.get() <= COUNT_MAX, "opening", self.opening.get())?;
         ensure(self.checkpoint.get() <= COUNT_MAX, "checkpoint", self.checkpoint.get())?;

@@ -11,6 +11,7 @@
 
 mod changes;
 mod receive;
+mod space;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::page::TreeWord;
-use crate::api::VolumeId;
+use super::space::{SpaceAccount, VersionSpace};
+use crate::api::{QuotaWait, VolumeId};
 use crate::block::BLOCK_BYTES;
 use crate::origin::{SnapshotOrigin, VolumeReceive};
 use crate::pack::PageCompression;
@@ -76,6 +78,19 @@ pub struct PoolVolume {
     pub origin: Option<SnapshotOrigin>,
     /// The stream that is being received into a volume.
     pub receive: Option<VolumeReceive>,
+    /// Pages that it owns: those that its parent does not have. They come back if a volume is
+    /// removed; of a snapshot, those of them that nothing else has.
+    pub owned_blocks: u64,
+    /// Blocks that it has a page for; `None` when that is not known, since it was made smaller.
+    pub referred_blocks: Option<u64>,
+    /// Pages that a volume and all of its snapshots own.
+    pub account_blocks: u64,
+    /// Blocks that a volume has for itself and its snapshots, and that others cannot take.
+    pub reservation_blocks: u64,
+    /// Blocks that a volume and its snapshots may own.
+    pub limit_blocks: Option<u64>,
+    /// The writes of a volume wait for this.
+    pub wait: Option<QuotaWait>,
 }
 
 impl PoolVolume {
@@ -115,6 +130,8 @@ pub(super) struct Version {
     /// Of a volume into which a stream is being received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) receive: Option<Box<VolumeReceive>>,
+    /// Pages and quota.
+    pub(super) space: VersionSpace,
 }
 
 /// Which entries of a tree its volume may free or change in place.
@@ -132,8 +149,16 @@ impl TreeOwner {
 
     /// Whether the volume owns an entry of this birth, for blocks that end before `end`.
     pub(super) fn owns(&self, birth: u64, end: u64) -> bool {
+        self.is_own(birth) || self.is_of_parent(birth, end)
+    }
+
+    /// Whether the entry is the volume's, and not still counted for its parent.
+    pub(super) fn is_own(&self, birth: u64) -> bool {
         birth > self.floor
-            || self.removed.is_some_and(|(below, floor)| end <= below && birth > floor)
+    }
+
+    fn is_of_parent(&self, birth: u64, end: u64) -> bool {
+        self.removed.is_some_and(|(below, floor)| end <= below && birth > floor)
     }
 }
 
@@ -163,6 +188,10 @@ pub(super) struct PoolCatalog {
     /// The generation of what is born now.
     generation: u64,
     next_id: u32,
+    /// Of each volume that has versions, by its id.
+    accounts: BTreeMap<u32, SpaceAccount>,
+    /// Blocks that are kept free for accounts.
+    promised: u64,
     /// Versions that have a compression.
     compressed: usize,
     /// How often a version's compression has changed since the pool was opened.
@@ -178,6 +207,8 @@ impl PoolCatalog {
             running: None,
             generation: 1,
             next_id: 0,
+            accounts: BTreeMap::new(),
+            promised: 0,
             compressed: 0,
             compression_changes: 0,
         }
@@ -214,6 +245,12 @@ impl PoolCatalog {
             generation: version.generation,
             origin: version.origin,
             receive: version.receive.as_deref().cloned(),
+            owned_blocks: version.space.owned,
+            referred_blocks: version.space.refers,
+            account_blocks: self.account_blocks(version),
+            reservation_blocks: version.space.reservation,
+            limit_blocks: version.space.limit,
+            wait: self.wait_of(version),
         });
         list.collect()
     }
@@ -301,10 +338,12 @@ impl PoolCatalog {
         let child = self.children_of(id).next();
         if let Some(child) = child {
             self.set_parent(child, parent);
+            self.hand_on(id, child);
         }
         self.set_parent(id, None);
         let removed = self.versions.remove(&id).expect("it was there above");
         self.compressed -= usize::from(removed.compression.is_some());
+        self.close_account(&removed);
         self.removing.remove(&id);
         self.running = None;
     }
@@ -333,6 +372,7 @@ impl PoolCatalog {
         if version.kind == PoolVolumeKind::Removing {
             self.removing.insert(version.id);
         }
+        self.open_account(&version);
         self.compressed += usize::from(version.compression.is_some());
         let before = self.versions.insert(version.id, version);
         assert!(before.is_none(), "an id is never used again");

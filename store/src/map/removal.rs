@@ -25,6 +25,8 @@ const MOVES_MAX: usize = 32;
 pub(super) struct RemovalPlan {
     /// The removal is done below this block.
     pub(super) at: u64,
+    /// Pages of data that the removed version does not own any more.
+    pub(super) freed: u64,
     data: Vec<u64>,
     nodes: Vec<u64>,
 }
@@ -36,7 +38,7 @@ impl RemovalPlan {
         target: RemovalTarget,
         end: u64,
     ) -> Result<Self, MapError> {
-        let mut plan = Self { at: target.at, data: Vec::new(), nodes: Vec::new() };
+        let mut plan = Self { at: target.at, freed: 0, data: Vec::new(), nodes: Vec::new() };
         let mut answer = Ok(());
         for _ in 0..MOVES_MAX {
             if plan.at >= end || plan.data.len() + plan.nodes.len() >= FREED_MAX {
@@ -47,6 +49,7 @@ impl RemovalPlan {
                 break;
             }
         }
+        plan.freed = plan.data.len() as u64;
         // All that is known to be needed is asked for at once.
         let freed = need_freed(pages, TableKind::Data, &mut plan.data);
         let freed = freed.and(need_freed(pages, TableKind::Nodes, &mut plan.nodes));

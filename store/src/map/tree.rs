@@ -10,6 +10,7 @@ use super::page::{
     LiveBlocks, Located, MapError, MapPage, NODE_WORDS, TreeWord, node_word, set_node_word,
 };
 use super::pages::MapPages;
+use super::space::GoneWords;
 use crate::block::Block;
 use crate::format::{PageEntry, TableKind};
 
@@ -135,6 +136,8 @@ pub(super) struct TreePlan {
     steps: [NodeStep; LEVELS],
     /// Pages of data that are freed.
     freed: Vec<u64>,
+    /// Words with pages that go, as far as they are in the leaf.
+    pub(super) gone: GoneWords,
 }
 
 impl TreePlan {
@@ -151,6 +154,7 @@ impl TreePlan {
             is_owned: [false; LEVELS],
             steps: [NodeStep::Keep; LEVELS],
             freed: std::mem::take(&mut pages.lent_freed),
+            gone: GoneWords::default(),
         };
         plan.freed.clear();
         match plan.fill(pages, root, owner) {
@@ -229,8 +233,16 @@ impl TreePlan {
         let first = self.edit.block - at as u64;
         for at in self.edit.clear[0].clone().chain(set) {
             let word = node_word(leaf, at);
-            if word.number() > 0 && owner.owns(word.birth(), first + at as u64 + 1) {
+            if word.number() == 0 {
+                continue;
+            }
+            self.gone.referred += 1;
+            if owner.owns(word.birth(), first + at as u64 + 1) {
                 self.freed.push(word.number());
+                match owner.is_own(word.birth()) {
+                    true => self.gone.owned += 1,
+                    false => self.gone.of_parent += 1,
+                }
             }
         }
     }

@@ -62,20 +62,26 @@ impl MemoryDevices {
 
     /// Does and answers all requests that an engine has for its devices.
     pub(crate) fn serve(&mut self, engine: &mut PoolEngine) {
-        while let Some(DeviceIo { token, device, op }) = engine.next_io() {
-            let (buffer, result) = match op {
-                DeviceOp::Read { block, mut buffer, blocks } => {
-                    let result = self.read(device, block, &mut buffer, blocks);
-                    (Some(buffer), result)
-                }
-                DeviceOp::Write { block, buffer, blocks } => {
-                    let result = self.write(device, block, &buffer, blocks);
-                    (Some(buffer), result)
-                }
-                DeviceOp::Sync => (None, self.sync(device)),
-            };
-            engine.complete_io(token, buffer, result);
+        while let Some(io) = engine.next_io() {
+            self.answer(engine, io);
         }
+    }
+
+    /// Does and answers one request.
+    pub(crate) fn answer(&mut self, engine: &mut PoolEngine, io: DeviceIo) {
+        let DeviceIo { token, device, op } = io;
+        let (buffer, result) = match op {
+            DeviceOp::Read { block, mut buffer, blocks } => {
+                let result = self.read(device, block, &mut buffer, blocks);
+                (Some(buffer), result)
+            }
+            DeviceOp::Write { block, buffer, blocks } => {
+                let result = self.write(device, block, &buffer, blocks);
+                (Some(buffer), result)
+            }
+            DeviceOp::Sync => (None, self.sync(device)),
+        };
+        engine.complete_io(token, buffer, result);
     }
 }
 

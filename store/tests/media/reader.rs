@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use store::VolumeId;
 use store::block::{BLOCK_BYTES, Block};
 use store::format::{BlockPlace, LogRecord, RowHead, superblock_blocks};
+use store::{DeviceChange, VolumeId};
 
 use crate::memory::MemoryDevices;
-use crate::pool::{Content, MediaPool};
+use crate::pool::{Content, DEVICE_BLOCKS, MediaPool};
 
 /// The reader of this pool's devices, in a folder of their own.
 pub(crate) struct Reader {
@@ -95,6 +95,46 @@ fn the_reader_finds_what_the_engine_wrote() {
     let reader = Reader::new(&pool.devices);
     assert_eq!(reader.list(), list);
     model.iter().for_each(|(&volume, content)| reader.check(volume, content));
+}
+
+/// The device 2 joins and the device 0 leaves, while all goes on; the last opening finds the rest.
+#[test]
+fn the_reader_knows_which_devices_the_pool_has() {
+    if !has_python("the_reader_knows_which_devices_the_pool_has") {
+        return;
+    }
+    let mut pool = MediaPool::new(23);
+    (0..100).for_each(|_| pool.step());
+    pool.devices.blocks.push(vec![Block::ZERO; DEVICE_BLOCKS as usize]);
+    let add = DeviceChange::Add { device: 2, uuid: [9; 16], blocks: DEVICE_BLOCKS };
+    pool.ask(|engine, tag| engine.change_devices(tag, add)).unwrap();
+    (0..100).for_each(|_| pool.step());
+    let before = pool.devices.clone();
+    let remove = DeviceChange::Remove { device: 0 };
+    pool.ask(|engine, tag| engine.change_devices(tag, remove)).unwrap();
+    let mut steps = 0;
+    while pool.engine.devices().iter().any(|device| device.number == 0) {
+        steps += 1;
+        assert!(steps < 20_000, "it does not leave: {:?}", pool.engine.status());
+        pool.step();
+    }
+    (0..20).for_each(|_| pool.step());
+    pool.flush();
+    let check = |devices: &MemoryDevices| {
+        let reader = Reader::new(devices);
+        assert_eq!(reader.list(), pool.list());
+        pool.model.iter().for_each(|(&volume, content)| reader.check(volume, content));
+    };
+    check(&pool.devices);
+    // An old copy of a device that has left, and no copy of it, are the same.
+    let mut old = pool.devices.clone();
+    old.blocks[0].clone_from(&before.blocks[0]);
+    check(&old);
+    old.blocks.remove(0);
+    check(&old);
+    old.blocks.pop();
+    let missing = Reader::new(&old).run(&["list"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("[1, 2]: give them all"));
 }
 
 #[test]

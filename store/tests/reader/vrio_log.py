@@ -130,6 +130,17 @@ class Superblock:
         self.streams = [struct.unpack_from("<III", block, 160 + 16 * at) for at in range(3)]
         self.segments = [struct.unpack_from("<I", block, 224 + 24 * at)[0] for at in range(16)]
         self.segments = self.segments[:self.devices]
+        self.table = [block[208 + 24 * at:232 + 24 * at] for at in range(self.devices)]
+        self.joining = block[42]
+
+    def numbers(self):
+        """The numbers of the pool's devices."""
+        return [at for at, record in enumerate(self.table) if any(record)]
+
+    def knows(self, other):
+        """Whether another superblock is of a device of this pool."""
+        return (other.device in self.numbers() and other.device < other.devices
+                and other.table[other.device][:16] == self.table[other.device][:16])
 
 
 class Record:
@@ -195,23 +206,31 @@ class Devices:
     def __init__(self, paths):
         self.files = {}
         self.superblock = None
-        lost = set()
+        found = []
         for path in paths:
-            file = open(path, "rb")
+            file, lost = open(path, "rb"), set()
             own = self.newest(file, lost)
             if own is None:
                 raise PoolError(f"{path} has no superblock")
-            if own.device in self.files:
-                raise PoolError(f"{path} is a second device {own.device}")
-            if self.superblock and own.uuid != self.superblock.uuid:
+            if found and own.uuid != found[0][1].uuid:
                 raise PoolError(f"{path} is of another pool")
-            self.files[own.device] = file
-            if self.superblock is None or own.checkpoint > self.superblock.checkpoint:
+            found.append((file, own, lost))
+            is_newer = self.superblock is None or own.checkpoint > self.superblock.checkpoint
+            if not own.joining and is_newer:
                 self.superblock = own
-        if (self.superblock.checkpoint + 1) % 2 in lost:
-            raise PoolError("a superblock that may be newer is lost: both its blocks are damaged")
-        if len(self.files) != self.superblock.devices:
-            raise PoolError(f"the pool has {self.superblock.devices} devices: give all of them")
+        if self.superblock is None:
+            raise PoolError("the devices were to join a pool, and its own devices are missing")
+        for file, own, lost in found:
+            if not self.superblock.knows(own):
+                continue  # it was to join, or has left
+            if own.device in self.files:
+                raise PoolError(f"there are two devices {own.device}")
+            self.files[own.device] = file
+            if (self.superblock.checkpoint + 1) % 2 in lost:
+                raise PoolError(
+                    "a superblock that may be newer is lost: both its blocks are damaged")
+        if sorted(self.files) != self.superblock.numbers():
+            raise PoolError(f"the pool has the devices {self.superblock.numbers()}: give them all")
         self.uuid = self.superblock.uuid
 
     def newest(self, file, lost):
@@ -222,7 +241,9 @@ class Devices:
             for block in (4 * slot, 8 + 4 * slot):
                 try:
                     found = Superblock(self.block_of(file, block))
-                    if newest is None or found.checkpoint > newest.checkpoint:
+                    # A device that joined says so in one slot, and in the other still not.
+                    age = found.checkpoint, not found.joining
+                    if newest is None or age > (newest.checkpoint, not newest.joining):
                         newest = found
                 except PoolError:
                     lost_blocks += 1
@@ -238,7 +259,7 @@ class Devices:
 
     def has_segment(self, segment):
         device, index = segment >> 24, segment & 0xFFFFFF
-        return device < self.superblock.devices and index < self.superblock.segments[device]
+        return device in self.files and index < self.superblock.segments[device]
 
     def at(self, segment, block):
         """A block of a segment."""

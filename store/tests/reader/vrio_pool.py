@@ -226,6 +226,9 @@ class Pool:
         self.keep(volume, "removing", "")
         self.versions[volume].become(self.versions[snapshot])
 
+    def change_quota(self, volume, reservation, limit):
+        """It has no effect on what a volume has."""
+
     def change_remove(self, volume):
         self.versions[volume].kind, self.versions[volume].name = "removing", ""
 

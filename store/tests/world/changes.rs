@@ -15,6 +15,7 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
         PoolChange::Clone { snapshot, .. } => vec![*snapshot],
         PoolChange::Rollback { volume, snapshot } => vec![*volume, *snapshot],
         PoolChange::Resize { volume, .. }
+        | PoolChange::Quota { volume, .. }
         | PoolChange::Rename { volume, .. }
         | PoolChange::Remove { volume }
         | PoolChange::Compression { volume, .. }
@@ -76,10 +77,7 @@ impl Model {
         change: &PoolChange,
         list: &[PoolVolume],
     ) -> Result<(), Failure> {
-        for id in subjects(change) {
-            let volume = self.known(id);
-            (volume.is_changing, volume.is_quiet) = (false, false);
-        }
+        subjects(change).into_iter().for_each(|id| self.known(id).changed_by(change));
         match change {
             PoolChange::Create { name, blocks } => {
                 let id = self.find_new(list, name, None)?;
@@ -114,6 +112,7 @@ impl Model {
                 self.unwatch(stamp);
             }
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
+            PoolChange::Quota { .. } => {}
             PoolChange::Remove { volume } => self.remove(*volume),
             PoolChange::Compression { volume, compression } => self.compress(*volume, *compression),
             PoolChange::Resize { volume, blocks } => {
@@ -238,6 +237,22 @@ impl Model {
             || blocks.into_iter().any(|block| page(volume, block) != page(snapshot, block))
     }
 
+    /// Each version owns the pages that it must own, when the pool is at rest.
+    pub(crate) fn check_space(&self, list: &[PoolVolume]) -> Result<(), Failure> {
+        for (&id, _) in self.volumes.iter().filter(|(_, volume)| !volume.is_hidden) {
+            let (Some((owned, has)), entry) = (self.space_of(id), find(id, list)?) else {
+                return Ok(());
+            };
+            let is_right = entry.owned_blocks == owned
+                && entry.referred_blocks.is_none_or(|referred| referred == has);
+            if !is_right {
+                let text = format!("it must own {owned} and have {has} pages: {entry:?}");
+                return Err(Failure::new("a version's pages are counted wrongly", text));
+            }
+        }
+        Ok(())
+    }
+
     fn has_happened(&self, change: &PoolChange, list: &[PoolVolume]) -> bool {
         let entry = |id: &VolumeId| list.iter().find(|entry| entry.id == *id);
         match change {
@@ -266,6 +281,9 @@ impl Model {
             PoolChange::Remove { volume } => {
                 entry(volume).is_none_or(|entry| entry.kind == PoolVolumeKind::Removing)
             }
+            PoolChange::Quota { volume, reservation, limit } => entry(volume).is_some_and(|it| {
+                (it.reservation_blocks, it.limit_blocks) == (*reservation, *limit)
+            }),
             PoolChange::Compression { volume, compression } => {
                 entry(volume).is_some_and(|entry| entry.compression == *compression)
             }
@@ -288,6 +306,11 @@ impl Model {
             if found != wanted {
                 let text = format!("{id:?} is {found:?} and must be {wanted:?}");
                 return Err(Failure::new("a volume is listed wrongly", text));
+            }
+            let found = (entry.reservation_blocks, entry.limit_blocks);
+            if found != volume.quota {
+                let text = format!("{id:?} has {found:?} and must have {:?}", volume.quota);
+                return Err(Failure::new("a quota is listed wrongly", text));
             }
             let found = (&entry.receive, &entry.origin);
             let wanted = (&volume.receive, &volume.origin);

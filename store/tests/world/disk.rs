@@ -94,6 +94,12 @@ impl SimDisk {
         }
     }
 
+    /// It becomes longer.
+    pub(crate) fn grow(&mut self, blocks: u64) {
+        self.visible.resize(blocks as usize, None);
+        self.durable.resize(blocks as usize, None);
+    }
+
     /// Its length.
     pub(crate) fn blocks(&self) -> u64 {
         self.visible.len() as u64

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use random::Random;
 use store::format::{Superblock, superblock_blocks};
 use store::{
-    PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag, VolumeId,
-    format_pool,
+    DeviceChange, PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, RequestTag,
+    VolumeId, format_pool,
 };
 
 use super::diffs::DiffPart;
@@ -75,6 +75,8 @@ pub(crate) enum Ask {
     Flush,
     /// A change of the catalog.
     Change(PoolChange),
+    /// A change of the devices.
+    Devices(DeviceChange),
     /// A part of a difference of snapshots.
     Diff(DiffPart),
     /// A request that must fail.
@@ -437,6 +439,7 @@ impl World {
                 self.tally.add("flushes", 1);
             }
             Ask::Change(change) => self.take_change(stamp, &change)?,
+            Ask::Devices(change) => self.devices_changed(change),
             Ask::Diff(part) => {
                 let engine = self.engine.as_mut().expect("it answered");
                 let found = engine.take_changed(tag);
@@ -474,6 +477,11 @@ impl World {
 
     /// A request failed: may it?
     fn take_error(&mut self, ask: &Ask, stamp: u64, error: &PoolError) -> Result<(), Failure> {
+        if let (Ask::Change(change), PoolError::NoPromise { .. }) = (ask, error) {
+            self.tally.add("refused reservations", 1);
+            self.model.refused(change);
+            return Ok(());
+        }
         if let (Ask::Change(change), PoolError::ChangedSinceBase(_)) = (ask, error) {
             self.tally.add("refused streams", 1);
             self.model.refused(change);
@@ -484,6 +492,8 @@ impl World {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),
             PoolError::DeviceFailed(PoolDeviceError::Failed(_)) => device,
             PoolError::NoVolume(volume) => self.model.is_removed(*volume),
+            // Other devices may have no room.
+            PoolError::Invalid(_) => matches!(ask, Ask::Devices(_)),
             PoolError::DeviceFailed(PoolDeviceError::NoSpace) => self.plan.faults.no_space_ppm > 0,
             _ => false,
         };
@@ -525,7 +535,9 @@ impl World {
         }
         self.checkpoint = number;
         self.tally.add("checkpoints", 1);
-        for (device, disk) in self.disks.iter().enumerate() {
+        let devices = self.engine.as_ref().expect("a turn has an engine").devices();
+        for device in devices.iter().map(|device| usize::from(device.number)) {
+            let disk = &self.disks[device];
             for block in superblock_blocks(number) {
                 let found = Superblock::decode(&disk.durable_block(block));
                 if found.is_ok_and(|superblock| superblock.checkpoint == number) {
@@ -603,6 +615,9 @@ impl World {
             return Ok(());
         }
         let status = self.engine.as_ref().expect("a turn has an engine").status();
+        if engine_waits(self.engine.as_ref().expect("a turn has an engine")) {
+            return Ok(());
+        }
         if !status.is_full {
             return Err(Failure::new("busy without a reason", format!("{status:?}")));
         }
@@ -618,8 +633,14 @@ impl World {
     fn check_rest(&mut self) -> Result<(), Failure> {
         self.check_room()?;
         let engine = self.engine.as_ref().expect("a turn has an engine");
-        self.model.check_list(&engine.volumes())?;
+        let list = engine.volumes();
+        self.model.check_list(&list)?;
         let status = engine.status();
+        if self.plan.has_good_media() && !status.is_removing {
+            self.model.check_space(&list)?;
+            self.tally.add("counts of pages at rest", 1);
+        }
+        self.check_devices_at_rest(&status)?;
         let (used, scrub) = (status.data_blocks, status.scrub);
         self.tally.add("scrubs", scrub.passes);
         self.tally.add("packed pages at rest", status.packed_pages);
@@ -686,4 +707,9 @@ impl World {
         }
         self.crash_disks(kind);
     }
+}
+
+/// Whether a volume waits for its limit, or for what others have reserved.
+pub(crate) fn engine_waits(engine: &PoolEngine) -> bool {
+    engine.volumes().iter().any(|volume| volume.wait.is_some())
 }

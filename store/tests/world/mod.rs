@@ -6,6 +6,7 @@ use std::fmt;
 
 mod changes;
 mod content;
+mod devices;
 mod diffs;
 pub(crate) mod disk;
 mod life;

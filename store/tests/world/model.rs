@@ -39,6 +39,8 @@ pub(crate) struct ModelVolume {
     pub(crate) receive: Option<VolumeReceive>,
     /// The original of a snapshot that was received.
     pub(crate) origin: Option<SnapshotOrigin>,
+    /// Its reservation and limit.
+    pub(crate) quota: (u64, Option<u64>),
     /// Of a snapshot: the cut of its group, in the model's list.
     group: usize,
     history: BTreeMap<u64, Vec<Version>>,
@@ -60,8 +62,17 @@ impl ModelVolume {
             whole: None,
             receive: None,
             origin: None,
+            quota: (0, None),
             group: usize::MAX,
             history: BTreeMap::new(),
+        }
+    }
+
+    /// A change of it has ended.
+    pub(crate) fn changed_by(&mut self, change: &PoolChange) {
+        (self.is_changing, self.is_quiet) = (false, false);
+        if let PoolChange::Quota { reservation, limit, .. } = *change {
+            self.quota = (reservation, limit);
         }
     }
 
@@ -344,6 +355,25 @@ impl Model {
             }
         }
         Some(pages.iter().filter(|(page, _)| *page != 0).count() as u64)
+    }
+
+    /// The pages that a version must own, and the blocks that it must have, when the pool is at
+    /// rest; `None` if that is not known.
+    pub(crate) fn space_of(&self, id: VolumeId) -> Option<(u64, u64)> {
+        if self.used_blocks().is_none() {
+            return None;
+        }
+        let page = |volume: &ModelVolume, block| volume.newest(block).0.page();
+        let volume = &self.volumes[&id];
+        let parent = volume.parent.map(|parent| &self.volumes[&parent]);
+        let blocks = volume.history.keys().filter(|&&block| page(volume, block) != 0);
+        let (mut owned, mut has) = (0, 0);
+        for &block in blocks {
+            let of_parent = parent.map_or(0, |parent| page(parent, block));
+            owned += u64::from(of_parent != page(volume, block));
+            has += 1;
+        }
+        Some((owned, has))
     }
 
     /// A change was under way when the engine went, or failed: it may have happened.

@@ -96,7 +96,7 @@ pub(crate) enum Opened {
 impl World {
     /// Opens the pool; crashes may come first.
     pub(crate) fn open(&mut self) -> Result<Opened, Failure> {
-        let sizes: Vec<u64> = self.disks.iter().map(SimDisk::blocks).collect();
+        let sizes = self.device_sizes();
         for _ in 0..OPENINGS_MAX {
             let left = match self.plan.stop {
                 Some(_) => self.stop_opening_at.take(),

@@ -79,6 +79,8 @@ pub(crate) struct Plan {
     pub(crate) depth: usize,
     /// The most volumes and snapshots.
     pub(crate) volumes: usize,
+    /// Devices change once in so many rounds; never if it is 0.
+    pub(crate) device_rounds: u64,
     /// The only crash of the run: in the first life, or in the second one's opening. Else chance
     /// chooses crashes.
     pub(crate) stop: Option<PlannedStop>,
@@ -134,15 +136,9 @@ impl Plan {
             },
             volumes: random.between(2, 14) as usize,
             stop,
+            device_rounds: if is_wide { 0 } else { [0, 0, 40, 150][random.below(4) as usize] },
             keeps_history: false,
         }
-    }
-
-    /// The segments of all devices.
-    pub(crate) fn segments(&self) -> u64 {
-        let blocks = u64::from(self.layout.segment_blocks);
-        let devices = self.layout.devices.iter();
-        devices.map(|device| (device.blocks - DEVICE_HEADER_BLOCKS) / blocks).sum()
     }
 
     /// Whether media keep what they have: then no request fails.

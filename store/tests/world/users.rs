@@ -1,11 +1,11 @@
 //! Users and their requests.
 
 use random::Random;
-use store::{Admission, PageCompression, PoolChange, RequestTag, VolumeId};
+use store::{Admission, PageCompression, PoolChange, PoolEngine, RequestTag, VolumeId};
 
 use super::changes::subjects;
 use super::content::{Content, LAYERS_MAX, fill_part};
-use super::life::{Ask, Judge, Request, World};
+use super::life::{Ask, Judge, Request, World, engine_waits};
 use super::{Failure, changes};
 
 /// The most blocks of a write of the users; the engine takes 257.
@@ -73,6 +73,7 @@ impl World {
             let blocks_per_s = self.random.between(100_000, 10_000_000);
             self.engine.as_mut().expect("the pool is open").scrub(blocks_per_s);
         }
+        self.change_devices();
         if self.random.one_in(DIFF_ROUNDS) && self.requests.len() < self.plan.depth {
             self.diff_some();
         }
@@ -203,7 +204,8 @@ impl World {
             (self.busy_rounds, self.busy_without_reason) = (0, 0);
         } else {
             self.busy_rounds += 1;
-            let is_full = self.engine.as_ref().is_some_and(|engine| engine.status().is_full);
+            let may_wait = |engine: &PoolEngine| engine.status().is_full || engine_waits(engine);
+            let is_full = self.engine.as_ref().is_some_and(may_wait);
             self.busy_without_reason += u64::from(self.requests.is_empty() && !is_full);
         }
         is_taken
@@ -399,6 +401,12 @@ impl World {
         }
     }
 
+    fn set_quota(&mut self, volume: VolumeId) {
+        let reservation = self.random.between(1, 400) * self.random.below(2);
+        let limit = self.random.one_in(2).then(|| reservation + self.random.between(0, 600));
+        self.change(PoolChange::Quota { volume, reservation, limit });
+    }
+
     fn compress(&mut self) {
         let Some(volume) = self.pick(false) else { return };
         let compression = match self.random.below(4) {
@@ -417,6 +425,10 @@ impl World {
         if self.random.one_in(2) {
             let name = self.free_name("v");
             self.change(PoolChange::Rename { volume, name });
+            return;
+        }
+        if self.random.one_in(2) {
+            self.set_quota(volume);
             return;
         }
         // The size of a volume that is received is the stream's.

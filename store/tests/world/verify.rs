@@ -107,8 +107,7 @@ impl World {
         self.rest()?;
         self.check_empty()?;
         let status = self.engine.as_ref().expect("the pool is open").status();
-        let segments: u64 = self.plan.segments();
-        let free = status.segments.free;
+        let (segments, free) = (status.segments.total, status.segments.free);
         if self.plan.has_good_media() && free + SEGMENTS_USED_MAX < segments {
             let text = format!("{free} of {segments} segments are free in an empty pool");
             return Err(Failure::new("segments are lost", text));

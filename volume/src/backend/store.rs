@@ -9,11 +9,13 @@
 //! | `thread` | the pool's thread, which does rounds when no sidecore does |
 //! | `send`, `receive`, `lane` | snapshots as streams, for control threads |
 //! | `devices`, `create` | files and block devices, their locks, which is which |
+//! | `change` | devices that become longer, join and leave while the pool is open |
 //!
 //! A polled sidecore has its answers without a wake-up of another thread. Only the lock is shared;
 //! a sidecore that finds it taken goes on with other work and comes again in its next round.
 
 mod absent;
+mod change;
 mod channel;
 pub(super) mod compression;
 mod configured;
@@ -38,10 +40,11 @@ mod thread;
 mod volume;
 
 pub use absent::AbsentVolume;
+pub use change::PooledDevice;
 pub use compression::VolumeCompression;
 pub use configured::{StoreBackend, snapshot_of};
 pub use counts::PoolCounts;
-pub use create::{PoolPlan, SEGMENT_BYTES};
+pub use create::PoolPlan;
 pub use error::StorePoolError;
 pub use pool::{StorePool, StoreSettings};
 pub use pools::{OpenedPool, Pools};

@@ -5,7 +5,7 @@ use std::path::{PathBuf, absolute};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use node::config::size_bytes;
-use node::pools::{PoolPlan, SEGMENT_BYTES, StorePool};
+use node::pools::{PoolPlan, StorePool};
 use node::status::StoragePoolStatus;
 use serde_json::json;
 
@@ -20,6 +20,10 @@ pub(crate) const POOL_EXAMPLES: &str = "Examples:
   vrio pool add p --devices p.pool                      a running node opens it
   vrio pool list
   vrio pool show p                                      is it full, and what is in it
+  vrio pool grow p                                      use what its devices have become longer
+  vrio pool grow p --add q.pool                         another device joins
+  vrio pool grow p --add /var/lib/vrio/q.pool --size 100GiB   a file that is made for it
+  vrio pool shrink p --remove q.pool                    empty a device, and let it go
   vrio pool scrub p --rate 200MiB                       read and prove all blocks of it
   vrio pool remove p                                    the node lets it go; the pool stays
 
@@ -35,6 +39,11 @@ pub(crate) enum PoolCommand {
     Remove(Remove),
     /// List the pools.
     List(NodeChoice),
+    /// Make a pool larger: use what its devices have become longer, or have another one join.
+    Grow(PoolGrow),
+    /// Empty a device of a pool in the background, and let it go; `vrio pool show` has the
+    /// progress.
+    Shrink(PoolShrink),
     /// Read and prove all blocks of a pool in the background; `vrio pool show` has the result.
     Scrub(PoolScrub),
     /// Show one pool: whether it works, its space, its volumes and snapshots, and its counters.
@@ -49,7 +58,7 @@ pub(crate) struct PoolCreate {
     /// The size of each file, such as "100GiB"; its space is taken from the file system at once.
     #[arg(long)]
     size: Option<String>,
-    /// The size of a segment; the default suits all but very small pools.
+    /// The size of a segment, from 256KiB; the default suits the size of the pool.
     #[arg(long, value_name = "SIZE")]
     segment: Option<String>,
     /// Overwrite what is there, also another pool.
@@ -58,6 +67,37 @@ pub(crate) struct PoolCreate {
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PoolGrow {
+    /// Its name.
+    name: String,
+    /// A file or block device that joins the pool, inside of the volumes' directories.
+    #[arg(long, value_name = "PATH")]
+    add: Option<String>,
+    /// Make the file, of this size; its space is taken from the file system at once.
+    #[arg(long, requires = "add")]
+    size: Option<String>,
+    /// Overwrite what the device has.
+    #[arg(long, requires = "add")]
+    force: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PoolShrink {
+    /// Its name.
+    name: String,
+    /// The device that leaves.
+    #[arg(long, value_name = "PATH")]
+    remove: String,
+    /// Keep the device after all; moved data stays where it is.
+    #[arg(long)]
+    stop: bool,
+    #[command(flatten)]
+    which: NodeChoice,
 }
 
 #[derive(Debug, Args)]
@@ -103,6 +143,13 @@ pub(crate) fn pool(command: &PoolCommand) -> Result<(), CommandFailure> {
             fields.text("log", add.log.as_ref());
             change(&add.which, "POST", "/v1/pools", &fields.0.into())
         }
+        PoolCommand::Grow(grow) => grow.run(),
+        PoolCommand::Shrink(shrink) => {
+            let path = format!("/v1/pools/{}/devices", segment(&shrink.name)?);
+            let word = if shrink.stop { "keep" } else { "remove" };
+            let body = json!({ word: { "device": shrink.remove } });
+            change(&shrink.which, "PUT", &path, &body)
+        }
         PoolCommand::Scrub(scrub) => {
             let path = format!("/v1/pools/{}/scrub", segment(&scrub.name)?);
             if scrub.stop {
@@ -120,18 +167,44 @@ pub(crate) fn pool(command: &PoolCommand) -> Result<(), CommandFailure> {
     }
 }
 
+/// The bytes of an option.
+fn size(option: &str, text: Option<&String>) -> Result<Option<u64>, CommandFailure> {
+    let bytes = text.map(|text| size_bytes(text)).transpose();
+    bytes.map_err(|error| CommandFailure::configuration(anyhow::anyhow!("{option}: {error}")))
+}
+
+impl PoolGrow {
+    fn run(&self) -> Result<(), CommandFailure> {
+        let path = format!("/v1/pools/{}/devices", segment(&self.name)?);
+        let Some(device) = &self.add else {
+            return change(&self.which, "PUT", &path, &json!({ "grow": {} }));
+        };
+        let mut device = device.clone();
+        let mut made = None;
+        if let Some(size_bytes) = size("--size", self.size.as_ref())? {
+            // A node has no right to make files.
+            let file = absolute(&device).context("find the working directory");
+            let file = file.map_err(CommandFailure::running)?;
+            StorePool::make_device(&file, size_bytes).map_err(CommandFailure::running)?;
+            device = file.display().to_string();
+            made = Some(file);
+        }
+        let body = json!({ "add": { "device": device, "force": self.force } });
+        let changed = change(&self.which, "PUT", &path, &body);
+        if let (Err(_), Some(file)) = (&changed, made) {
+            // It was made for the pool alone; the error that is told is the first one.
+            let _ = std::fs::remove_file(file);
+        }
+        changed
+    }
+}
+
 impl PoolCreate {
     fn run(&self) -> Result<(), CommandFailure> {
-        let size = |option: &str, text: Option<&String>| {
-            let bytes = text.map(|text| size_bytes(text)).transpose();
-            let refused =
-                |error| CommandFailure::configuration(anyhow::anyhow!("{option}: {error}"));
-            bytes.map_err(refused)
-        };
         let plan = PoolPlan {
             paths: self.paths.clone(),
             size_bytes: size("--size", self.size.as_ref())?,
-            segment_bytes: size("--segment", self.segment.as_ref())?.unwrap_or(SEGMENT_BYTES),
+            segment_bytes: size("--segment", self.segment.as_ref())?,
             force: self.force,
         };
         StorePool::create(&plan).map_err(CommandFailure::running)?;

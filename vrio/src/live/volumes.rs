@@ -27,6 +27,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume snapshot ann --name monday      while guests use it
   vrio volume snapshot db-data db-log --name monday   both at the same moment
   vrio volume snapshots ann
+  vrio volume quota ann --reservation 5GiB --limit 30GiB   of the pool, with its snapshots
   vrio volume schedule ann 1h:24 1d:30    by time: 24 of hours and 30 of days stay
   vrio volume compress ann lz4        from now on, behind the writes; none ends it
   vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
@@ -61,6 +62,8 @@ pub(crate) enum VolumeCommand {
     Snapshot(VolumeSnapshot),
     /// List the snapshots of a volume, or of all volumes.
     Snapshots(VolumeSnapshots),
+    /// Reserve space of the pool for a volume and its snapshots, or limit what they may have.
+    Quota(VolumeQuota),
     /// Compress the blocks of a volume of a pool while guests use it.
     Compress(VolumeCompress),
     /// Have a volume of a pool take snapshots by time, and keep some of them.
@@ -113,6 +116,12 @@ pub(crate) struct VolumeAdd {
     /// The snapshot as whose copy the volume begins if the pool does not have it: "golden@v1".
     #[arg(long, value_name = "SNAPSHOT", requires = "pool")]
     from: Option<String>,
+    /// The space of the pool that no other volume can take.
+    #[arg(long, value_name = "SIZE", requires = "pool")]
+    reservation: Option<String>,
+    /// The space of the pool that the volume and its snapshots may have.
+    #[arg(long, value_name = "SIZE", requires = "pool")]
+    limit: Option<String>,
     /// How its blocks are compressed in the pool, later and never before a write is answered:
     /// "lz4", "zstd:3" (levels 1 to 9), or "none".
     #[arg(long, value_name = "CODEC", requires = "pool")]
@@ -160,6 +169,8 @@ impl VolumeAdd {
         backend.text("null", self.null.as_ref());
         backend.text("pool", self.pool.as_ref());
         backend.text("from", self.from.as_ref());
+        backend.text("reservation", self.reservation.as_ref());
+        backend.text("limit", self.limit.as_ref());
         backend.text("compression", self.compression.as_ref());
         let mut fields = Fields::default();
         fields.text("name", Some(&self.name));
@@ -188,6 +199,21 @@ pub(crate) struct VolumeChain {
     /// Remove all stages.
     #[arg(long)]
     none: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "quota", required = true, multiple = true, args = ["reservation", "limit"])]
+pub(crate) struct VolumeQuota {
+    /// The volume's name.
+    name: String,
+    /// The space that others cannot take, or "none".
+    #[arg(long, value_name = "SIZE")]
+    reservation: Option<String>,
+    /// The space that the volume and its snapshots may have, or "none".
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<String>,
     #[command(flatten)]
     which: NodeChoice,
 }
@@ -328,6 +354,18 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             change(&snapshot.which, "POST", "/v1/snapshots", &body)
         }
         VolumeCommand::Snapshots(of) => of.show(),
+        VolumeCommand::Quota(quota) => {
+            let path = format!("/v1/volumes/{}/quota", segment(&quota.name)?);
+            let mut fields = Fields::default();
+            for (key, word) in [("reservation", &quota.reservation), ("limit", &quota.limit)] {
+                let value = word.as_ref().map(|word| match word.as_str() {
+                    "none" => Value::Null,
+                    size => json!(size),
+                });
+                fields.put(key, value);
+            }
+            change(&quota.which, "PUT", &path, &fields.0.into())
+        }
         VolumeCommand::Compress(compress) => {
             let path = format!("/v1/volumes/{}/compression", segment(&compress.name)?);
             change(&compress.which, "PUT", &path, &json!({ "compression": compress.codec }))

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use node::config::show_size;
-use node::status::{PackedReport, PooledStatus, ScrubReport, StoragePoolStatus};
+use node::status::{PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, StoragePoolStatus};
 
 use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
 use super::verdict;
@@ -19,7 +19,10 @@ pub(crate) fn pool_list(all: &[StoragePoolStatus]) -> String {
 /// One pool with everything.
 pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
     let mut text = pool_list(std::slice::from_ref(pool));
-    let line = format!("devices {}, origin {}", pool.devices.join(", "), pool.origin);
+    let line = match pool.device_list.is_empty() {
+        true => format!("devices {}, origin {}", pool.devices.join(", "), pool.origin),
+        false => format!("origin {}", pool.origin),
+    };
     writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     if let Some(line) = packed(pool.packed) {
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
@@ -37,9 +40,30 @@ pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
         );
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
+    section(&mut text, "devices", devices(&pool.device_list));
     section(&mut text, "volumes and snapshots", pooled(&pool.volumes));
     section(&mut text, "counters", counter_table(&pool.counters));
     text
+}
+
+fn devices(all: &[PoolDeviceStatus]) -> Table {
+    let mut table = table(&["number", "state", "size", "used", "device"], 2);
+    for it in all {
+        let left = it.left_s.map(|left_s| format!(", {} left", uptime(left_s)));
+        let state = match (it.leaving, it.stuck) {
+            (false, _) => "ok".to_owned(),
+            (true, false) => format!("leaving{}", left.unwrap_or_default()),
+            (true, true) => "cannot leave: no room".to_owned(),
+        };
+        table.add_row([
+            it.number.to_string(),
+            state,
+            show_size(it.size_bytes),
+            show_size(it.used_bytes),
+            it.path.clone(),
+        ]);
+    }
+    table
 }
 
 /// A line about compressed blocks; none if there are none.
@@ -113,8 +137,22 @@ pub(super) fn pools(all: &[StoragePoolStatus]) -> Table {
 }
 
 fn pooled(all: &[PooledStatus]) -> Table {
-    let header = ["name", "kind", "from", "taken", "served", "size", "compression", "number"];
+    let header = [
+        "name",
+        "kind",
+        "from",
+        "taken",
+        "served",
+        "size",
+        "owns",
+        "has",
+        "reserved",
+        "limit",
+        "compression",
+        "number",
+    ];
     let mut table = table(&header, 5);
+    let unless = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), show_size);
     for it in all {
         table.add_row([
             it.name.clone(),
@@ -123,11 +161,15 @@ fn pooled(all: &[PooledStatus]) -> Table {
             it.taken.clone().unwrap_or_else(|| "-".to_owned()),
             if it.served { "yes" } else { "-" }.to_owned(),
             show_size(it.size_bytes),
+            show_size(it.owned_bytes),
+            unless(it.referred_bytes),
+            unless(Some(it.reservation_bytes).filter(|bytes| *bytes > 0)),
+            unless(it.limit_bytes),
             it.compression.clone().unwrap_or_else(|| "-".to_owned()),
             it.number.to_string(),
         ]);
     }
-    fit(table, &["number", "compression", "from"])
+    fit(table, &["number", "compression", "from", "reserved", "limit", "has"])
 }
 
 fn snapshots(all: &[PooledStatus]) -> Table {

@@ -94,7 +94,10 @@ pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
             pool.scrub.found.join(", ")
         )
     });
-    states.chain(damaged).collect()
+    let pooled = all.iter().flat_map(|pool| &pool.volumes);
+    let waiting = pooled.filter_map(|it| Some((&it.name, it.waits.as_ref()?)));
+    let waiting = waiting.map(|(name, waits)| format!("writes of volume {name} wait: {waits}"));
+    states.chain(damaged).chain(waiting).collect()
 }
 
 /// The problems of volumes: snapshots by time that are not taken.

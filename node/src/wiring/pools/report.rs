@@ -2,13 +2,16 @@
 
 use config::PoolConfig;
 use sidecore::CounterText;
-use store::{PoolStatus, PoolVolume, PoolVolumeKind, ScrubStatus, VolumeId, block::BLOCK_BYTES};
-use volume::backend::store::{Pools, StorePool};
+use store::{
+    PoolStatus, PoolVolume, PoolVolumeKind, QuotaWait, ScrubStatus, VolumeId, block::BLOCK_BYTES,
+};
+use volume::backend::store::{PooledDevice, Pools, StorePool};
 
 use super::streams::progress;
 use crate::wiring::objects::Objects;
 use api::status::{
-    Counters, PackedReport, PoolState, PooledStatus, ScrubReport, StoragePoolStatus,
+    Counters, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport,
+    StoragePoolStatus,
 };
 
 /// The pools, in the order in which they were added.
@@ -16,23 +19,37 @@ pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus>
     let each = objects.config.pools.iter();
     each.map(|config| StoragePoolStatus {
         name: config.name.clone(),
-        devices: config.devices.iter().map(|path| path.display().to_string()).collect(),
         origin: objects.origin::<PoolConfig>(&config.name),
         ..match pools.get(&config.name) {
             Some(Ok(pool)) => opened(&pool, objects),
-            Some(Err(why)) => not_open(&config.name, &why),
-            None => not_open(&config.name, "it is being removed"),
+            Some(Err(why)) => not_open(config, &why),
+            None => not_open(config, "it is being removed"),
         }
     })
     .collect()
 }
 
-fn not_open(name: &str, why: &str) -> StoragePoolStatus {
+fn device(it: &PooledDevice, segment_blocks: u32) -> PoolDeviceStatus {
+    PoolDeviceStatus {
+        path: it.path.display().to_string(),
+        number: it.device.number,
+        size_bytes: bytes(u64::from(it.device.segments) * u64::from(segment_blocks)),
+        used_bytes: bytes(it.device.live_blocks),
+        leaving: it.device.is_leaving,
+        stuck: it.device.is_stuck,
+        left_s: it.left.map(|left| left.as_secs() + 1),
+    }
+}
+
+fn not_open(config: &PoolConfig, why: &str) -> StoragePoolStatus {
+    let name = &config.name;
+    let devices = config.devices.iter().map(|path| path.display().to_string()).collect();
     let detail = format!(
         "{why}. When that is done: `vrio pool remove {name} --force` and `vrio node reload`, or \
          restart the node"
     );
-    StoragePoolStatus { state: PoolState::Failed, detail, ..StoragePoolStatus::default() }
+    let state = PoolState::Failed;
+    StoragePoolStatus { state, detail, devices, ..StoragePoolStatus::default() }
 }
 
 fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
@@ -60,12 +77,22 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         }),
         taken: taken(it),
         served: served(it.id),
+        owned_bytes: bytes(it.owned_blocks),
+        referred_bytes: it.referred_blocks.map(bytes),
+        account_bytes: bytes(it.account_blocks),
+        reservation_bytes: bytes(it.reservation_blocks),
+        limit_bytes: it.limit_blocks.map(bytes),
+        waits: it.wait.map(|wait| waits(wait).to_owned()),
         compression: it.compression.map(|compression| compression.to_string()),
         receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
+    let devices = pool.devices();
+    let device_list: Vec<_> = devices.iter().map(|it| device(it, status.segment_blocks)).collect();
     StoragePoolStatus {
         state,
         detail,
+        devices: device_list.iter().map(|it| it.path.clone()).collect(),
+        device_list,
         size_bytes: bytes(status.size_blocks),
         used_bytes: bytes(status.used_blocks),
         packed: PackedReport {
@@ -126,9 +153,27 @@ fn verdict(status: &PoolStatus) -> (PoolState, String) {
             (PoolState::Full, what)
         }
         (false, true) => (PoolState::Collecting, "writes wait until it has collected room"),
+        (false, false) if status.devices.iter().any(|device| device.is_stuck) => {
+            let what = "a device that was to leave cannot: remove snapshots or volumes, add \
+                        another device, or keep it with `vrio pool shrink --stop`";
+            (PoolState::Ok, what)
+        }
         (false, false) => (PoolState::Ok, ""),
     };
     (state, what.to_owned())
+}
+
+fn waits(wait: QuotaWait) -> &'static str {
+    match wait {
+        QuotaWait::Limit => {
+            "it has reached its limit: remove snapshots of it, have its guest discard (fstrim), or \
+             raise the limit (vrio volume quota)"
+        }
+        QuotaWait::Reserved => {
+            "the rest of the pool is reserved for other volumes: remove snapshots or volumes, \
+             make the pool larger, or lower a reservation (vrio volume quota)"
+        }
+    }
 }
 
 fn kind(kind: PoolVolumeKind) -> &'static str {
@@ -263,6 +308,12 @@ mod tests {
             compression: None,
             origin: None,
             receive: None,
+            owned_blocks: 0,
+            referred_blocks: None,
+            account_blocks: 0,
+            reservation_blocks: 0,
+            limit_blocks: None,
+            wait: None,
         }
     }
 

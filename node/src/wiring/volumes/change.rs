@@ -43,6 +43,7 @@ impl RunningObject for VolumeConfig {
         match step.step {
             Self::ALLOW => node.change_allow(self),
             Self::SIZE => node.change_size(self),
+            Self::QUOTA => node.follow_quota(self),
             Self::SNAPSHOTS => Ok(node.change_snapshots(self)),
             Self::COMPRESSION => node.change_compression(self),
             _ => node.change_chain(self),

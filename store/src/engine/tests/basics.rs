@@ -87,7 +87,7 @@ fn devices_that_are_not_the_pool_are_refused_by_name() {
     let whole = pool.devices;
     let mut missing = whole.clone();
     missing.blocks.pop();
-    assert_eq!(text(missing), "the pool has 2 devices, and 1 are given");
+    assert_eq!(text(missing), "the pool has 2 devices, and 1 are given: number 1 is missing");
     let mut swapped = whole.clone();
     swapped.blocks.swap(0, 1);
     assert!(text(swapped).contains("listed twice or in the wrong order"));

@@ -63,6 +63,11 @@ impl TestPool {
         self.now_ns += 1_000_000;
         self.engine.poll(self.now_ns);
         self.devices.serve(&mut self.engine);
+        self.take_completions();
+    }
+
+    /// Takes what the engine has for its callers.
+    pub(crate) fn take_completions(&mut self) {
         while let Some(completion) = self.engine.next_completion() {
             match completion {
                 PoolCompletion::Data { tag, first, blocks, buffer } => {

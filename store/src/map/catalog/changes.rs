@@ -8,6 +8,7 @@ use super::{
 };
 use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::block::BLOCK_BYTES;
+use crate::map::space::{BLOCKS_MAX, VersionSpace};
 use crate::origin::VolumeReceive;
 
 impl PoolCatalog {
@@ -52,6 +53,11 @@ impl PoolCatalog {
                     return Err(PoolError::WrongKind(*snapshot, why));
                 }
                 self.check_room(1, false)?;
+                Ok(*volume)
+            }
+            PoolChange::Quota { volume, reservation, limit } => {
+                self.head(*volume)?;
+                check_quota(*reservation, *limit)?;
                 Ok(*volume)
             }
             PoolChange::Remove { volume } => {
@@ -104,19 +110,28 @@ impl PoolCatalog {
             }
             PoolChange::Clone { snapshot, name } => {
                 let id = self.take_id();
-                let Version { root, blocks, compression, .. } = self.versions[&snapshot.0];
+                let Version { root, blocks, space, compression, .. } = self.versions[&snapshot.0];
                 let parent = Some(snapshot.0);
                 let name = name.clone();
-                self.insert(Version { name, root, blocks, parent, compression, ..volume(id) });
+                let space = VersionSpace { refers: space.refers, ..VersionSpace::NONE };
+                let version = Version { name, root, blocks, parent, space, ..volume(id) };
+                self.insert(Version { compression, ..version });
             }
             PoolChange::Rollback { volume, snapshot } => {
                 self.split(volume.0, PoolVolumeKind::Removing);
-                let Version { root, blocks, .. } = self.versions[&snapshot.0];
+                let Version { root, blocks, space, .. } = self.versions[&snapshot.0];
                 self.set_parent(volume.0, Some(snapshot.0));
                 let volume = self.get_mut(volume.0);
                 (volume.root, volume.blocks, volume.receive) = (root, blocks, None);
+                volume.space.refers = space.refers;
+            }
+            PoolChange::Quota { volume, reservation, limit } => {
+                self.set_quota(volume.0, *reservation, *limit);
             }
             PoolChange::Remove { volume } => {
+                if self.versions[&volume.0].kind == PoolVolumeKind::Volume {
+                    self.set_quota(volume.0, 0, None);
+                }
                 let generation = self.generation;
                 let version = self.get_mut(volume.0);
                 version.name.clear();
@@ -134,6 +149,7 @@ impl PoolCatalog {
                 self.set_parent(volume.0, parent);
                 let volume = self.get_mut(volume.0);
                 (volume.root, volume.receive) = (0, None);
+                volume.space.refers = Some(0);
             }
             PoolChange::Compression { volume, compression } => {
                 let version = self.get_mut(volume.0);
@@ -158,6 +174,7 @@ impl PoolCatalog {
     /// A new version with the tree that a volume has now, and with the volume's parent.
     pub(super) fn split(&mut self, volume: u32, kind: PoolVolumeKind) -> u32 {
         let id = self.take_id();
+        let of = &self.versions[&volume];
         let version = Version {
             id,
             kind,
@@ -165,9 +182,12 @@ impl PoolCatalog {
             of: Some(volume),
             generation: self.generation,
             receive: None,
-            ..self.versions[&volume].clone()
+            space: VersionSpace { refers: of.space.refers, ..VersionSpace::NONE },
+            ..of.clone()
         };
         self.insert(version);
+        // The volume's pages are the new version's, since it is older now.
+        self.hand_on(volume, id);
         id
     }
 
@@ -288,10 +308,26 @@ fn volume(id: u32) -> Version {
         root: 0,
         at_s: 0,
         removed_below: 0,
+        space: VersionSpace::NONE,
         compression: None,
         origin: None,
         receive: None,
     }
+}
+
+fn check_quota(reservation: u64, limit: Option<u64>) -> Result<(), PoolError> {
+    if let Some(limit) = limit.filter(|limit| *limit < reservation) {
+        let text = format!(
+            "a limit of {limit} blocks is less than the reservation of {reservation}: make it \
+             larger"
+        );
+        return Err(PoolError::Invalid(text));
+    }
+    if reservation.max(limit.unwrap_or(0)) > BLOCKS_MAX {
+        let text = "no pool has so many blocks: make the reservation or the limit smaller";
+        return Err(PoolError::Invalid(text.to_owned()));
+    }
+    Ok(())
 }
 
 pub(super) fn check_size(blocks: u64) -> Result<(), PoolError> {

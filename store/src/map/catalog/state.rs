@@ -104,6 +104,9 @@ fn check_version(version: &Version, generation: &u64, nodes: u64) -> Result<(), 
     if !is_right {
         return Err("generation");
     }
+    if !version.space.is_possible(version.kind == PoolVolumeKind::Volume) {
+        return Err("space");
+    }
     if !has_its_fields(version) {
         return Err("stream");
     }

@@ -22,6 +22,10 @@ pub struct StoreBackend {
     pub pool: String,
     /// Its size if it is made, and the least size that it has.
     pub size_bytes: Option<u64>,
+    /// The space that others cannot take.
+    pub reservation_bytes: Option<u64>,
+    /// The space that it and its snapshots may have.
+    pub limit_bytes: Option<u64>,
     /// The snapshot that it begins as a copy of if it is made.
     pub from: Option<String>,
     /// Its compression; `None` for the one that it has.
@@ -36,6 +40,18 @@ impl VolumeBackend for StoreBackend {
         SettingKey::new(
             "size",
             "The volume's size, for `pool`. It is made larger if it is smaller.",
+        ),
+        SettingKey::new(
+            "reservation",
+            "For `pool`: the space that the volume and its snapshots have for themselves: \
+             writes of others wait before they take it. Refused if the pool has not so much free. \
+             Default: the pool remembers the last one, and has none at first.",
+        ),
+        SettingKey::new(
+            "limit",
+            "For `pool`: the space that the volume and its snapshots may have. When it is used up, \
+             the volume's writes wait, and no others. Default: the pool remembers the last \
+             one, and has none at first.",
         ),
         SettingKey::new(
             "from",
@@ -84,12 +100,18 @@ impl VolumeBackend for StoreBackend {
             settings.fail_key("from", format!("\"from\": {text}"));
             return None;
         }
-        Some(Self { pool, size_bytes, from, compression })
+        let (reservation_bytes, limit_bytes) = quota_of(settings)?;
+        Some(Self { pool, size_bytes, reservation_bytes, limit_bytes, from, compression })
     }
 
     fn pool(&self) -> Option<BackendPool<'_>> {
-        let Self { pool: name, size_bytes, compression, .. } = self;
-        Some(BackendPool { name, size_bytes: *size_bytes, compression: *compression })
+        Some(BackendPool {
+            name: &self.pool,
+            size_bytes: self.size_bytes,
+            reservation_bytes: self.reservation_bytes,
+            limit_bytes: self.limit_bytes,
+            compression: self.compression,
+        })
     }
 
     fn with_size(&self, size_bytes: u64) -> Option<Self> {
@@ -117,6 +139,9 @@ impl VolumeBackend for StoreBackend {
             return Ok(Box::new(absent(why)));
         }
         let id = self.find(&pool, opening)?;
+        if !opening.read_only {
+            self.set_quota(&pool, id)?;
+        }
         Ok(Box::new(StoreVolume::open(&pool, id, opening)?))
     }
 }
@@ -166,15 +191,48 @@ impl StoreBackend {
         }
         Ok(id)
     }
+
+    /// Gives the volume the quota that is written, unless it has that already.
+    fn set_quota(&self, pool: &Arc<StorePool>, id: VolumeId) -> Result<(), String> {
+        let blocks = |bytes: u64| bytes / BLOCK_BYTES as u64;
+        let found = pool.volumes().into_iter().find(|it| it.id == id);
+        let now = found.map(|it| (it.reservation_blocks, it.limit_blocks)).unwrap_or_default();
+        let reservation = self.reservation_bytes.map_or(now.0, blocks);
+        let limit = self.limit_bytes.map_or(now.1, |bytes| Some(blocks(bytes)));
+        if (reservation, limit) == now {
+            return Ok(());
+        }
+        let change = PoolChange::Quota { volume: id, reservation, limit };
+        pool.change(change).map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// The reservation and the limit that are written.
+fn quota_of(settings: &dyn Settings) -> Option<(Option<u64>, Option<u64>)> {
+    let quota = |key| match settings.has(key) {
+        true => whole_blocks_of(settings, key, volume_bytes(settings, key)?).map(Some),
+        false => Some(None),
+    };
+    let (reservation_bytes, limit_bytes) = (quota("reservation")?, quota("limit")?);
+    if limit_bytes.is_some_and(|limit_bytes| Some(limit_bytes) < reservation_bytes) {
+        let text = "it is less than the reservation; make it larger";
+        settings.fail_key("limit", format!("\"limit\": {text}"));
+        return None;
+    }
+    Some((reservation_bytes, limit_bytes))
 }
 
 /// A size that a volume of a pool can have.
 fn whole_blocks(settings: &dyn Settings, size_bytes: u64) -> Option<u64> {
+    whole_blocks_of(settings, "size", size_bytes)
+}
+
+fn whole_blocks_of(settings: &dyn Settings, key: &str, size_bytes: u64) -> Option<u64> {
     if size_bytes.is_multiple_of(BLOCK_BYTES as u64) {
         return Some(size_bytes);
     }
     let text = format!("a volume of a pool has whole blocks of {BLOCK_BYTES} bytes; round it");
-    settings.fail_key("size", format!("\"size\": {}: {text}", show_size(size_bytes)));
+    settings.fail_key(key, format!("{key:?}: {}: {text}", show_size(size_bytes)));
     None
 }
 

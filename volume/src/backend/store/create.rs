@@ -12,11 +12,15 @@ use store::block::{BLOCK_BYTES, BlockBuffer};
 use store::format::{DEVICE_HEADER_BLOCKS, DEVICES_MAX, SEGMENT_BLOCKS_MAX};
 use store::{DeviceLayout, PoolLayout, format_pool};
 
-use super::devices::{PoolFiles, blocks_of, open_device, same_twice, superblock_of};
+use super::devices::{PoolFile, PoolFiles, blocks_of, open_device, same_twice, superblock_of};
 use super::error::StorePoolError;
 
-/// The length of a segment that is right for most devices.
-pub const SEGMENT_BYTES: u64 = 32 << 20;
+/// The longest segment that a pool gets by itself: longer ones gain nothing.
+const SEGMENT_BYTES: u64 = 32 << 20;
+
+/// Segments that a pool has at least if its segments are chosen: some 25 are kept free, which is a
+/// twentieth of these then.
+const SEGMENTS_WANTED: u64 = 512;
 
 /// The shortest segment: rows of the longest requests still fit.
 const SEGMENT_BLOCKS_MIN: u64 = 64;
@@ -37,8 +41,8 @@ pub struct PoolPlan {
     pub paths: Vec<PathBuf>,
     /// The length of each file. Block devices, and files that have a length, keep theirs.
     pub size_bytes: Option<u64>,
-    /// The length of a segment; [`SEGMENT_BYTES`] is right for most devices.
-    pub segment_bytes: u64,
+    /// The length of a segment; `None` chooses one by the size of the pool.
+    pub segment_bytes: Option<u64>,
     /// Overwrite all content.
     pub force: bool,
 }
@@ -49,13 +53,13 @@ pub struct PoolPlan {
 /// # Errors
 /// [`StorePoolError`]. Files that were made for it are removed again.
 pub(super) fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
-    let segment_blocks = segment_blocks(plan.segment_bytes)?;
+    let wanted_blocks = plan.segment_bytes.map(segment_blocks).transpose()?;
     if !(1..=DEVICES_MAX).contains(&plan.paths.len()) {
         return Err(StorePoolError::Count { count: plan.paths.len() });
     }
     same_twice(&plan.paths)?;
     let mut made = Vec::new();
-    let done = make(plan, segment_blocks, &mut made);
+    let done = make(plan, wanted_blocks, &mut made);
     if done.is_err() {
         for path in made {
             // The error that is told is the first one.
@@ -79,28 +83,35 @@ fn segment_blocks(segment_bytes: u64) -> Result<u32, StorePoolError> {
     Ok(blocks as u32)
 }
 
+/// The length of a segment that suits devices of so many blocks together.
+fn suitable_blocks(blocks: u64) -> u32 {
+    let most = SEGMENT_BYTES / BLOCK_BYTES as u64;
+    let wanted = (blocks / SEGMENTS_WANTED).clamp(SEGMENT_BLOCKS_MIN, most);
+    // The power of two below it.
+    1 << wanted.ilog2()
+}
+
 fn make(
     plan: &PoolPlan,
-    segment_blocks: u32,
+    wanted_blocks: Option<u32>,
     made: &mut Vec<PathBuf>,
 ) -> Result<(), StorePoolError> {
     let mut files = Vec::with_capacity(plan.paths.len());
     for path in &plan.paths {
-        if make_file(path, plan)? {
+        if make_file(path, plan.size_bytes)? {
             made.push(path.clone());
         }
-        files.push(device(path, plan, segment_blocks)?);
+        files.push(device(path, plan.size_bytes, plan.force, None)?.0);
     }
-    let random = || {
-        let mut bytes = [0; 16];
-        getrandom(&mut bytes, GetRandomFlags::empty())
-            .map(|_| bytes)
-            .map_err(|error| system(&plan.paths[0], "get random numbers", error))
-    };
-    let uuid = random()?;
+    let all_blocks = files.iter().map(|file| file.blocks).sum();
+    let segment_blocks = wanted_blocks.unwrap_or_else(|| suitable_blocks(all_blocks));
+    for file in &files {
+        large_enough(file, segment_blocks)?;
+    }
+    let uuid = random_uuid(&plan.paths[0])?;
     let mut devices = Vec::with_capacity(files.len());
-    for (_, blocks) in &files {
-        devices.push(DeviceLayout { uuid: random()?, blocks: *blocks });
+    for PoolFile { path, blocks, .. } in &files {
+        devices.push(DeviceLayout { uuid: random_uuid(path)?, blocks: *blocks });
     }
     let layout = PoolLayout { uuid, segment_blocks, devices };
     let mut files = PoolFiles::for_format(files, uuid);
@@ -114,12 +125,44 @@ fn make(
     Ok(())
 }
 
+/// Makes a file for a pool that another process has: the owner of its directory has it as well.
+///
+/// # Errors
+/// [`StorePoolError`]: there is one already, or no space for it. Then no file is left.
+pub(super) fn make_device(path: &Path, size_bytes: u64) -> Result<(), StorePoolError> {
+    if !make_file(path, Some(size_bytes))? {
+        return Err(StorePoolError::Exists { path: path.to_owned() });
+    }
+    let made = device(path, Some(size_bytes), false, None).and_then(|_| {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let owner = rustix::fs::stat(directory);
+        let owner = owner.map_err(|error| system(path, "look at its directory", error))?;
+        let chowned = std::os::unix::fs::chown(path, Some(owner.st_uid), Some(owner.st_gid));
+        // Without the right to do so, the node says whether it can use the file.
+        let _ = chowned;
+        sync_directory(path).map_err(|error| system(path, "sync its directory", error))
+    });
+    if made.is_err() {
+        // The error that is told is the first one.
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+/// A UUID that nothing else has.
+pub(super) fn random_uuid(path: &Path) -> Result<[u8; 16], StorePoolError> {
+    let mut bytes = [0; 16];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map(|_| bytes)
+        .map_err(|error| system(path, "get random numbers", error))
+}
+
 /// Makes the file if there is none; `true` if it did.
-fn make_file(path: &Path, plan: &PoolPlan) -> Result<bool, StorePoolError> {
+pub(super) fn make_file(path: &Path, size_bytes: Option<u64>) -> Result<bool, StorePoolError> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     match options.open(path) {
-        Ok(_) if plan.size_bytes.is_some() => Ok(true),
+        Ok(_) if size_bytes.is_some() => Ok(true),
         Ok(_) => {
             let _ = std::fs::remove_file(path);
             Err(StorePoolError::NoSize { path: path.to_owned() })
@@ -133,13 +176,16 @@ fn make_file(path: &Path, plan: &PoolPlan) -> Result<bool, StorePoolError> {
     }
 }
 
-/// A device with its locks and its length in blocks, which may be overwritten.
-fn device(
+/// A device with its locks and its length in blocks, which may be overwritten: without `force` it
+/// is empty, has left its pool, or was to join the pool `joins`. Also whether it is used around the
+/// page cache.
+pub(super) fn device(
     path: &Path,
-    plan: &PoolPlan,
-    segment_blocks: u32,
-) -> Result<(File, u64), StorePoolError> {
-    let (locked, _) = open_device(path, LOCK_TIMEOUT)?;
+    size_bytes: Option<u64>,
+    force: bool,
+    joins: Option<&[u8; 16]>,
+) -> Result<(PoolFile, bool), StorePoolError> {
+    let (locked, is_direct) = open_device(path, LOCK_TIMEOUT)?;
     let is_file = !locked.is_block_device;
     let file = File::from(locked.file);
     let descriptor = file.try_clone().map_err(|error| StorePoolError::System {
@@ -148,10 +194,10 @@ fn device(
         r#source: error,
     })?;
     let descriptor = descriptor.into();
-    if !plan.force {
-        refuse_used(path, &file, blocks_of(path, &descriptor)?)?;
+    if !force {
+        refuse_used(path, &file, blocks_of(path, &descriptor)?, joins)?;
     }
-    if let Some(size_bytes) = plan.size_bytes.filter(|_| is_file) {
+    if let Some(size_bytes) = size_bytes.filter(|_| is_file) {
         // Content that a forced file had must not be read as rows of the new pool, and goes.
         let emptied = ftruncate(&file, 0);
         emptied.map_err(|error| system(path, "empty the file", error))?;
@@ -163,23 +209,38 @@ fn device(
     if blocks == 0 && is_file {
         return Err(StorePoolError::NoSize { path: path.to_owned() });
     }
+    Ok((PoolFile { path: path.to_owned(), file, blocks }, is_direct))
+}
+
+/// Refuses a device that has no room for a segment.
+fn large_enough(file: &PoolFile, segment_blocks: u32) -> Result<(), StorePoolError> {
     let wanted_blocks = DEVICE_HEADER_BLOCKS + SEGMENTS_MIN * u64::from(segment_blocks);
-    if blocks < wanted_blocks {
-        let block_bytes = BLOCK_BYTES as u64;
-        return Err(StorePoolError::TooSmall {
-            path: path.to_owned(),
-            actual_bytes: blocks * block_bytes,
-            wanted_bytes: wanted_blocks * block_bytes,
-            segment_bytes: plan.segment_bytes,
-        });
+    let PoolFile { path, blocks, .. } = file;
+    if *blocks >= wanted_blocks {
+        return Ok(());
     }
-    Ok((file, blocks))
+    let block_bytes = BLOCK_BYTES as u64;
+    Err(StorePoolError::TooSmall {
+        path: path.clone(),
+        actual_bytes: blocks * block_bytes,
+        wanted_bytes: wanted_blocks * block_bytes,
+        segment_bytes: u64::from(segment_blocks) * block_bytes,
+    })
 }
 
 /// Refuses a device with a pool or with anything else at its beginning.
-fn refuse_used(path: &Path, file: &File, blocks: u64) -> Result<(), StorePoolError> {
+fn refuse_used(
+    path: &Path,
+    file: &File,
+    blocks: u64,
+    joins: Option<&[u8; 16]>,
+) -> Result<(), StorePoolError> {
     let in_use = |what| Err(StorePoolError::InUse { path: path.to_owned(), what });
     match superblock_of(path, file) {
+        Ok(superblock) if superblock.has_left() => return Ok(()),
+        Ok(superblock) if superblock.joining == 1 && Some(&superblock.uuid) == joins => {
+            return Ok(());
+        }
         Ok(_) | Err(StorePoolError::Superblock { .. }) => return in_use("a pool"),
         Err(StorePoolError::NoPool { .. }) => {}
         Err(error) => return Err(error),
@@ -207,4 +268,29 @@ fn sync_directory(path: &Path) -> Result<(), Errno> {
 
 fn system(path: &Path, what: &'static str, error: Errno) -> StorePoolError {
     StorePoolError::System { path: path.to_owned(), what, r#source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_has_segments_that_suit_its_size() {
+        let blocks = |bytes: u64| bytes / BLOCK_BYTES as u64;
+        for (pool_bytes, segment_bytes) in [
+            (0, 256 << 10),
+            (64 << 20, 256 << 10),
+            (256 << 20, 512 << 10),
+            ((1 << 30) - 1, 1 << 20),
+            (1 << 30, 2 << 20),
+            (16 << 30, 32 << 20),
+            (1 << 50, 32 << 20),
+        ] {
+            let found = suitable_blocks(blocks(pool_bytes));
+            assert_eq!(u64::from(found), blocks(segment_bytes), "{pool_bytes}");
+            // Some 25 segments are kept: a twentieth, but for the smallest pools.
+            let kept_bytes = 25 * segment_bytes;
+            assert!(pool_bytes < 128 << 20 || kept_bytes <= pool_bytes / 20 + 1, "{pool_bytes}");
+        }
+    }
 }

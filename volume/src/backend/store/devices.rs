@@ -18,11 +18,18 @@ use super::error::StorePoolError;
 use super::ring::device_error;
 use crate::backend::file::open::{FileError, FileOptions, LockedFile, lock};
 
-/// The devices of a pool that is open, in the order of the pool. Each description holds its lock.
+/// A device of a pool that is open. Its description holds its lock.
+#[derive(Debug)]
+pub(super) struct PoolFile {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    pub(super) blocks: u64,
+}
+
+/// The devices of a pool that is open, by their numbers in the pool.
 #[derive(Debug)]
 pub(super) struct PoolFiles {
-    files: Vec<File>,
-    sizes_blocks: Vec<u64>,
+    files: Vec<Option<PoolFile>>,
     /// The pool's UUID.
     pub(super) uuid: [u8; 16],
     /// All are opened around the page cache.
@@ -54,34 +61,76 @@ impl PoolFiles {
             direct &= is_direct;
             found.push(FoundDevice::read(path, locked)?);
         }
-        let newest = newest_of(&found);
-        for device in &found {
-            device.belongs_to(&newest)?;
+        let newest = newest_of(&found)?;
+        let mut own = Vec::with_capacity(found.len());
+        let mut others = Vec::new();
+        for device in found {
+            match device.belongs_to(&newest)? {
+                true => own.push(device),
+                false => others.push(device),
+            }
         }
-        in_order(&mut found, &newest.superblock)?;
-        Ok(Self {
-            sizes_blocks: found.iter().map(|device| device.blocks).collect(),
-            files: found.into_iter().map(|device| device.file).collect(),
-            uuid: newest.superblock.uuid,
-            direct,
-        })
+        in_order(&mut own, &others, &newest)?;
+        for FoundDevice { path, .. } in others {
+            // The superblocks say which devices a pool has, so it works without this one.
+            tracing::warn!(
+                path = %path.display(),
+                "this is no device of the pool any more, or did not come to join it: take it out \
+                 of \"devices\", or have it join with `vrio pool grow`"
+            );
+        }
+        let mut files = Self { files: Vec::new(), uuid: newest.superblock.uuid, direct };
+        for FoundDevice { path, file, blocks, superblock } in own {
+            files.put(superblock.device, PoolFile { path, file, blocks });
+        }
+        Ok(files)
     }
 
     /// Devices that are going to be a pool, in the order in which they were named.
-    pub(super) fn for_format(files: Vec<(File, u64)>, uuid: [u8; 16]) -> Self {
-        let sizes_blocks = files.iter().map(|(_, blocks)| *blocks).collect();
-        let files = files.into_iter().map(|(file, _)| file).collect();
-        Self { files, sizes_blocks, uuid, direct: false }
+    pub(super) fn for_format(files: Vec<PoolFile>, uuid: [u8; 16]) -> Self {
+        Self { files: files.into_iter().map(Some).collect(), uuid, direct: false }
     }
 
-    /// The lengths of the devices.
-    pub(super) fn sizes_blocks(&self) -> &[u64] {
-        &self.sizes_blocks
+    /// The lengths of the devices; 0 where there is none.
+    pub(super) fn sizes_blocks(&self) -> Vec<u64> {
+        let blocks = |file: &Option<PoolFile>| file.as_ref().map_or(0, |file| file.blocks);
+        self.files.iter().map(blocks).collect()
+    }
+
+    /// A device gets a place.
+    pub(super) fn put(&mut self, number: u8, file: PoolFile) {
+        let place = usize::from(number);
+        if self.files.len() <= place {
+            self.files.resize_with(place + 1, || None);
+        }
+        self.files[place] = Some(file);
+    }
+
+    /// A device gives its place up.
+    pub(super) fn take(&mut self, number: u8) -> Option<PoolFile> {
+        self.files.get_mut(usize::from(number))?.take()
+    }
+
+    /// A device has become longer.
+    pub(super) fn set_blocks(&mut self, number: u8, blocks: u64) {
+        if let Some(Some(file)) = self.files.get_mut(usize::from(number)) {
+            file.blocks = blocks;
+        }
+    }
+
+    /// The devices, with their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u8, &PoolFile)> {
+        (0..).zip(&self.files).filter_map(|(number, file)| Some((number, file.as_ref()?)))
     }
 
     /// A device's file.
     pub(super) fn file(&self, device: u8) -> BorrowedFd<'_> {
-        self.files[usize::from(device)].as_fd()
+        self.at(device).as_fd()
+    }
+
+    fn at(&self, device: u8) -> &File {
+        let file = self.files[usize::from(device)].as_ref();
+        &file.expect("the engine uses devices that are there").file
     }
 }
 
@@ -94,7 +143,7 @@ impl PoolDevices for PoolFiles {
         blocks: u32,
     ) -> Result<(), PoolDeviceError> {
         let bytes = &mut buffer.bytes_mut()[..blocks as usize * BLOCK_BYTES];
-        let file = &self.files[usize::from(device)];
+        let file = self.at(device);
         file.read_exact_at(bytes, offset_of(block)).map_err(|error| refused(&error))
     }
 
@@ -106,12 +155,12 @@ impl PoolDevices for PoolFiles {
         blocks: u32,
     ) -> Result<(), PoolDeviceError> {
         let bytes = &buffer.bytes()[..blocks as usize * BLOCK_BYTES];
-        let file = &self.files[usize::from(device)];
+        let file = self.at(device);
         file.write_all_at(bytes, offset_of(block)).map_err(|error| refused(&error))
     }
 
     fn sync(&mut self, device: u8) -> Result<(), PoolDeviceError> {
-        self.files[usize::from(device)].sync_data().map_err(|error| refused(&error))
+        self.at(device).sync_data().map_err(|error| refused(&error))
     }
 }
 
@@ -146,6 +195,16 @@ pub(super) fn open_device(
     }
 }
 
+/// The number of whole blocks that a device has by now.
+pub(super) fn blocks_now(path: &Path) -> Result<u64, StorePoolError> {
+    let file = File::open(path).map_err(|source| StorePoolError::System {
+        path: path.to_owned(),
+        what: "look at its size",
+        r#source: source,
+    })?;
+    blocks_of(path, &file.into())
+}
+
 /// The number of whole blocks of a device.
 pub(super) fn blocks_of(path: &Path, file: &OwnedFd) -> Result<u64, StorePoolError> {
     let end = seek(file, SeekFrom::End(0)).map_err(|error| StorePoolError::System {
@@ -172,8 +231,9 @@ pub(super) fn superblock_of(path: &Path, file: &File) -> Result<Superblock, Stor
         }
         match Superblock::decode(&buffer.blocks()[0]) {
             Ok(found) => {
-                let known = newest.map_or(0, |newest| newest.checkpoint.get());
-                if newest.is_none() || found.checkpoint.get() > known {
+                // A device that joined says so in one place, and in the other one still not.
+                let age = |it: &Superblock| (it.checkpoint.get(), it.joining == 0);
+                if newest.is_none_or(|newest| age(&found) > age(&newest)) {
                     newest = Some(found);
                 }
             }
@@ -192,18 +252,17 @@ impl FoundDevice {
         Ok(Self { path: path.to_owned(), file, blocks, superblock })
     }
 
-    /// Checks that the newest superblock of the pool means this device.
-    fn belongs_to(&self, newest: &Newest) -> Result<(), StorePoolError> {
+    /// Whether the newest superblock of the pool means this device.
+    fn belongs_to(&self, newest: &Newest) -> Result<bool, StorePoolError> {
         let (path, other) = (self.path.clone(), newest.path.clone());
         let (own, pool) = (&self.superblock, &newest.superblock);
         if own.uuid != pool.uuid {
             return Err(StorePoolError::Foreign { path, other });
         }
-        let place = usize::from(own.device);
-        let known = pool.device_table.get(place).filter(|_| own.device < pool.devices);
-        let Some(known) = known.filter(|known| known.uuid == own.device_table[place].uuid) else {
-            return Err(StorePoolError::Replaced { path, other });
-        };
+        if !pool.has_device(own.device, own.own_uuid()) {
+            return Ok(false);
+        }
+        let known = &pool.device_table[usize::from(own.device)];
         let (had, has) = (own.checkpoint.get(), pool.checkpoint.get());
         // A checkpoint is on all devices before the next one begins.
         if had + 1 < has {
@@ -216,7 +275,7 @@ impl FoundDevice {
             let (actual_bytes, wanted_bytes) = (offset_of(self.blocks), offset_of(wanted_blocks));
             return Err(StorePoolError::Short { path, actual_bytes, wanted_bytes });
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -226,17 +285,26 @@ struct Newest {
     superblock: Superblock,
 }
 
-/// The first path decides which pool it is: then another one is named as the foreign device.
-fn newest_of(found: &[FoundDevice]) -> Newest {
+/// The first path decides which pool it is: then another one is named as the foreign device. The
+/// superblock of a device that was to join does not count.
+fn newest_of(found: &[FoundDevice]) -> Result<Newest, StorePoolError> {
     let uuid = found[0].superblock.uuid;
-    let of_pool = found.iter().filter(|device| device.superblock.uuid == uuid);
+    let is_of_pool = |it: &&FoundDevice| it.superblock.uuid == uuid && it.superblock.joining == 0;
+    let of_pool = found.iter().filter(is_of_pool);
     let newest = of_pool.max_by_key(|device| device.superblock.checkpoint.get());
-    let newest = newest.expect("the first one is of its pool");
-    Newest { path: newest.path.clone(), superblock: newest.superblock }
+    let Some(newest) = newest else {
+        return Err(StorePoolError::NotJoined { path: found[0].path.clone() });
+    };
+    Ok(Newest { path: newest.path.clone(), superblock: newest.superblock })
 }
 
-/// Puts the devices into the order of the pool.
-fn in_order(found: &mut [FoundDevice], pool: &Superblock) -> Result<(), StorePoolError> {
+/// Puts the devices into the order of the pool, which must have no others.
+fn in_order(
+    found: &mut [FoundDevice],
+    others: &[FoundDevice],
+    newest: &Newest,
+) -> Result<(), StorePoolError> {
+    let pool = &newest.superblock;
     found.sort_by_key(|device| device.superblock.device);
     for pair in found.windows(2) {
         if pair[0].superblock.device == pair[1].superblock.device {
@@ -244,14 +312,21 @@ fn in_order(found: &mut [FoundDevice], pool: &Superblock) -> Result<(), StorePoo
             return Err(StorePoolError::Copy { path, other });
         }
     }
-    let missing: Vec<_> = (0..pool.devices)
+    let missing: Vec<u8> = pool
+        .numbers()
         .filter(|number| found.iter().all(|device| device.superblock.device != *number))
-        .map(|number| number.to_string())
         .collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(StorePoolError::Incomplete { devices: pool.devices, missing: missing.join(", ") })
+    let in_its_place = |it: &&FoundDevice| missing.contains(&it.superblock.device);
+    if let Some(device) = others.iter().find(in_its_place) {
+        let (path, other) = (device.path.clone(), newest.path.clone());
+        return Err(StorePoolError::Replaced { path, other });
+    }
+    let missing: Vec<_> = missing.iter().map(u8::to_string).collect();
+    let devices = pool.numbers().count() as u8;
+    Err(StorePoolError::Incomplete { devices, missing: missing.join(", ") })
 }
 
 /// Refuses two paths of one file or device before the second one waits for the first one's lock.

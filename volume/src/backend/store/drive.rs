@@ -13,11 +13,12 @@
 //! other thread.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use store::{PoolCompletion, PoolEngine, PoolError, PoolStatus, PoolVolume, RequestTag, VolumeId};
 
-use super::devices::PoolFiles;
+use super::devices::{PoolFile, PoolFiles};
 use super::ring::{Answered, StoreRing};
 use super::signs::{Bell, PoolSigns};
 
@@ -117,6 +118,42 @@ impl Drive {
     /// The engine, unless the pool is stopped.
     pub(super) fn engine(&mut self) -> Option<&mut PoolEngine> {
         self.running.as_mut().map(|running| &mut running.engine)
+    }
+
+    /// The devices, unless the pool is stopped.
+    pub(super) fn files(&self) -> Option<&PoolFiles> {
+        self.running.as_ref().map(|running| &running.files)
+    }
+
+    /// The numbers and paths of the devices.
+    pub(super) fn paths(&self) -> Vec<(u8, PathBuf)> {
+        let files = self.files().into_iter().flat_map(PoolFiles::iter);
+        files.map(|(number, file)| (number, file.path.clone())).collect()
+    }
+
+    /// A device is there from now on.
+    pub(super) fn plug_in(&mut self, number: u8, file: PoolFile) {
+        if let Some(running) = &mut self.running {
+            running.files.put(number, file);
+        }
+    }
+
+    /// A device has become longer.
+    pub(super) fn set_blocks(&mut self, number: u8, blocks: u64) {
+        if let Some(running) = &mut self.running {
+            running.files.set_blocks(number, blocks);
+        }
+    }
+
+    /// Whether the engine may have a request for a device.
+    pub(super) fn uses(&self, number: u8) -> bool {
+        self.running.as_ref().is_some_and(|running| running.engine.uses_device(number))
+    }
+
+    /// Takes a device out, of which the engine has no request.
+    pub(super) fn unplug(&mut self, number: u8) -> Option<PoolFile> {
+        debug_assert!(!self.uses(number));
+        self.running.as_mut()?.files.take(number)
     }
 
     /// One round for all: takes the engine's work on, hands it to the devices, takes their answers

@@ -104,6 +104,23 @@ pub enum StorePoolError {
         /// The pool's last checkpoint.
         has: u64,
     },
+    /// A device was to join a pool, and no device of the pool is named.
+    #[error(
+        "{}: was about to join a pool, and no other device of that pool is named; name the pool's \
+         own devices", path.display()
+    )]
+    NotJoined {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The pool does not change its devices as asked.
+    #[error("pool {pool:?}: {why}")]
+    Devices {
+        /// The pool.
+        pool: String,
+        /// Why, and the way out.
+        why: String,
+    },
     /// Not all devices of the pool are named.
     #[error(
         "the pool has {devices} devices, and these are not named: number {missing}; add the paths \
@@ -139,6 +156,12 @@ pub enum StorePoolError {
         /// Its content.
         what: &'static str,
     },
+    /// A file was to be made, and is there.
+    #[error("{}: is there already; leave the size out to use it as it is", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file has no length, and none was given.
     #[error("{}: is an empty or new file; say how large it must be", path.display())]
     NoSize {
@@ -163,7 +186,7 @@ pub enum StorePoolError {
     /// No segments are so long.
     #[error(
         "segments of {segment_bytes} bytes: write a multiple of 4096 from {min_bytes} to \
-         {max_bytes}; 32 MiB is right for most devices"
+         {max_bytes}, or leave it to the pool's size"
     )]
     Segment {
         /// The wanted length.

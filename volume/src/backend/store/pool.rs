@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use store::{
     PoolStatus, PoolVolume, RequestTag, VolumeId,
 };
 
+use super::change::WatchedLeave;
 use super::counts::PoolCounts;
 use super::create::{self, PoolPlan};
 use super::devices::PoolFiles;
@@ -68,10 +69,11 @@ pub struct StorePool {
 /// The state that the pool's thread and the channels share.
 pub(super) struct PoolInside {
     name: String,
-    paths: Vec<PathBuf>,
+    /// The devices, for an opening after a stop.
+    pub(super) paths: Mutex<Vec<PathBuf>>,
     settings: StoreSettings,
     uuid: [u8; 16],
-    direct: bool,
+    pub(super) direct: AtomicBool,
     pub(super) signs: Arc<PoolSigns>,
     drive: Mutex<Drive>,
     /// The ring's eventfd, once more.
@@ -82,6 +84,8 @@ pub(super) struct PoolInside {
     numbers: AtomicU32,
     /// When the last scrub began.
     scrub_began: Mutex<Option<Instant>>,
+    /// Devices that leave.
+    pub(super) leaves: Mutex<Vec<WatchedLeave>>,
     /// The sizes of volumes that were opened.
     sizes: Mutex<HashMap<VolumeId, Size>>,
     /// The volumes that are told of a failure.
@@ -107,6 +111,14 @@ impl StorePool {
     /// [`StorePoolError`] says what is wrong and the way out.
     pub fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
         create::create(plan)
+    }
+
+    /// Makes a file that will join a pool, with all of its space.
+    ///
+    /// # Errors
+    /// [`StorePoolError`] says what is wrong and the way out.
+    pub fn make_device(path: &Path, size_bytes: u64) -> Result<(), StorePoolError> {
+        create::make_device(path, size_bytes)
     }
 
     /// Opens a pool: locks its devices, which may be named in any order, and reads its log. Waits
@@ -140,16 +152,17 @@ impl StorePool {
         let ring_event = ring.event().try_clone_to_owned().map_err(system("copy an eventfd"))?;
         let inside = Arc::new(PoolInside {
             name: name.to_owned(),
-            paths: paths.to_vec(),
+            paths: Mutex::new(paths.to_vec()),
             settings,
             uuid,
-            direct,
+            direct: AtomicBool::new(direct),
             drive: Mutex::new(Drive::new(engine, files, ring, Arc::clone(&signs))),
             signs,
             ring_event,
             thread_rounds: AtomicU64::new(0),
             numbers: AtomicU32::new(0),
             scrub_began: Mutex::default(),
+            leaves: Mutex::default(),
             sizes: Mutex::default(),
             volumes: Mutex::default(),
             receiving: Mutex::default(),
@@ -168,11 +181,6 @@ impl StorePool {
         &self.inside.name
     }
 
-    /// Its devices, as they were named.
-    pub fn paths(&self) -> &[PathBuf] {
-        &self.inside.paths
-    }
-
     /// Its UUID.
     pub fn uuid(&self) -> [u8; 16] {
         self.inside.uuid
@@ -180,7 +188,7 @@ impl StorePool {
 
     /// Whether all of its devices are used around the page cache.
     pub fn is_direct(&self) -> bool {
-        self.inside.direct
+        self.inside.direct.load(Relaxed)
     }
 
     /// How it is.
@@ -325,7 +333,7 @@ fn open_engine(
         cache_blocks: cache_blocks.max(CACHE_BLOCKS_MIN),
         log_blocks_max: (settings.log_bytes / block_bytes).max(1),
     };
-    let sizes_blocks = devices.files.sizes_blocks().to_vec();
+    let sizes_blocks = devices.files.sizes_blocks();
     PoolEngine::open(devices, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
         .map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })
 }
@@ -375,6 +383,8 @@ impl PoolInside {
         let Some(drive) = self.try_drive() else { return was_full };
         let status = drive.status();
         drop(drive);
+        self.let_devices_go();
+        self.watch_leaves();
         if let Some(error) = &status.failed
             && !self.signs.has_failed()
         {
@@ -439,17 +449,26 @@ impl PoolInside {
     }
 
     /// A request of a control thread: its number, and its end.
-    fn ask(
+    pub(super) fn ask(
         &self,
         mut begin: impl FnMut(&mut PoolEngine, RequestTag) -> Admission,
+    ) -> (u32, Result<VolumeId, PoolError>) {
+        self.ask_drive(|drive, tag| drive.engine().map(|engine| begin(engine, tag)))
+    }
+
+    /// The same with the devices; `begin` gives nothing if the pool is stopped.
+    pub(super) fn ask_drive(
+        &self,
+        mut begin: impl FnMut(&mut Drive, RequestTag) -> Option<Admission>,
     ) -> (u32, Result<VolumeId, PoolError>) {
         let number = self.numbers.fetch_add(1, Relaxed);
         let began = Instant::now();
         loop {
             let mut drive = self.lock_drive();
-            let Some(engine) = drive.engine() else { return (number, Err(PoolError::Closed)) };
-            if begin(engine, tag_of(number)) == Admission::Taken {
-                break;
+            match begin(&mut drive, tag_of(number)) {
+                None => return (number, Err(PoolError::Closed)),
+                Some(Admission::Taken) => break,
+                Some(Admission::Busy) => {}
             }
             drive.round(now_ns());
             drop(drive);
@@ -506,7 +525,8 @@ impl PoolInside {
             // It did not stop in time, and its engine takes no more requests.
             self.stop()?;
         }
-        let mut files = PoolFiles::open(&self.paths, LOCK_TIMEOUT)?;
+        let paths = self.paths.lock().clone();
+        let mut files = PoolFiles::open(&paths, LOCK_TIMEOUT)?;
         let mut drive = self.lock_drive();
         let devices = &mut RingDevices { files: &mut files, ring: drive.ring() };
         let engine = open_engine(&self.name, devices, self.settings)?;

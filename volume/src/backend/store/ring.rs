@@ -134,7 +134,8 @@ impl StoreRing {
         let slot = self.slots[place as usize].as_mut().expect("a slot in use");
         let entry = slot.entry(files);
         // SAFETY: the entry names the file of a device, which outlives all requests: `PoolFiles` is
-        // let go only when no slot is in use. It names the rest of the slot's own buffer as well,
+        // let go only when no slot is in use, and a file of it when the engine has no request for
+        // it. It names the rest of the slot's own buffer as well,
         // whose blocks stay at their address and are not touched until the answer is here; a ring
         // that is dropped waits for all answers.
         let pushed = unsafe { self.uring.push(self.client, place, entry) };

@@ -66,7 +66,7 @@ fn plan(paths: &[PathBuf], size_bytes: u64) -> PoolPlan {
     PoolPlan {
         paths: paths.to_vec(),
         size_bytes: Some(size_bytes),
-        segment_bytes: TEST_SEGMENT_BYTES,
+        segment_bytes: Some(TEST_SEGMENT_BYTES),
         force: false,
     }
 }

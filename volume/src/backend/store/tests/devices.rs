@@ -121,7 +121,7 @@ fn a_pool_is_made_only_where_nothing_is_lost() {
     let no_size = PoolPlan { size_bytes: None, ..plan(std::slice::from_ref(&fresh), 0) };
     let error = refused(&no_size);
     assert!(matches!(&error, StorePoolError::NoSize { .. }) && !fresh.exists(), "{error}");
-    let odd = PoolPlan { segment_bytes: 5000, ..plan(&[fresh], 16 << 20) };
+    let odd = PoolPlan { segment_bytes: Some(5000), ..plan(&[fresh], 16 << 20) };
     assert!(matches!(refused(&odd), StorePoolError::Segment { .. }));
 }
 
