@@ -5,13 +5,22 @@ use crate::backend::{BackendConfig, BackendVolume};
 
 fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
     let from = from.map(str::to_owned);
-    StoreBackend { pool: "p".to_owned(), size_bytes, from, compression: None }.into()
+    StoreBackend {
+        pool: "p".to_owned(),
+        size_bytes,
+        from,
+        compression: None,
+        reservation_bytes: None,
+        limit_bytes: None,
+    }
+    .into()
 }
 
 fn compressed(compression: &str) -> BackendConfig {
     let compression = Some(compression.parse().expect("a compression"));
     let (pool, size_bytes, from) = ("p".to_owned(), Some(1 << 20), None);
-    StoreBackend { pool, size_bytes, from, compression }.into()
+    StoreBackend { pool, size_bytes, from, compression, reservation_bytes: None, limit_bytes: None }
+        .into()
 }
 
 fn open_as(
