@@ -294,7 +294,7 @@ fn invalid_options_are_errors_of_the_command_line() {
     for (words, said) in [
         (&["--path", "nowhere"][..], "local, remote, direct, bare, or socket PATH"),
         (&["--path", "socket"], "socket PATH"),
-        (&["--volume", "tape"], "null, memory, file:PATH or direct:PATH"),
+        (&["--volume", "tape"], "null, memory, file:PATH, direct:PATH or pool:PATH"),
         (&["--size", "5000"], "a power of two"),
         (&["--depth", "0"], "--depth 0"),
         (&["--path", "direct", "--jobs", "2"], "one job"),
