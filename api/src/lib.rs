@@ -77,7 +77,7 @@ pub enum ReceiveStep {
 /// The stream that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WantedStream {
-    /// The snapshot, and the one from which the difference is sent.
+    /// The snapshot, and the earlier snapshot from which the difference is sent.
     Named {
         /// The snapshot, as commands name it.
         to: String,

@@ -62,6 +62,11 @@ pub(super) const fn part(
 }
 
 impl RowBound {
+    /// The same part about another side of ours.
+    pub(super) const fn by(self, ours: &'static str) -> Self {
+        Self { ours, ..self }
+    }
+
     fn has_case(&self, case: &str) -> bool {
         // "depth 1" is no part of "depth 16".
         case.ends_with(self.case) || !self.case.contains("depth") && case.contains(self.case)

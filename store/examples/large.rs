@@ -286,8 +286,8 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Took) {
     (result, Took { clock: began.elapsed(), processor: processor_time() - before })
 }
 
-/// The processor time of this process, whose one thread this is; none where the system does not
-/// say it.
+/// The processor time of this thread, the only thread of the process; none where the system does
+/// not say it.
 fn processor_time() -> Duration {
     let said = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = said.split_whitespace().next().and_then(|word| word.parse().ok());

@@ -240,8 +240,8 @@ pub enum PoolChange {
         /// The stream.
         receive: VolumeReceive,
     },
-    /// A stream is received into a volume that is as its snapshot `onto`; or one that is being
-    /// received has come as far as it says.
+    /// A stream is received into a volume that is as its snapshot `onto`; or a stream that is being
+    /// received has come as far as the change says.
     Receive {
         /// The volume.
         volume: VolumeId,
@@ -289,7 +289,7 @@ pub enum PoolError {
          end it with its --give-up"
     )]
     BeingReceived(VolumeId),
-    /// No stream is being received into the volume, or another one.
+    /// No stream is being received into the volume, or another stream.
     #[error(
         "another stream or none is being received into volume number {0}: \
          `vrio volume receive --status` says which"

@@ -83,8 +83,9 @@ impl SnapshotOrigin {
     }
 }
 
-/// A stream that is being received into a volume, whose content is neither the old nor the new one
-/// meanwhile. It is part of a checkpoint and of changes, so a field's name is part of the format.
+/// A stream that is being received into a volume. The volume has neither the old content nor the
+/// new content meanwhile. This is part of a checkpoint and of changes, so a field's name is part of
+/// the format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeReceive {

@@ -9,8 +9,8 @@
 //!
 //! Each part stands alone and says which blocks it covers, and the next one goes on there. So the
 //! place of a block is also the running number of its part: a part that is lost, repeated or
-//! exchanged does not begin where the one before has ended. The check of a part begins with the
-//! identity of the stream, so a part of another stream is no part of this one. Snapshots never
+//! exchanged does not begin where the part before has ended. The check of a part begins with the
+//! identity of the stream, so a part of another stream does not fit. Snapshots never
 //! change: two streams of one identity have the same content, and one goes on where the other was
 //! cut. `docs/store-format.md` has the same byte by byte.
 
@@ -32,7 +32,7 @@ pub use part::{
 };
 pub use token::{StreamToken, StreamTokenError};
 
-/// Why bytes are no stream, or not the one that is wanted.
+/// Why bytes are no stream, or not the wanted stream.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StreamError {
     /// The bytes do not begin as a stream does.
@@ -50,7 +50,7 @@ pub enum StreamError {
     /// A field has a value that it cannot have, although the check matches.
     #[error("{0} has an impossible {1}: another program has made the stream")]
     Impossible(StreamPlace, &'static str),
-    /// A part does not go on where the one before has ended.
+    /// A part does not go on where the part before has ended.
     #[error(
         "a part begins at block {found}, and block {wanted} must follow: a part was lost, repeated \
          or exchanged; send the stream again from there"

@@ -349,7 +349,7 @@ fn snapshots_by_time_are_taken_and_removed_as_the_rules_say() {
     assert!(left.contains(&"b@auto-y".to_owned()), "{left:?}");
 
     // A reload brings the file's rules back, and a successor goes on with them.
-    told(&node, "node reload");
+    told(&node, "node reload --yes");
     let node = node.hand_over().expect("a successor");
     told(&node, "volume snapshot a --name auto-z");
     until(&node, "the successor removes", &|all| !all.contains(&"a@auto-z".to_owned()));

@@ -272,7 +272,9 @@ fn cut_and_resumed(home: &Path, source: &Node, target: &Node, stream: &[u8]) {
     assert!(!verified.status.success() && said(&verified).contains("was cut"), "{verified:?}");
     let (done, text) = tried(target, "volume add copy --pool p");
     assert!(done, "{text}");
+    // The text is folded to the width of a terminal.
     let shown = told(target, "volume show copy");
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(shown.contains("a stream is being received into it"), "{shown}");
     told(target, "volume remove copy");
     let listed = told(target, "volume snapshots");

@@ -49,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const SECONDS_MIN: f64 = 1.0;
 
 /// Memory of a guest that has the `vrio` program and its libraries in memory.
-const CLIENT_MIB: u32 = 512;
+const CLIENT_MIB: u32 = 1024;
 
 /// Addresses of two guests of a network, and those that QEMU's user network gives.
 const PAIR: [&str; 2] = ["10.79.0.1", "10.79.0.2"];

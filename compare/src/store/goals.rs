@@ -46,23 +46,12 @@ const TEXTS: [&str; 9] = [
 ];
 
 const PARTS: [RowBound; 5] = [
-    store(1, OVERWRITTEN, "randwrite 4k depth 32", &[FILE], Figure::Rate, 1.0),
-    store(2, OVERWRITTEN, "randwrite 4k depth 32", &[QCOW2], Figure::Rate, 3.0),
-    store(3, AFTER_SNAPSHOT, "randwrite 4k depth 32", &[QCOW2], Figure::Rate, 3.0),
-    store(4, OVERWRITTEN, "randread 4k depth 1", &[FILE], Figure::P50, 1.15),
-    store(5, OVERWRITTEN, "randread 4k depth 32", &[FILE], Figure::Rate, 0.9),
+    part(1, OVERWRITTEN, "randwrite 4k depth 32", &[FILE], Figure::Rate, 1.0).by(STORE),
+    part(2, OVERWRITTEN, "randwrite 4k depth 32", &[QCOW2], Figure::Rate, 3.0).by(STORE),
+    part(3, AFTER_SNAPSHOT, "randwrite 4k depth 32", &[QCOW2], Figure::Rate, 3.0).by(STORE),
+    part(4, OVERWRITTEN, "randread 4k depth 1", &[FILE], Figure::P50, 1.15).by(STORE),
+    part(5, OVERWRITTEN, "randread 4k depth 32", &[FILE], Figure::Rate, 0.9).by(STORE),
 ];
-
-const fn store(
-    goal: u8,
-    contest: &'static str,
-    case: &'static str,
-    theirs: &'static [&'static str],
-    figure: Figure,
-    bound: f64,
-) -> RowBound {
-    RowBound { ours: STORE, ..part(goal, contest, case, theirs, figure, bound) }
-}
 
 #[cfg(test)]
 mod tests {

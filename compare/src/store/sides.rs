@@ -27,7 +27,7 @@ const NOT_MEASURED: [&str; 2] = [
     "SPDK's logical volumes (SPDK takes a whole NVMe device, or huge pages and a file of its own)",
 ];
 
-/// The name of the one snapshot.
+/// The name of the snapshot.
 const SNAPSHOT: &str = "before";
 
 /// The keeper of a disk.

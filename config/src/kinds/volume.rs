@@ -316,7 +316,7 @@ fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     now_bytes < wanted_bytes && grown.as_ref() == Some(&wanted.backend)
 }
 
-/// The compression that the volume must get, if that differs from the one of before.
+/// The compression that the volume must get, if it had another compression before.
 fn compresses(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeCompression> {
     let (before, after) = (now.backend.pool()?, wanted.backend.pool()?);
     after.compression.filter(|_| before.compression != after.compression)

@@ -33,7 +33,7 @@ pub trait Service: Send + Sync {
     /// Why nothing was changed, as for all methods below.
     fn add(&self, kind: Kind, body: &Value) -> Result<Done, Refused>;
 
-    /// Removes an object; with `force` also one that is in use.
+    /// Removes an object; with `force` also an object in use.
     ///
     /// # Errors
     /// The users of the object, or why it cannot be removed.
@@ -73,7 +73,7 @@ pub trait Service: Send + Sync {
     /// Gives a volume of a pool another compression: `{"compression": "lz4"}`.
     ///
     /// # Errors
-    /// Why it has the one of before.
+    /// Why the volume keeps the compression that it has.
     fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
 
     /// Takes a snapshot of volumes of a pool: `{"volumes": ["a", "b"], "name": "monday"}`.

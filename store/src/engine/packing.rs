@@ -20,7 +20,7 @@ struct PackPass {
 #[derive(Debug, Default)]
 pub(crate) struct IdlePacking {
     pass: Option<PackPass>,
-    /// Segments whose last row is not behind this one have been walked over.
+    /// Segments whose last row is not behind this sequence have been walked over.
     done: u64,
     /// Blocks that guests had written when the last pass began.
     written: u64,

@@ -303,7 +303,7 @@ struct Recovery<'a> {
     /// The last change was damaged: its copy follows.
     wants_copy: bool,
     /// No page was missing since rows were found: the pages of all of them are loaded with the
-    /// first one that is.
+    /// first missing page.
     asks_ahead: bool,
 }
 

@@ -72,7 +72,7 @@ pub enum PageCodec {
 /// How a page is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageForm {
-    /// Its codec; of a whole page, the one that has gained nothing on it.
+    /// Its codec; of a whole page, the codec that has gained nothing on it.
     pub codec: PageCodec,
     /// Its sectors: [`BLOCK_SECTORS`] for a whole page, fewer for a packed one.
     pub sectors: u8,

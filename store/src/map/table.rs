@@ -223,7 +223,7 @@ impl PageTable {
         let block = number / self.fanout;
         self.used = self.used.saturating_sub(1);
         // Its block is in memory and dirty: no other number is cheaper. A replay has none to hand
-        // out: its next record may name this one.
+        // out: its next record may name this number.
         if self.hands_out && self.ready.len() < READY_MAX && self.handed.insert(number) {
             self.ready.push(number);
             return;

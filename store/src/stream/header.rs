@@ -51,7 +51,7 @@ pub struct StreamHeader {
     pub id: StreamId,
     /// The name of the snapshot, which it also has where it is received.
     pub name: String,
-    /// The first block that the stream covers: 0 unless it goes on where another one was cut.
+    /// The first block that the stream covers: 0 unless it goes on where another stream was cut.
     pub start_block: u64,
     /// About how many blocks of data follow, for a forecast; 0 if that is not known.
     pub expected_blocks: u64,

@@ -49,8 +49,8 @@ pub(crate) struct Moment<S> {
     pub(crate) state: S,
 }
 
-/// The last of the moments whose state, or a state on the way to it from the one before, fits what
-/// was found behind a power cut. None may be older than what was durable then.
+/// The last moment whose state, or a state on the way to it from the moment before, fits the state
+/// that was found behind a power cut. None may be older than what was durable then.
 pub(crate) fn find_moment<S>(
     moments: &[Moment<S>],
     steps: usize,

@@ -1,5 +1,5 @@
 //! Power cuts behind each write of a pool, in lives that follow one another: the state that is
-//! found is one that the pool had since the last flush. A cut loses, tears and keeps any of the
+//! found is a state that the pool had since the last flush. A cut loses, tears and keeps any of the
 //! writes behind it.
 
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ impl PoolState {
     }
 }
 
-/// The found state is one that the pool had, or one in the middle of a request.
+/// The found state is a state that the pool had, or a state in the middle of a request.
 fn check(found: &(String, BTreeMap<VolumeId, Vec<u8>>), moments: &[Moment<PoolState>], at: usize) {
     let moment = find_moment(moments, at, |before, after| {
         (found.0 == after.list || found.0 == before.list)

@@ -163,8 +163,8 @@ impl MediaPool {
     pub(crate) fn new_block(&mut self) -> Rc<Block> {
         let mut random = self.random.fork();
         let mut block = Block::ZERO;
-        // From a block that is packed into one sector to one that is not packed at all. No sector
-        // is zero, as those of a torn block are.
+        // From a block that is packed into a sector to a block that is not packed at all. No sector
+        // is zero, as the lost sectors of a torn block are.
         let (noise, rest) = (random.below(600) as usize, random.draw());
         for (at, word) in block.0.chunks_exact_mut(8).enumerate() {
             let value = if at < noise { random.draw() } else { rest };

@@ -1,7 +1,7 @@
 //! Snapshots as streams: `vrio volume send|receive|verify|import|export`.
 //!
-//! A stream of any length is many short requests, each for a part of 8 MiB at most. One that is
-//! lost is made again, so these commands go on when the node is restarted or handed over.
+//! A stream of any length is many short requests, each for a part of 8 MiB at most. A request that
+//! is lost is made again, so these commands go on when the node is restarted or handed over.
 
 mod endpoint;
 mod images;

@@ -415,7 +415,9 @@ impl VolumeRemove {
         let found = pooled(&pools, &self.name);
         let place =
             found.map(|(pool, it)| format!("/v1/pools/{}/volumes/{}", pool.name, it.number));
-        if !is_of_pool {
+        // With its data, a volume that the node does not serve goes from its pool alone.
+        let is_served = found.is_none_or(|(_, it)| it.served);
+        if !is_of_pool && is_served {
             if self.data && place.is_none() {
                 let text = format!(
                     "volume {:?} has no data in a pool; remove it without --data, and its file by \

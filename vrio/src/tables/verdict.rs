@@ -81,17 +81,28 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     found.iter().map(line).collect()
 }
 
+/// Damaged blocks of a pool that a problem names.
+const DAMAGED_SHOWN: usize = 4;
+
 /// The problems of pools: those that take no data, and damage.
 pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
     let found = all.iter().filter(|pool| matches!(pool.state, PoolState::Full | PoolState::Failed));
     let states = found.map(|pool| format!("pool {} is {}: {}", pool.name, pool.state, pool.detail));
-    let damaged = all.iter().filter(|pool| !pool.scrub.found.is_empty());
-    let damaged = damaged.map(|pool| {
+    let is_damaged = |pool: &&StoragePoolStatus| {
+        pool.scrub.damaged_blocks > 0 || pool.scrub.damaged_map_blocks > 0
+    };
+    let damaged = all.iter().filter(is_damaged).map(|pool| {
+        let found = &pool.scrub.found;
+        let more = match found.len().saturating_sub(DAMAGED_SHOWN) {
+            0 => String::new(),
+            more => format!(", and {more} more (`vrio pool show {} --json`)", pool.name),
+        };
+        let shown = &found[..found.len().min(DAMAGED_SHOWN)];
         format!(
             "pool {} has damaged blocks: write them again, or restore them from a snapshot or \
-             backup: {}",
+             backup: {}{more}",
             pool.name,
-            pool.scrub.found.join(", ")
+            shown.join(", ")
         )
     });
     let pooled = all.iter().flat_map(|pool| &pool.volumes);

@@ -31,7 +31,10 @@ fn device(config: &Config, path: &Path) -> Option<String> {
     Some(match error.kind() {
         io::ErrorKind::NotFound => {
             let path = path.display();
-            format!("{path} is missing; make the pool with `vrio pool create`, or plug it in")
+            format!(
+                "{path} is missing; plug the device in, mount its file system, or correct the path \
+                 (only a pool that never was is made with `vrio pool create`)"
+            )
         }
         _ => format!("cannot use {path:?}: {error}; make it the node's user's"),
     })

@@ -3,8 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+
+/// The pause after a problem. A full pool may take seconds to refuse a change, and the changes of
+/// people wait for that, also the removals that make room.
+const PROBLEM_PAUSE: Duration = Duration::from_secs(60);
 
 /// The thread that takes snapshots, and the channel that ends it.
 type SnapshotThread = (Sender<()>, JoinHandle<()>);
@@ -13,7 +18,14 @@ type SnapshotThread = (Sender<()>, JoinHandle<()>);
 #[derive(Debug, Default)]
 pub(crate) struct TimedSnapshots {
     worker: Mutex<Option<SnapshotThread>>,
-    problems: Mutex<BTreeMap<String, String>>,
+    problems: Mutex<BTreeMap<String, SnapshotProblem>>,
+}
+
+/// Why a snapshot of a volume was not taken or not removed, and when.
+#[derive(Debug)]
+struct SnapshotProblem {
+    text: String,
+    at: Instant,
 }
 
 impl TimedSnapshots {
@@ -33,20 +45,26 @@ impl TimedSnapshots {
 
     /// Why the last snapshot of this volume was not taken or not removed.
     pub(crate) fn problem(&self, volume: &str) -> Option<String> {
-        self.problems.lock().get(volume).cloned()
+        self.problems.lock().get(volume).map(|problem| problem.text.clone())
+    }
+
+    /// Whether a volume had a problem a moment ago, and is left alone for now.
+    pub(super) fn pauses(&self, volume: &str) -> bool {
+        let problems = self.problems.lock();
+        problems.get(volume).is_some_and(|problem| problem.at.elapsed() < PROBLEM_PAUSE)
     }
 
     /// Notes how the last look at a volume ended. The log has each problem once.
     pub(super) fn note(&self, volume: &str, problem: Option<String>) {
         let mut problems = self.problems.lock();
-        let Some(problem) = problem else {
+        let Some(text) = problem else {
             problems.remove(volume);
             return;
         };
-        if problems.get(volume) != Some(&problem) {
-            tracing::error!(volume, problem, "snapshots by time");
-            problems.insert(volume.to_owned(), problem);
+        if problems.get(volume).is_none_or(|known| known.text != text) {
+            tracing::error!(volume, problem = text, "snapshots by time");
         }
+        problems.insert(volume.to_owned(), SnapshotProblem { text, at: Instant::now() });
     }
 
     /// Forgets the problems of volumes that are gone or have no rules any more.

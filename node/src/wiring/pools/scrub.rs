@@ -83,7 +83,7 @@ impl Inside {
         Ok(SnapshotDiff { version: API_VERSION, size_bytes, runs, next_bytes })
     }
 
-    /// A snapshot of the same pool as another one.
+    /// A snapshot of the same pool as another snapshot.
     pub(super) fn snapshot_beside(
         &self,
         pool: &Arc<StorePool>,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::{StorePool, snapshot_of};
 
-use super::timed::VOLUMES_MAX;
+use super::timed::{PREFIX, VOLUMES_MAX};
 use crate::wiring::change::log;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
@@ -94,7 +94,15 @@ impl Inside {
         let change = PoolChange::Snapshot { volumes: ids, name: name.clone(), at_s };
         let taken = pools[0].change(change);
         taken.map_err(|error| refused(&format!("snapshot {name:?}"), &error))?;
-        Ok(done(volumes.iter().map(|volume| format!("take snapshot {volume}@{name}")).collect()))
+        let mut done =
+            done(volumes.iter().map(|volume| format!("take snapshot {volume}@{name}")).collect());
+        if name.starts_with(PREFIX) {
+            done.notes.push(format!(
+                "names that begin with {PREFIX:?} are those of snapshots by time: the rules of \
+                 `vrio volume schedule` count this snapshot and may remove it"
+            ));
+        }
+        Ok(done)
     }
 
     /// Makes a volume again what it was at a snapshot.

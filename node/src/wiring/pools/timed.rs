@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_secs(5);
 pub(super) const VOLUMES_MAX: usize = 256;
 
 /// The beginning of these snapshots' names. Others are never removed by a rule.
-const PREFIX: &str = "auto-";
+pub(super) const PREFIX: &str = "auto-";
 
 /// The most snapshots of one volume that a look removes: each removal is a sync of the devices.
 const REMOVED_MAX: usize = 16;
@@ -55,8 +55,9 @@ struct RuledVolume {
 impl Inside {
     /// One look at all volumes with rules.
     fn take_timed_snapshots(&self, now_s: u64) {
-        let all = self.ruled_volumes();
+        let mut all = self.ruled_volumes();
         self.timed.forget(|name| all.iter().all(|it| it.name != name));
+        all.retain(|volume| !self.timed.pauses(&volume.name));
         if all.is_empty() {
             return;
         }
@@ -101,12 +102,19 @@ fn take_due(volumes: &[&RuledVolume], now_s: u64) -> Vec<Option<String>> {
     let all = first.pool.volumes();
     let is_due = |at: &usize| is_due(&volumes[*at].rules, &taken(&all, volumes[*at].id), now_s);
     let due: Vec<_> = (0..volumes.len()).filter(is_due).collect();
+    if !due.is_empty() && first.pool.status().is_full {
+        // A snapshot would hold what people remove to make room.
+        let problem = "the pool is full: no snapshot by time is taken until it has room";
+        due.iter().for_each(|at| problems[*at] = Some(problem.to_owned()));
+        return problems;
+    }
     let name = name_at(now_s);
     for group in due.chunks(VOLUMES_MAX) {
         let ids = group.iter().map(|at| volumes[*at].id).collect();
         let change = PoolChange::Snapshot { volumes: ids, name: name.clone(), at_s: now_s };
         let Err(error) = first.pool.change(change) else { continue };
-        let problem = format!("snapshot {name:?} was not taken: {error}; it is tried again");
+        // Without the snapshot's name, so that the log has a lasting problem once.
+        let problem = format!("no snapshot by time was taken: {error}; it is tried each minute");
         group.iter().for_each(|at| problems[*at] = Some(problem.clone()));
     }
     problems
@@ -116,10 +124,10 @@ fn take_due(volumes: &[&RuledVolume], now_s: u64) -> Vec<Option<String>> {
 fn remove_expired(volume: &RuledVolume) -> Result<(), String> {
     let all = volume.pool.volumes();
     let expired = expired(&volume.rules, &taken(&all, volume.id));
-    expired.into_iter().take(REMOVED_MAX).try_for_each(|(id, at_s)| {
+    expired.into_iter().take(REMOVED_MAX).try_for_each(|(id, _)| {
         let removed = volume.pool.change(PoolChange::Remove { volume: id });
-        let name = name_at(at_s);
-        removed.map(drop).map_err(|error| format!("snapshot {name:?} was not removed: {error}"))
+        let text = "no old snapshot by time was removed";
+        removed.map(drop).map_err(|error| format!("{text}: {error}; it is tried each minute"))
     })
 }
 
@@ -142,7 +150,7 @@ fn name_at(at_s: u64) -> String {
 }
 
 /// Whether the period of a rule has no snapshot yet. A clock that is put back makes a period come
-/// again, which has its snapshot; one that is put forward skips periods.
+/// again, which has its snapshot; a clock that is put forward skips periods.
 fn is_due(rules: &[SnapshotRule], taken: &[(VolumeId, u64)], now_s: u64) -> bool {
     rules
         .iter()

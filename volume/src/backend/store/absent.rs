@@ -1,5 +1,5 @@
 //! A volume of a pool that cannot be served: the pool is not open, say. It is there so that the
-//! node serves its other volumes, and so that the status can say why this one is not served.
+//! node serves its other volumes, and so that the status can say why this volume is not.
 
 use std::os::fd::BorrowedFd;
 

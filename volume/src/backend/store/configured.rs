@@ -28,7 +28,7 @@ pub struct StoreBackend {
     pub limit_bytes: Option<u64>,
     /// The snapshot that it begins as a copy of if it is made.
     pub from: Option<String>,
-    /// Its compression; `None` for the one that it has.
+    /// Its compression; `None`: it keeps its compression.
     pub compression: Option<VolumeCompression>,
 }
 

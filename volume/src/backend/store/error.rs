@@ -22,7 +22,8 @@ pub enum StorePoolError {
     File(FileError),
     /// There is no such file.
     #[error(
-        "{}: no such file; create the pool with `vrio pool create`, or correct the path",
+        "{}: no such file; plug the device in, mount its file system, or correct the path (only a \
+         pool that never was is made with `vrio pool create`)",
         path.display()
     )]
     Missing {
@@ -31,7 +32,8 @@ pub enum StorePoolError {
     },
     /// The device has no superblock.
     #[error(
-        "{}: holds no pool; create one with `vrio pool create`, or correct the path",
+        "{}: holds no pool; name the pool's own device, or restore it from a backup (`vrio pool \
+         create` would make an empty one and overwrite what is there)",
         path.display()
     )]
     NoPool {

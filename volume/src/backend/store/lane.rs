@@ -16,8 +16,9 @@ use super::signs::Bell;
 /// those of guests.
 const DEPTH: u32 = 4;
 
-/// How long a pool may take none of the requests, because it has no space or is stuck.
-const STILL_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a pool may take none of the requests, because it has no space or is stuck. Collection
+/// makes room sooner, and a caller holds a place that others wait for.
+const STILL_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A lane of a control thread.
 pub(super) struct ControlLane<'a> {
@@ -36,9 +37,9 @@ impl<'a> ControlLane<'a> {
         Ok(Self { inside, lane, inbox: VecDeque::new() })
     }
 
-    /// Makes `count` requests, a few at once. `begin` offers the one of this number; `data` gets
-    /// what it reads: the number, the first block in the request, how many, and their bytes unless
-    /// they are zeroes.
+    /// Makes `count` requests, a few at once. `begin` offers the request of a number; `data` gets
+    /// the blocks that were read: the number, the first block in the request, how many, and their
+    /// bytes unless they are zeroes.
     ///
     /// # Errors
     /// The first error. All requests that were begun have ended then, unless the pool was halted.

@@ -66,6 +66,14 @@ pub struct StorePool {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What the pool's thread tells people of when it changes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct PoolNews {
+    is_full: bool,
+    /// Damaged blocks that reads found since the pool was opened.
+    damaged_blocks: u64,
+}
+
 /// The state that the pool's thread and the channels share.
 pub(super) struct PoolInside {
     name: String,
@@ -379,8 +387,8 @@ impl PoolInside {
 
     /// Logs that the pool has become full, or has space again, and finds a failure of which no
     /// request tells. Gives whether the pool is full.
-    pub(super) fn tell_news(&self, was_full: bool) -> bool {
-        let Some(drive) = self.try_drive() else { return was_full };
+    pub(super) fn tell_news(&self, before: PoolNews) -> PoolNews {
+        let Some(drive) = self.try_drive() else { return before };
         let status = drive.status();
         drop(drive);
         self.let_devices_go();
@@ -397,7 +405,18 @@ impl PoolInside {
             self.signs.set_failed();
         }
         let pool = &self.name;
-        match (was_full, status.is_full) {
+        let now = PoolNews {
+            is_full: status.is_full,
+            damaged_blocks: status.counters.damaged_blocks,
+        };
+        if now.damaged_blocks > before.damaged_blocks {
+            tracing::error!(
+                pool,
+                damaged_blocks = now.damaged_blocks,
+                "reads found damaged blocks; `vrio pool scrub` names all that are damaged"
+            );
+        }
+        match (before.is_full, now.is_full) {
             (false, true) => tracing::warn!(
                 pool,
                 "the pool is full, and writes wait: remove \
@@ -406,7 +425,7 @@ impl PoolInside {
             (true, false) => tracing::info!(pool, "the pool has space again"),
             _ => {}
         }
-        status.is_full
+        now
     }
 
     /// Tells the volumes of a device that has failed.

@@ -129,11 +129,7 @@ impl StorePool {
         let volume = self.volume_named(name);
         if let Some(volume) = &volume {
             if let Some(receive) = &volume.receive {
-                let state = state_of(receive);
-                if id_of(receive) != header.id {
-                    let (name, token) = (name.to_owned(), Box::new(state.token));
-                    return Err(ReceiveError::OtherStream { name, token });
-                }
+                let state = state_of_this(receive, name, header)?;
                 check_start(header, state.token.next_block)?;
                 self.set_size(volume, receive.blocks)?;
                 return Ok(state);
@@ -256,7 +252,7 @@ impl StorePool {
     /// The stream has ended: if all of it is there, the volume has the snapshot.
     ///
     /// # Errors
-    /// [`ReceiveError`]: it is not complete, or another one.
+    /// [`ReceiveError`]: the stream is not complete, or it is another stream.
     pub fn end_receive(
         &self,
         name: &str,
@@ -270,16 +266,12 @@ impl StorePool {
             // The answer to the first of two requests may have been lost.
             return self.received_state(&volume, header).ok_or_else(no_stream);
         };
-        let state = state_of(receive);
-        if id_of(receive) != header.id {
-            let (name, token) = (name.to_owned(), Box::new(state.token));
-            return Err(ReceiveError::OtherStream { name, token });
-        }
+        let state = state_of_this(receive, name, header)?;
         self.change(PoolChange::Received { volume: volume.id })?;
         Ok(ReceivedState { is_complete: true, ..state })
     }
 
-    /// Gives a stream up: a new volume goes, and another one is again as its base. Gives whether
+    /// Gives a stream up: a new volume goes, and an old volume is again as its base. Gives if
     /// the volume is still there.
     ///
     /// # Errors
@@ -304,6 +296,20 @@ fn id_of(receive: &VolumeReceive) -> StreamId {
 fn state_of(receive: &VolumeReceive) -> ReceivedState {
     let (token, blocks) = (id_of(receive).token(receive.next_block), receive.blocks);
     ReceivedState { token, blocks, snapshot: receive.name.clone(), is_complete: false }
+}
+
+/// How far the stream is, if it is the stream of this header.
+fn state_of_this(
+    receive: &VolumeReceive,
+    name: &str,
+    header: &StreamHeader,
+) -> Result<ReceivedState, ReceiveError> {
+    let state = state_of(receive);
+    if id_of(receive) == header.id {
+        return Ok(state);
+    }
+    let (name, token) = (name.to_owned(), Box::new(state.token));
+    Err(ReceiveError::OtherStream { name, token })
 }
 
 fn check_start(header: &StreamHeader, next: u64) -> Result<(), ReceiveError> {

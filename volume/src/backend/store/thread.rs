@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::pool::PoolInside;
+use super::pool::{PoolInside, PoolNews};
 
 /// How often to look whether others do the work. A pool whose sidecores all do something else
 /// stands still for so long at most.
@@ -28,7 +28,7 @@ const NEWS: Duration = Duration::from_secs(1);
 /// The thread's loop, until the pool is closed.
 pub(super) fn run(inside: &PoolInside) {
     let signs = &inside.signs;
-    let (mut looked, mut was_full) = (Instant::now(), false);
+    let (mut looked, mut news) = (Instant::now(), PoolNews::default());
     let (mut seen, mut idle, mut turns) = (signs.rounds(), 0, 0);
     while !signs.is_closed() {
         let had_sleepers = signs.has_sleepers();
@@ -38,7 +38,7 @@ pub(super) fn run(inside: &PoolInside) {
         seen = signs.rounds();
         if looked.elapsed() >= NEWS {
             looked = Instant::now();
-            was_full = inside.tell_news(was_full);
+            news = inside.tell_news(news);
         }
         inside.note_failure();
         turns = if again { turns + 1 } else { 0 };

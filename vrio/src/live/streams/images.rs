@@ -68,7 +68,13 @@ impl VolumeImport {
         };
         // It also says whether the name and the size are possible.
         StreamHeader::read(&header.to_bytes()).map_err(CommandFailure::configuration)?;
-        volume.begin(&header)?;
+        volume.begin(&header).inspect_err(|_| {
+            let (pool, name) = (&self.pool, &self.name);
+            say(format_args!(
+                "vrio: if an import of {name} was interrupted, end it with `vrio volume receive \
+                 {pool} {name} --give-up`, and import again"
+            ));
+        })?;
         let received = self.send(&raw, &header, &mut volume);
         let done = match received.and_then(|()| volume.end(&header)) {
             Ok(done) => done,

@@ -19,7 +19,14 @@ pub(super) const QCOW2_MAGIC: &[u8; 4] = b"QFI\xfb";
 /// clusters are compressed in another way (bit 3), and they have subclusters (bit 4).
 const FEATURES_KNOWN: u64 = 1 | 1 << 3 | 1 << 4;
 
-/// Refuses an image that refers to another file, and one that is encrypted.
+/// The exit code of `qemu-img check` for an image whose content is whole, and which has clusters
+/// that nothing refers to.
+const CHECK_LEAKS: i32 = 3;
+
+const NO_QEMU_IMG: &str = "qemu-img cannot be run, which reads and writes qcow2: install it \
+                           (qemu-utils), or use --format raw";
+
+/// Refuses an image that refers to another file, and an encrypted image.
 pub(super) fn check_image(path: &Path, file: &mut File) -> Result<()> {
     let mut head = [0; 104];
     let length = file.take(104).read(&mut head).with_context(|| format!("{path:?}: reading"))?;
@@ -50,7 +57,7 @@ pub(super) fn check_image(path: &Path, file: &mut File) -> Result<()> {
     Ok(())
 }
 
-/// A file beside another one, which is removed when it is done with.
+/// A file beside the image, which is removed when the work is done.
 #[derive(Debug)]
 pub(super) struct BesideFile {
     path: PathBuf,
@@ -90,13 +97,26 @@ impl Drop for BesideFile {
     }
 }
 
-/// Converts an image that was checked to a raw one, and nothing but this image.
+/// Converts an image whose header was checked to a raw file, and nothing but this image. An image
+/// that is cut off or damaged is refused: `qemu-img convert` reads zeroes beyond its end.
 pub(super) fn to_raw(image: &Path, raw: &Path) -> Result<()> {
     let from = serde_json::json!({
         "driver": "qcow2", "backing": null,
         "file": { "driver": "file", "filename": image },
     });
-    convert(&["-n", "--target-is-zero"], &format!("json:{from}"), raw, "raw")
+    let from = format!("json:{from}");
+    let mut check = Command::new("qemu-img");
+    let done = check.arg("check").arg(&from).output().context(NO_QEMU_IMG)?;
+    if !matches!(done.status.code(), Some(0 | CHECK_LEAKS)) {
+        let said = [&done.stdout[..], &done.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let first: Vec<_> = said.lines().filter(|line| !line.is_empty()).take(2).collect();
+        bail!(
+            "{image:?} is damaged or cut off; get a whole copy of it (`qemu-img check` says: {})",
+            first.join("; ")
+        );
+    }
+    convert(&["-n", "--target-is-zero"], &from, raw, "raw")
 }
 
 /// Converts a raw image to qcow2.
@@ -110,10 +130,7 @@ pub(super) fn to_qcow2(raw: &Path, image: &Path) -> Result<()> {
 fn convert(options: &[&str], from: &str, to: &Path, format: &str) -> Result<()> {
     let mut command = Command::new("qemu-img");
     command.arg("convert").args(options).arg("-O").arg(format).arg(from).arg(to);
-    let done = command.output().context(
-        "qemu-img cannot be run, which reads and writes qcow2: install it (qemu-utils), or use \
-         --format raw",
-    )?;
+    let done = command.output().context(NO_QEMU_IMG)?;
     if !done.status.success() {
         bail!("qemu-img: {}", String::from_utf8_lossy(&done.stderr).trim());
     }

@@ -28,13 +28,13 @@ const PARTS_AHEAD: usize = 1;
 pub(crate) struct VolumeReceiveArgs {
     /// The pool of the volume.
     pool: String,
-    /// The volume's name there: a new one for a whole snapshot, or one that has the earlier
-    /// snapshot and was not changed since. No disk uses it meanwhile.
+    /// The volume's name there: a new volume for a whole snapshot, or a volume that has the
+    /// earlier snapshot and was not changed since. No disk uses it meanwhile.
     name: String,
     /// Print how far an interrupted stream is, and the token for `vrio volume send --resume`.
     #[arg(long)]
     status: bool,
-    /// End an interrupted stream: a new volume goes, another one is again as its last snapshot.
+    /// End an interrupted stream: a new volume goes, an old volume is again as its last snapshot.
     #[arg(long, conflicts_with = "status")]
     give_up: bool,
     /// Print the progress also if standard error is no terminal; with --json it is a line of JSON
