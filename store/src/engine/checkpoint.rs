@@ -262,14 +262,16 @@ impl Checkpointer {
     fn begin_change(&mut self, core: &mut EngineCore) {
         let Some(change) = self.wanted_change.take() else { return };
         let TableChange { number, record } = change;
+        // Its free segments count until here, so guests may have taken those of the others.
+        let has_room = core.segments.free_staying() >= core.guest_floor();
         if record.is_used() {
             core.segments.announce(number, record.segments.get());
             core.announced = 0;
-        } else if core.segments.is_clear(number) {
+        } else if core.segments.is_clear(number) && has_room {
             // No stream may begin a segment there any more.
             core.segments.withdraw(number);
         } else {
-            // Something came to it meanwhile, and it is left later.
+            // Something came to it or the others' room went meanwhile, and it is left later.
             return;
         }
         self.change = Some(change);

@@ -360,9 +360,7 @@ impl Model {
     /// The pages that a version must own, and the blocks that it must have, when the pool is at
     /// rest; `None` if that is not known.
     pub(crate) fn space_of(&self, id: VolumeId) -> Option<(u64, u64)> {
-        if self.used_blocks().is_none() {
-            return None;
-        }
+        self.used_blocks()?;
         let page = |volume: &ModelVolume, block| volume.newest(block).0.page();
         let volume = &self.volumes[&id];
         let parent = volume.parent.map(|parent| &self.volumes[&parent]);

@@ -102,9 +102,9 @@ pub struct BackendPool<'a> {
     pub name: &'a str,
     /// The least size of the volume; `None` for the size that it has.
     pub size_bytes: Option<u64>,
-    /// The space that others cannot take; `None` for what the pool remembers.
+    /// The space that others cannot take; `None`: it keeps its reservation.
     pub reservation_bytes: Option<u64>,
-    /// The space that the volume and its snapshots may have; `None` for what the pool remembers.
+    /// The space that the volume and its snapshots may have; `None`: they keep their limit.
     pub limit_bytes: Option<u64>,
     /// The compression of the volume; `None`: it keeps its compression.
     pub compression: Option<VolumeCompression>,

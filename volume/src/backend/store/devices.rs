@@ -200,7 +200,7 @@ pub(super) fn blocks_now(path: &Path) -> Result<u64, StorePoolError> {
     let file = File::open(path).map_err(|source| StorePoolError::System {
         path: path.to_owned(),
         what: "look at its size",
-        r#source: source,
+        source,
     })?;
     blocks_of(path, &file.into())
 }

@@ -6,14 +6,23 @@ use crate::stage::VolumeKey;
 
 fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
     let from = from.map(str::to_owned);
-    let (pool, key, compression) = ("p".to_owned(), None, None);
-    StoreBackend { pool, size_bytes, from, key, compression }.into()
+    StoreBackend {
+        pool: "p".to_owned(),
+        size_bytes,
+        from,
+        key: None,
+        compression: None,
+        reservation_bytes: None,
+        limit_bytes: None,
+    }
+    .into()
 }
 
 fn compressed(compression: &str) -> BackendConfig {
     let compression = Some(compression.parse().expect("a compression"));
     let (pool, size_bytes, from, key) = ("p".to_owned(), Some(1 << 20), None, None);
-    StoreBackend { pool, size_bytes, from, key, compression }.into()
+    let (reservation_bytes, limit_bytes) = (None, None);
+    StoreBackend { pool, size_bytes, from, key, compression, reservation_bytes, limit_bytes }.into()
 }
 
 fn open_as(
