@@ -546,7 +546,9 @@ impl PoolEngine {
                 let record = &row.records[index];
                 let is_applied = self.apply(record, row.owners[index], at, sequence);
                 match (is_applied, record) {
-                    (true, LogRecord::Write { .. }) => self.core.count_look_up(&mut has_waited),
+                    (true, LogRecord::Write { .. } | LogRecord::Sealed { .. }) => {
+                        self.core.count_look_up(&mut has_waited);
+                    }
                     (true, _) => has_waited = false,
                     (false, _) => {}
                 }
@@ -592,8 +594,8 @@ impl PoolEngine {
         if let LogRecord::Write { volume, .. } | LogRecord::Sealed { volume, .. } = *record {
             self.core.map.write_ends(VolumeId(volume));
         }
-        if change.is_some() {
-            self.core.forget_keys();
+        if let Some(change) = &change {
+            self.core.follow_keys(change);
             self.resealer.wake();
         }
         match owner {

@@ -27,6 +27,7 @@ use crate::format::{
     TableKind, ZERO_BLOCKS_MAX,
 };
 use crate::pack::PageCompression;
+use crate::seal::WrappedKey;
 use catalog::{PoolCatalog, TreeOwner};
 use page::{TABLE_ENTRIES, TreeWord};
 use pages::MapPages;
@@ -765,10 +766,15 @@ impl PoolMap {
         self.catalog.family(family)
     }
 
-    /// Whether a family has a data key of this version, or may get it.
+    /// Whether a family has a data key of this version.
     pub(crate) fn keeps_key(&self, family: u32, version: u32) -> bool {
-        let oldest = self.catalog.family(family).and_then(|family| family.keys.first());
-        oldest.is_some_and(|oldest| oldest.version <= version)
+        let keys = self.catalog.family(family).map_or(&[][..], |family| &family.keys);
+        keys.iter().any(|key| key.version == version)
+    }
+
+    /// Whether a family has this data key.
+    pub(crate) fn has_key(&self, family: u32, key: &WrappedKey) -> bool {
+        self.catalog.family(family).is_some_and(|family| family.keys.contains(key))
     }
 
     /// Families that still have an old data key, and a volume or snapshot of each.

@@ -34,6 +34,9 @@ const TAG_BYTES: usize = size_of::<SealTag>();
 /// The longest name of a wrapping key.
 pub(crate) const KEY_ID_CHARS_MAX: usize = 64;
 
+/// New data keys that wait for their changes. A node makes one change after the other.
+const PROPOSED_MAX: usize = 8;
+
 /// Keys of pages that are kept ready: those of the families and openings that are in use. A key is
 /// derived again in some microseconds.
 const PAGE_KEYS_MAX: usize = 4096;
@@ -258,6 +261,9 @@ impl PageKey {
 pub(crate) struct SealKeys {
     data: HashMap<(u32, u32), (SealFamilyName, DataKey)>,
     pages: HashMap<(u32, u32, u128), Arc<PageKey>>,
+    /// New data keys of families whose changes are not applied. Nothing is sealed with one: a
+    /// change may be refused, and the catalog then keeps another key of the same version.
+    proposed: Vec<(u32, WrappedKey, SealFamilyName, DataKey)>,
 }
 
 impl SealKeys {
@@ -265,6 +271,31 @@ impl SealKeys {
     pub(crate) fn insert(&mut self, family: u32, version: u32, name: SealFamilyName, key: DataKey) {
         self.pages.retain(|&(of, old, _), _| (of, old) != (family, version));
         self.data.insert((family, version), (name, key));
+    }
+
+    /// A family's next data key, which is used once its change is applied.
+    pub(crate) fn propose(
+        &mut self,
+        family: u32,
+        wrapped: WrappedKey,
+        name: SealFamilyName,
+        key: DataKey,
+    ) {
+        if self.proposed.len() >= PROPOSED_MAX {
+            self.proposed.remove(0);
+        }
+        self.proposed.push((family, wrapped, name, key));
+    }
+
+    /// A family has this data key from here on, and no other that was proposed for it.
+    pub(crate) fn adopt(&mut self, family: u32, wrapped: &WrappedKey) {
+        let (of, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.proposed).into_iter().partition(|it| it.0 == family);
+        self.proposed = others;
+        let found = of.into_iter().find(|(_, known, ..)| known == wrapped);
+        if let Some((_, _, name, key)) = found {
+            self.insert(family, wrapped.version, name, key);
+        }
     }
 
     /// The data key of a version, if it was given.
@@ -276,6 +307,12 @@ impl SealKeys {
     pub(crate) fn retain(&mut self, keeps: impl Fn(u32, u32) -> bool) {
         self.data.retain(|&(family, version), _| keeps(family, version));
         self.pages.retain(|&(family, version, _), _| keeps(family, version));
+    }
+
+    /// Forgets a family's keys.
+    pub(crate) fn lock(&mut self, family: u32) {
+        self.retain(|of, _| of != family);
+        self.proposed.retain(|&(of, ..)| of != family);
     }
 
     /// The key of a family's pages of an opening; `None` if its data key was not given.

@@ -14,7 +14,7 @@ use crate::seal::{DataKey, FamilyUuid, PageKey, SealFamilyName, UnwrapError, Wra
 use crate::seal::{SealEntropy, WrappingKey};
 
 /// Contexts that are left for rows under way, each of whose pages may be of another family.
-const CONTEXTS_SPARE: usize = ROWS_MAX * crate::format::ROW_PAYLOAD_MAX;
+pub(crate) const CONTEXTS_SPARE: usize = ROWS_MAX * crate::format::ROW_PAYLOAD_MAX;
 
 fn locked(family: &SealFamily) -> PoolError {
     let key_id = family.keys.last().map_or_else(String::new, |key| key.key_id.clone());
@@ -67,10 +67,17 @@ impl EngineCore {
         self.keys.page(context.family, context.version, context.salt()).cloned()
     }
 
-    /// Forgets keys that the catalog has no more.
-    pub(crate) fn forget_keys(&mut self) {
+    /// A change was applied: keys that the catalog has no more are forgotten, and a new one is
+    /// used.
+    pub(crate) fn follow_keys(&mut self, change: &PoolChange) {
         let Self { keys, map, .. } = self;
         keys.retain(|family, version| map.keeps_key(family, version));
+        if let PoolChange::Rekey { volume, key } = change
+            && let Some(family) = map.family_of(*volume)
+            && map.has_key(family, key)
+        {
+            keys.adopt(family, key);
+        }
     }
 
     fn family_name(&self, family: &SealFamily) -> SealFamilyName {
@@ -112,7 +119,7 @@ impl PoolEngine {
     /// Forgets the keys of a volume's family: its blocks cannot be read until they are given again.
     pub fn lock(&mut self, volume: VolumeId) {
         let Some(family) = self.core.map.family_of(volume) else { return };
-        self.core.keys.retain(|of, _| of != family);
+        self.core.keys.lock(family);
     }
 
     /// Whether a volume is encrypted and its key was not given.
@@ -177,8 +184,7 @@ impl PoolEngine {
         let (name, version) = (self.core.family_name(&family), newest.version + 1);
         let data = DataKey::new(entropy.key());
         let key = WrappedKey::wrap(&data, key, &name, version, entropy.nonce());
-        // It is used when the change is applied. If it never is, the key is forgotten by then.
-        self.core.keys.insert(family.number(), version, name, data);
+        self.core.keys.propose(family.number(), key.clone(), name, data);
         Ok(PoolChange::Rekey { volume, key })
     }
 

@@ -10,4 +10,5 @@ mod memory;
 mod pool;
 mod quota;
 mod scrub;
+mod sealing;
 mod segments;

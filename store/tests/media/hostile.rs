@@ -127,7 +127,7 @@ fn forge_state(forge: &mut Forge, random: &mut Random) {
     let versions = forge.json["catalog"]["versions"].as_array().unwrap();
     known.extend(versions.iter().filter_map(|version| version["root"].as_u64()));
     known.extend(0..versions.len() as u64 + 2);
-    let part = if random.one_in(3) { "nodes" } else { "catalog" };
+    let part = ["nodes", "contexts", "catalog", "catalog"][random.below(4) as usize];
     for _ in 0..random.between(1, 2) {
         forge_json(&mut forge.json[part], random, &known);
     }

@@ -10,7 +10,7 @@ use store::format::{BlockPlace, DEVICE_HEADER_BLOCKS, RowHead, Superblock, super
 use store::{
     Admission, CACHE_BLOCKS_MIN, DeviceLayout, DeviceOp, PageCompression, PoolChange,
     PoolCompletion, PoolDevices, PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind,
-    RequestTag, SEGMENTS_MIN, VolumeId, format_pool,
+    RequestTag, SEGMENTS_MIN, SealEntropy, VolumeId, WrappingKey, format_pool,
 };
 
 use crate::memory::MemoryDevices;
@@ -227,6 +227,19 @@ impl MediaPool {
         id
     }
 
+    /// An encrypted volume, under the key of [`key_file`].
+    pub(crate) fn create_sealed(&mut self, blocks: u64) -> VolumeId {
+        let mut bytes = [0; SealEntropy::BYTES];
+        bytes.iter_mut().for_each(|byte| *byte = self.random.draw() as u8);
+        let entropy = SealEntropy::new(bytes.into());
+        let change =
+            self.engine.sealed_volume(&format!("v{}", self.tags), blocks, &wrapping(), &entropy);
+        let id = self.change(&change).unwrap();
+        self.engine.unlock(id, &wrapping()).unwrap();
+        self.model.insert(id, vec![None; blocks as usize]);
+        id
+    }
+
     pub(crate) fn snapshot_or_clone(&mut self) -> Option<()> {
         let name = format!("s{}", self.tags);
         let (change, of) = if self.random.one_in(3) {
@@ -281,7 +294,10 @@ impl MediaPool {
             }
             0 if self.model.len() < VERSIONS_MAX => {
                 let blocks = self.random.between(1, VOLUME_BLOCKS_MAX);
-                self.create(blocks);
+                match self.random.one_in(2) {
+                    true => self.create_sealed(blocks),
+                    false => self.create(blocks),
+                };
             }
             0 | 1 => self.remove(),
             2 => drop(self.replace()),
@@ -333,5 +349,23 @@ impl MediaPool {
 pub(crate) fn open(devices: &mut MemoryDevices, salt: u64) -> PoolEngine {
     let options = PoolOptions { cache_blocks: CACHE_BLOCKS_MIN, log_blocks_max: 1000 };
     let sizes = devices.sizes();
-    PoolEngine::open(devices, &sizes, options, salt.into(), 0).unwrap()
+    let mut engine = PoolEngine::open(devices, &sizes, options, salt.into(), 0).unwrap();
+    for volume in engine.volumes().iter().filter(|volume| volume.seal.is_some()) {
+        // A removed one is listed as well, and has no key any more.
+        let _ = engine.unlock(volume.id, &wrapping());
+    }
+    engine
+}
+
+/// The secret of the pool's key.
+const SECRET: [u8; 64] = [7; 64];
+
+fn wrapping() -> WrappingKey {
+    WrappingKey::new("media", &SECRET)
+}
+
+/// The same key as a file of a node.
+pub(crate) fn key_file() -> String {
+    // 21 times three bytes, and one more.
+    format!("vrio volume key\nsecret: {}Bw==\ncheck: media\n", "BwcH".repeat(21))
 }

@@ -9,7 +9,7 @@ use store::format::{BlockPlace, LogRecord, RowHead, superblock_blocks};
 use store::{DeviceChange, VolumeId};
 
 use crate::memory::MemoryDevices;
-use crate::pool::{Content, DEVICE_BLOCKS, MediaPool};
+use crate::pool::{Content, DEVICE_BLOCKS, MediaPool, key_file};
 
 /// The reader of this pool's devices, in a folder of their own.
 pub(crate) struct Reader {
@@ -26,8 +26,10 @@ impl Reader {
 
     fn run(&self, arguments: &[&str]) -> Output {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reader/vrio_pool.py");
+        let key = self.folder.path().join("key");
+        std::fs::write(&key, key_file()).unwrap();
         let mut python = Command::new("python3");
-        python.arg("-B").arg(script).args(arguments).args(&self.devices);
+        python.arg("-B").arg(script).arg("--key").arg(key).args(arguments).args(&self.devices);
         python.output().unwrap()
     }
 

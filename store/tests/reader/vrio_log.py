@@ -12,7 +12,8 @@ PLACE = 1 << 63
 LOST = 1 << 62
 DATA, NODE, TABLE, STATE, CHANGE = 1, 2, 3, 4, 5
 WRITE_KIND, ZERO_KIND, MOVE_KIND, LOST_KIND, CHANGE_KIND = 1, 2, 3, 4, 5
-PAYLOAD_KINDS = (1, 3, 5, 7, 8, 9)
+SEALED_KIND, RESEALED_KIND = 10, 11
+PAYLOAD_KINDS = (1, 3, 5, 7, 8, 9, 10, 11)
 
 
 class PoolError(Exception):
@@ -97,6 +98,7 @@ class Entry:
 
     def __init__(self, place, crc, sequence, extra=0):
         self.place, self.crc, self.sequence, self.extra = place, crc, sequence, extra
+        self.seal = None  # of a page of the log: its context, the sequence and the tag
 
     @classmethod
     def at(cls, block, offset):
@@ -147,6 +149,16 @@ class Record:
     def __init__(self, data):
         (self.kind, self.flag, self.blocks, self.volume, self.block, self.number, self.crc,
          self.place) = struct.unpack("<BBHIQQQQ", data)
+        self.seal = None
+        if self.kind in (SEALED_KIND, RESEALED_KIND):
+            self.crc, self.seal = struct.unpack_from("<Q16s", data, 16)
+            self.version = data[1]
+        if self.kind == SEALED_KIND:
+            self.volume, block, number = struct.unpack_from("<I5s5s", data, 2)
+            self.block, self.number = (int.from_bytes(part, "little") for part in (block, number))
+        elif self.kind == RESEALED_KIND:
+            block, segment, self.number = struct.unpack_from("<HIQ", data, 2)
+            self.place = PLACE | segment << 16 | block
 
     def has_payload(self):
         return self.kind in PAYLOAD_KINDS
@@ -161,7 +173,7 @@ class Record:
 
     def tag(self):
         """The domain and the number in the check of its payload."""
-        if self.kind in (WRITE_KIND, MOVE_KIND):
+        if self.kind in (WRITE_KIND, MOVE_KIND, SEALED_KIND, RESEALED_KIND):
             return DATA, self.number
         return {5: (CHANGE, 0), 7: (NODE, self.number), 9: (STATE, self.number),
                 8: (TABLE + 256 * self.volume, 2 * self.number + self.flag)}[self.kind]
@@ -296,6 +308,10 @@ class Devices:
         if len(data) < 2 + length or len(content) != BLOCK:
             raise PoolError(f"the page {number} of the domain {domain:#x} cannot be unpacked")
         return content
+
+    def raw(self, entry):
+        """The block at a place, which nothing has proved."""
+        return self.at(entry.place >> 16 & 0xFFFFFFFF, entry.place & 0xFFFF)
 
     def head(self, segment, block):
         """The head there, if one of this opening is."""

@@ -2,7 +2,7 @@
 """Reads a pool of vrio's store. Written after docs/store-format.md, not after the engine.
 
     vrio_pool.py list DEVICE...
-    vrio_pool.py extract VOLUME OUT DEVICE...
+    vrio_pool.py [--key FILE] extract VOLUME OUT DEVICE...
 
 `list` prints each volume and snapshot: its id, kind, blocks and name. `extract` writes the content
 of one of them, named by its id or its name, to the file OUT. The devices are not changed.
@@ -14,7 +14,8 @@ import sys
 
 from vrio_log import (
     BLOCK, CHANGE, CHANGE_KIND, DATA, FREE, LOST, LOST_KIND, MOVE_KIND, NODE, STATE, TABLE,
-    WRITE_KIND, ZERO_KIND, Devices, Entry, Log, PoolError)
+    SEALED_KIND, RESEALED_KIND, WRITE_KIND, ZERO_KIND, Devices, Entry, Log, PoolError)
+from vrio_seal import Keys
 
 NUMBER_MASK = (1 << 40) - 1
 ENTRIES = 128  # of a table block
@@ -29,6 +30,7 @@ class Version:
     def __init__(self, fields):
         self.id, self.kind, self.name = fields["id"], fields["kind"], fields["name"]
         self.blocks, self.root = fields["blocks"], fields["root"]
+        self.family = fields.get("family")
         self.receive = fields.get("receive")
         # Blocks of the tree from here on are cut off.
         self.tree_blocks = self.blocks
@@ -37,7 +39,7 @@ class Version:
     def split(self, number, kind, name):
         """What this volume is now, under another id."""
         other = Version({"id": number, "kind": kind, "name": name, "blocks": self.blocks,
-                         "root": self.root})
+                         "root": self.root, "family": self.family})
         other.tree_blocks, other.changed = self.tree_blocks, dict(self.changed)
         return other
 
@@ -54,8 +56,10 @@ class Version:
 class Pool:
     """A pool as it is after the last whole row."""
 
-    def __init__(self, paths):
+    def __init__(self, paths, key=None):
         self.devices = Devices(paths)
+        self.keys = Keys(self.devices.uuid, key) if key else None
+        self.contexts, self.families, self.next_family = {}, {}, 0
         self.cache = {}
         self.changed = {}  # page entries that the log has changed
         self.tables, self.next_id, self.versions = [], 0, {}
@@ -65,6 +69,14 @@ class Pool:
             self.next_id = state["catalog"]["next_id"]
             versions = state["catalog"]["versions"]
             self.versions = {fields["id"]: Version(fields) for fields in versions}
+            families = state["catalog"]["families"]
+            self.families = {fields["id"]: fields for fields in families}
+            self.next_family = state["catalog"]["next_family"]
+            self.contexts = {fields["context"]: (fields["family"], fields["version"],
+                                                 bytes.fromhex(fields["salt"])[::-1])
+                             for fields in state["contexts"]}
+            for family in families:
+                self.add_keys(family)
         self.wants_copy = False  # the last change was damaged
         for row in Log(self.devices).rows():
             for record, place in row.payload():
@@ -157,7 +169,44 @@ class Pool:
     def read(self, version, block):
         """The content of a block; nothing for zeroes."""
         number = self.number(version, block)
-        return self.devices.page(self.entry(0, number), DATA, number) if number else None
+        if not number:
+            return None
+        entry = self.entry(0, number)
+        seal = self.seal_of(entry)
+        if (seal is None) != (version.family is None):
+            raise PoolError(f"the page {number} is sealed, or is not, and must be the other")
+        if seal is None:
+            return self.devices.page(entry, DATA, number)
+        content = self.keys and self.keys.open(seal[0], number, *seal[1:], self.devices.raw(entry))
+        if content is None:
+            raise PoolError(f"the sealed page {number} is damaged, or its key was not given")
+        return content
+
+    def add_keys(self, family):
+        if self.keys:
+            self.keys.add(family)
+
+    def seal_of(self, entry):
+        """The context, the sequence and the tag of a sealed page."""
+        if entry.seal or not entry.extra:
+            return entry.seal
+        context = self.contexts.get(entry.extra >> 48)
+        return context, entry.extra & (1 << 48) - 1, struct.pack("<QQ", entry.crc, entry.sequence)
+
+    def sealed(self, place, record, family, sequence):
+        """The entry of a page that the log has sealed."""
+        versions = [key["version"] for key in self.families[family]["keys"]]
+        version = next(each for each in versions if each & 0xFF == record.version)
+        entry = Entry(place, 0, 0)
+        entry.seal = (family, version, self.devices.superblock.salt), sequence, record.seal
+        return entry
+
+    def moved(self, old, place, record, sequence):
+        if not old.seal and not old.extra:
+            return Entry(place, record.crc, sequence)
+        entry = Entry(place, old.crc, old.sequence, old.extra)
+        entry.seal = old.seal
+        return entry
 
     def apply(self, record, place, sequence):
         version = self.versions.get(record.volume)
@@ -165,11 +214,20 @@ class Pool:
         if record.kind == WRITE_KIND and is_volume and record.block < version.blocks:
             version.changed[record.block] = record.number
             self.changed[record.number] = Entry(place, record.crc, sequence)
+        elif record.kind == SEALED_KIND and is_volume and record.block < version.blocks:
+            version.changed[record.block] = record.number
+            self.changed[record.number] = self.sealed(place, record, version.family, sequence)
+        elif record.kind == RESEALED_KIND:
+            old = self.entry(0, record.number)
+            if old.block() == record.place:
+                family = self.seal_of(old)[0][0]
+                self.changed[record.number] = self.sealed(place, record, family, sequence)
         elif record.kind == ZERO_KIND and is_volume:
             end = min(record.block + record.blocks, version.blocks)
             version.changed.update((at, 0) for at in range(record.block, end))
         elif record.kind == MOVE_KIND and self.entry(0, record.number).block() == record.place:
-            self.changed[record.number] = Entry(place, record.crc, sequence)
+            old = self.entry(0, record.number)
+            self.changed[record.number] = self.moved(old, place, record, sequence)
         elif record.kind == LOST_KIND and self.entry(0, record.number).block() == record.place:
             self.changed[record.number] = Entry(LOST, 0, 0)
 
@@ -201,6 +259,38 @@ class Pool:
         number = self.take_id()
         self.versions[number] = Version(
             {"id": number, "kind": "volume", "name": name, "blocks": blocks, "root": 0})
+
+    def change_create_sealed(self, name, blocks, family, key):
+        fields = {"id": self.next_family, "uuid": family, "keys": [key]}
+        self.families[self.next_family] = fields
+        self.add_keys(fields)
+        number = self.take_id()
+        self.versions[number] = Version(
+            {"id": number, "kind": "volume", "name": name, "blocks": blocks, "root": 0,
+             "family": self.next_family})
+        self.next_family += 1
+
+    def change_rewrap(self, volume, keys):
+        family = self.families[self.versions[volume].family]
+        family["keys"] = keys
+        self.add_keys(family)
+
+    def change_rekey(self, volume, key):
+        family = self.families[self.versions[volume].family]
+        family["keys"].append(key)
+        self.add_keys(family)
+
+    def change_resealed(self, volume, version):
+        family = self.families[self.versions[volume].family]
+        family["keys"] = [key for key in family["keys"] if key["version"] != version]
+
+    def change_shred(self, volume, all):
+        del all
+        family = self.versions[volume].family
+        self.families[family]["keys"] = []
+        for version in self.versions.values():
+            if version.family == family:
+                version.kind, version.name = "removing", ""
 
     def change_resize(self, volume, blocks):
         if blocks < self.versions[volume].blocks:
@@ -259,11 +349,14 @@ class Pool:
 
 
 def main(arguments):
+    key = None
+    if arguments[:1] == ["--key"]:
+        key, arguments = arguments[1], arguments[2:]
     if len(arguments) >= 2 and arguments[0] == "list":
         for version in Pool(arguments[1:]).list():
             print(version.id, version.kind, version.blocks, version.name)
     elif len(arguments) >= 4 and arguments[0] == "extract":
-        pool = Pool(arguments[3:])
+        pool = Pool(arguments[3:], key)
         version = pool.find(arguments[1])
         with open(arguments[2], "wb") as out:
             for block in range(version.blocks):

@@ -91,7 +91,9 @@ impl PoolCatalog {
     ) -> Result<VolumeId, PoolError> {
         let versions = |keys: &[WrappedKey]| keys.iter().map(|key| key.version).collect::<Vec<_>>();
         let family = self.family_of(volume)?;
-        let are_same = !keys.is_empty() && versions(keys) == versions(&family.keys);
+        let are_same = !keys.is_empty()
+            && versions(keys) == versions(&family.keys)
+            && keys.iter().all(|key| key.key_id == keys[0].key_id);
         if !are_same || !keys.iter().all(WrappedKey::is_possible) {
             return invalid("these are not the volume's data keys: try again");
         }
@@ -104,7 +106,14 @@ impl PoolCatalog {
         key: &WrappedKey,
     ) -> Result<VolumeId, PoolError> {
         match self.family_of(volume)?.keys.as_slice() {
-            [old] if key.version == old.version + 1 && key.is_possible() => Ok(volume),
+            // Both are under one wrapping key, or no key would open the family.
+            [old]
+                if key.version == old.version + 1
+                    && key.key_id == old.key_id
+                    && key.is_possible() =>
+            {
+                Ok(volume)
+            }
             [_] => invalid("this is not the volume's next data key: try again"),
             _ => invalid(
                 "blocks of the volume are still sealed anew after the last change of its data \

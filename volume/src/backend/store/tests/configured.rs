@@ -123,8 +123,15 @@ fn an_encrypted_volume_is_closed_without_its_key_and_with_another() {
     let backend = |from: Option<&str>| {
         let (size_bytes, from) = (Some(1 << 20), from.map(str::to_owned));
         let key = Some("/the/node/reads/it".into());
-        let (pool, compression) = ("p".to_owned(), None);
-        BackendConfig::from(StoreBackend { pool, size_bytes, from, key, compression })
+        BackendConfig::from(StoreBackend {
+            pool: "p".to_owned(),
+            size_bytes,
+            from,
+            key,
+            compression: None,
+            reservation_bytes: None,
+            limit_bytes: None,
+        })
     };
     let opened = |name: &str, from, key: Option<&VolumeKey>| {
         open_with(&pools, name, &backend(from), key.map(Ok))
