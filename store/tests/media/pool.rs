@@ -227,11 +227,22 @@ impl MediaPool {
         id
     }
 
-    /// An encrypted volume, under the key of [`key_file`].
-    pub(crate) fn create_sealed(&mut self, blocks: u64) -> VolumeId {
+    fn entropy(&mut self) -> SealEntropy {
         let mut bytes = [0; SealEntropy::BYTES];
         bytes.iter_mut().for_each(|byte| *byte = self.random.draw() as u8);
-        let entropy = SealEntropy::new(bytes.into());
+        SealEntropy::new(bytes.into())
+    }
+
+    /// Another data key for an encrypted volume.
+    fn change_key(&mut self, volume: VolumeId) -> Option<()> {
+        let entropy = self.entropy();
+        let change = self.engine.rekeyed(volume, &wrapping(), &entropy).ok()?;
+        self.change(&change).map(drop)
+    }
+
+    /// An encrypted volume, under the key of [`key_file`].
+    pub(crate) fn create_sealed(&mut self, blocks: u64) -> VolumeId {
+        let entropy = self.entropy();
         let change =
             self.engine.sealed_volume(&format!("v{}", self.tags), blocks, &wrapping(), &entropy);
         let id = self.change(&change).unwrap();
@@ -256,7 +267,8 @@ impl MediaPool {
 
     pub(crate) fn replace(&mut self) -> Option<()> {
         let volume = self.pick(PoolVolumeKind::Volume)?;
-        match self.random.below(4) {
+        match self.random.below(6) {
+            4 | 5 => self.change_key(volume)?,
             0 => {
                 let snapshot = self.pick(PoolVolumeKind::Snapshot)?;
                 self.change(&PoolChange::Rollback { volume, snapshot })?;
@@ -289,7 +301,7 @@ impl MediaPool {
 
     pub(crate) fn step(&mut self) {
         match self.random.below(40) {
-            0 | 1 if self.model.len() < VERSIONS_MAX => {
+            1 | 7 if self.model.len() < VERSIONS_MAX => {
                 let _ = self.snapshot_or_clone();
             }
             0 if self.model.len() < VERSIONS_MAX => {

@@ -97,6 +97,9 @@ fn the_reader_finds_what_the_engine_wrote() {
     let reader = Reader::new(&pool.devices);
     assert_eq!(reader.list(), list);
     model.iter().for_each(|(&volume, content)| reader.check(volume, content));
+    let sealed: Vec<_> = pool.engine.volumes().into_iter().filter_map(|it| it.seal).collect();
+    let has_old_keys = sealed.iter().any(|seal| seal.version > 1);
+    assert!(has_old_keys, "no volume is under another data key: {sealed:?}");
 }
 
 /// The device 2 joins and the device 0 leaves, while all goes on; the last opening finds the rest.
