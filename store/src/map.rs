@@ -595,9 +595,15 @@ impl PoolMap {
         levels(TableKind::Data).max(levels(TableKind::Nodes))
     }
 
-    /// All volumes and snapshots, and those that are being removed.
+    /// All volumes and snapshots, and those that are being removed, of a pool that has `room` for
+    /// so many blocks.
+    pub(crate) fn volumes_with(&self, room: u64) -> Vec<PoolVolume> {
+        self.catalog.list(room)
+    }
+
+    /// The same where it does not matter whether writes wait.
     pub(crate) fn volumes(&self) -> Vec<PoolVolume> {
-        self.catalog.list()
+        self.volumes_with(u64::MAX)
     }
 
     /// How many [`Self::volumes`] has.
@@ -625,7 +631,7 @@ impl PoolMap {
         self.catalog.promised_with(volume, reservation)
     }
 
-    /// Why a volume may not write so many blocks now, if the pool has `room` for so many. The
+    /// Why a volume may not write so many blocks now, if the pool has `room` for so many more. The
     /// volume waits for this from here on, or does not wait any more.
     pub(crate) fn quota_wait(
         &mut self,
@@ -634,7 +640,7 @@ impl PoolMap {
         room: u64,
     ) -> Option<QuotaWait> {
         let wait = self.catalog.quota_wait(volume, blocks, room);
-        self.catalog.set_wait(volume, wait);
+        self.catalog.set_refused(volume, wait.map(|wait| (wait, blocks)));
         wait
     }
 

@@ -405,10 +405,8 @@ impl PoolInside {
             self.signs.set_failed();
         }
         let pool = &self.name;
-        let now = PoolNews {
-            is_full: status.is_full,
-            damaged_blocks: status.counters.damaged_blocks,
-        };
+        let now =
+            PoolNews { is_full: status.is_full, damaged_blocks: status.counters.damaged_blocks };
         if now.damaged_blocks > before.damaged_blocks {
             tracing::error!(
                 pool,
