@@ -268,11 +268,12 @@ impl PoolEngine {
         if self.core.log.rows() + rows > ROWS_MAX - ROWS_KEPT || self.numbers.len() < blocks {
             return false;
         }
-        if self.core.waits_for_quota(volume, blocks as u64) {
+        // Partial writes that are under way will need a block each.
+        let wanted = blocks + self.parts.len();
+        if self.core.waits_for_quota(volume, wanted as u64) {
             return false;
         }
-        // Partial writes that are under way will need a block each.
-        let has_room = self.core.has_room(blocks + self.parts.len());
+        let has_room = self.core.has_room(wanted);
         if !has_room {
             self.refused_blocks = self.refused_blocks.max(blocks);
             self.core.counters.full_refusals += 1;
@@ -775,8 +776,7 @@ impl PoolEngine {
     /// Whether to poll again soon: something is under way, or there is background work.
     pub fn is_busy(&self) -> bool {
         let is_removing = self.core.map.has_removal() && self.core.failed.is_none();
-        let collects = self.core.segments.free_staying() < self.free_target()
-            && self.rests_at != Some(self.core.rewritten());
+        let collects = self.is_short() && self.rests_at != Some(self.core.rewritten());
         self.core.ios_under_way() > 0
             || (self.core.failed.is_none()
                 && (self.is_working()
@@ -797,8 +797,7 @@ impl PoolEngine {
 
     /// Whether the pool will pack pages when it is idle.
     fn packs_soon(&self) -> bool {
-        let is_short = self.core.segments.free_count() < self.free_target();
-        !is_short
+        !self.is_short()
             && !self.is_closing
             && self.core.failed.is_none()
             && self.packing.is_due(&self.core)
@@ -823,6 +822,6 @@ impl PoolEngine {
 
     /// The volumes and snapshots.
     pub fn volumes(&self) -> Vec<PoolVolume> {
-        self.core.map.volumes()
+        self.core.map.volumes_with(self.core.room())
     }
 }

@@ -658,9 +658,10 @@ impl PoolMap {
         levels(TableKind::Data).max(levels(TableKind::Nodes))
     }
 
-    /// All volumes and snapshots, and those that are being removed.
-    pub(crate) fn volumes(&self) -> Vec<PoolVolume> {
-        let mut list = self.catalog.list();
+    /// All volumes and snapshots, and those that are being removed, of a pool that has `room` for
+    /// so many blocks.
+    pub(crate) fn volumes_with(&self, room: u64) -> Vec<PoolVolume> {
+        let mut list = self.catalog.list(room);
         for volume in &mut list {
             if let (Some(seal), Some(family)) = (&mut volume.seal, self.family_of(volume.id))
                 && seal.is_resealing
@@ -669,6 +670,11 @@ impl PoolMap {
             }
         }
         list
+    }
+
+    /// The same where it does not matter whether writes wait.
+    pub(crate) fn volumes(&self) -> Vec<PoolVolume> {
+        self.volumes_with(u64::MAX)
     }
 
     /// How many [`Self::volumes`] has.
@@ -696,7 +702,7 @@ impl PoolMap {
         self.catalog.promised_with(volume, reservation)
     }
 
-    /// Why a volume may not write so many blocks now, if the pool has `room` for so many. The
+    /// Why a volume may not write so many blocks now, if the pool has `room` for so many more. The
     /// volume waits for this from here on, or does not wait any more.
     pub(crate) fn quota_wait(
         &mut self,
@@ -705,7 +711,7 @@ impl PoolMap {
         room: u64,
     ) -> Option<QuotaWait> {
         let wait = self.catalog.quota_wait(volume, blocks, room);
-        self.catalog.set_wait(volume, wait);
+        self.catalog.set_refused(volume, wait.map(|wait| (wait, blocks)));
         wait
     }
 

@@ -44,6 +44,11 @@ impl PoolEngine {
         self.core.guest_floor() + ahead + self.checkpoint_batch()
     }
 
+    /// Whether collection works for space. Free segments of a device that is left do not count.
+    pub(super) fn is_short(&self) -> bool {
+        self.core.segments.free_staying() < self.free_target()
+    }
+
     /// Segments that wait for a checkpoint before it is worth its price, unless guests wait. A pool
     /// that is nearly full has no room to let many of them wait.
     fn checkpoint_batch(&self) -> usize {
@@ -58,7 +63,7 @@ impl PoolEngine {
     pub(super) fn collect(&mut self) {
         let free = self.core.segments.free_staying();
         let rows = self.core.rewritten();
-        let is_short = free < self.free_target() && self.core.failed.is_none();
+        let is_short = self.is_short() && self.core.failed.is_none();
         let rests = self.rests_at == Some(rows);
         if is_short && !self.collector.is_busy() && !self.checkpointer.is_busy() && !rests {
             self.begin_collection(free, rows);

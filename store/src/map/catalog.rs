@@ -279,7 +279,7 @@ impl PoolCatalog {
         self.versions.len()
     }
 
-    pub(super) fn list(&self) -> Vec<PoolVolume> {
+    pub(super) fn list(&self, room: u64) -> Vec<PoolVolume> {
         let list = self.versions.values().map(|version| PoolVolume {
             id: VolumeId(version.id),
             name: version.name.clone(),
@@ -298,7 +298,7 @@ impl PoolCatalog {
             account_blocks: self.account_blocks(version),
             reservation_blocks: version.space.reservation,
             limit_blocks: version.space.limit,
-            wait: self.wait_of(version),
+            wait: self.wait_of(VolumeId(version.id), room),
         });
         list.collect()
     }

@@ -62,8 +62,8 @@ pub(super) struct SpaceAccount {
     pub(super) reservation: u64,
     /// The head's limit.
     pub(super) limit: Option<u64>,
-    /// The reason for which the head waits.
-    pub(super) wait: Option<QuotaWait>,
+    /// The reason for which a write of the head was refused, and its blocks.
+    pub(super) refused: Option<(QuotaWait, u64)>,
 }
 
 impl SpaceAccount {

@@ -101,7 +101,7 @@ impl PoolCatalog {
         let version = self.get_mut(volume);
         (version.space.reservation, version.space.limit) = (reservation, limit);
         self.with_account(volume, |account| {
-            (account.reservation, account.limit, account.wait) = (reservation, limit, None);
+            (account.reservation, account.limit, account.refused) = (reservation, limit, None);
         });
     }
 
@@ -117,7 +117,7 @@ impl PoolCatalog {
         self.promised - account.promised() + changed.promised()
     }
 
-    /// Why a volume may not write so many blocks now, if the pool has `room` for so many.
+    /// Why a volume may not write so many blocks now, if the pool has `room` for so many more.
     pub(in crate::map) fn quota_wait(
         &self,
         volume: VolumeId,
@@ -136,17 +136,19 @@ impl PoolCatalog {
         (others > 0 && room < others).then_some(QuotaWait::Reserved)
     }
 
-    /// The reason for which a volume waits from here on.
-    pub(in crate::map) fn set_wait(&mut self, volume: VolumeId, wait: Option<QuotaWait>) {
+    /// The last write of a volume was refused for this reason, or was not refused.
+    pub(in crate::map) fn set_refused(&mut self, volume: VolumeId, to: Option<(QuotaWait, u64)>) {
         if let Some(account) = self.accounts.get_mut(&volume.0) {
-            account.wait = wait;
+            account.refused = to;
         }
     }
 
-    /// The reason for which a volume waits.
-    pub(super) fn wait_of(&self, version: &Version) -> Option<QuotaWait> {
-        let is_head = version.kind == PoolVolumeKind::Volume;
-        self.accounts.get(&version.id).filter(|_| is_head)?.wait
+    /// The reason for which a volume waits, if the pool has `room` for so many blocks: its last
+    /// write was refused, and would be refused again. So a user that gave up does not wait for ever.
+    pub(in crate::map) fn wait_of(&self, volume: VolumeId, room: u64) -> Option<QuotaWait> {
+        let is_head = self.versions.get(&volume.0)?.kind == PoolVolumeKind::Volume;
+        let (_, blocks) = self.accounts.get(&volume.0).filter(|_| is_head)?.refused?;
+        self.quota_wait(volume, blocks, room.saturating_sub(blocks))
     }
 
     /// The pages of a volume and its snapshots.

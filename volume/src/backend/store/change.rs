@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use store::{Admission, DeviceChange, PoolDevice};
 
 use super::create::{device, random_uuid};
-use super::devices::{PoolFile, blocks_now, same_twice};
+use super::devices::{PoolFile, PoolFiles, blocks_of, same_twice};
 use super::drive::Drive;
 use super::error::StorePoolError;
 use super::pool::{PoolInside, StorePool};
@@ -56,13 +56,9 @@ impl StorePool {
         let inside = self.inside();
         let mut grown = Vec::new();
         let mut why = None;
-        for (number, path) in inside.lock_drive().paths() {
-            let blocks = blocks_now(&path)?;
+        let longer = inside.lock_drive().longer()?;
+        for (number, path, blocks) in longer {
             let change = DeviceChange::Grow { device: number, blocks };
-            let known = inside.lock_drive().blocks_of(number);
-            if known.is_none_or(|known| blocks <= known) {
-                continue;
-            }
             match inside.change_device(change) {
                 Ok(()) => {
                     inside.lock_drive().set_blocks(number, blocks);
@@ -212,8 +208,18 @@ impl WatchedLeave {
 }
 
 impl Drive {
-    fn blocks_of(&self, number: u8) -> Option<u64> {
-        let mut files = self.files()?.iter();
-        files.find(|(it, _)| *it == number).map(|(_, file)| file.blocks)
+    /// The devices that have become longer, and their lengths in blocks. The open files are asked:
+    /// a path may name another file by now.
+    fn longer(&self) -> Result<Vec<(u8, PathBuf, u64)>, StorePoolError> {
+        let mut longer = Vec::new();
+        for (number, PoolFile { path, file, blocks }) in
+            self.files().into_iter().flat_map(PoolFiles::iter)
+        {
+            let now = blocks_of(path, file)?;
+            if now > *blocks {
+                longer.push((number, path.clone(), now));
+            }
+        }
+        Ok(longer)
     }
 }

@@ -188,14 +188,8 @@ pub(super) fn device(
     let (locked, is_direct) = open_device(path, LOCK_TIMEOUT)?;
     let is_file = !locked.is_block_device;
     let file = File::from(locked.file);
-    let descriptor = file.try_clone().map_err(|error| StorePoolError::System {
-        path: path.to_owned(),
-        what: "look at the file",
-        r#source: error,
-    })?;
-    let descriptor = descriptor.into();
     if !force {
-        refuse_used(path, &file, blocks_of(path, &descriptor)?, joins)?;
+        refuse_used(path, &file, blocks_of(path, &file)?, joins)?;
     }
     if let Some(size_bytes) = size_bytes.filter(|_| is_file) {
         // Content that a forced file had must not be read as rows of the new pool, and goes.
@@ -205,7 +199,7 @@ pub(super) fn device(
         allocated.map_err(|error| system(path, "give the file its space", error))?;
         fsync(&file).map_err(|error| system(path, "sync the file", error))?;
     }
-    let blocks = blocks_of(path, &descriptor)?;
+    let blocks = blocks_of(path, &file)?;
     if blocks == 0 && is_file {
         return Err(StorePoolError::NoSize { path: path.to_owned() });
     }

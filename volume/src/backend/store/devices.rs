@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -195,18 +195,8 @@ pub(super) fn open_device(
     }
 }
 
-/// The number of whole blocks that a device has by now.
-pub(super) fn blocks_now(path: &Path) -> Result<u64, StorePoolError> {
-    let file = File::open(path).map_err(|source| StorePoolError::System {
-        path: path.to_owned(),
-        what: "look at its size",
-        source,
-    })?;
-    blocks_of(path, &file.into())
-}
-
 /// The number of whole blocks of a device.
-pub(super) fn blocks_of(path: &Path, file: &OwnedFd) -> Result<u64, StorePoolError> {
+pub(super) fn blocks_of(path: &Path, file: impl AsFd) -> Result<u64, StorePoolError> {
     let end = seek(file, SeekFrom::End(0)).map_err(|error| StorePoolError::System {
         path: path.to_owned(),
         what: "find its size",
