@@ -16,7 +16,7 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 16] = [
+const EVENTS: [&str; 22] = [
     "kills",
     "power cuts",
     "crashes in openings",
@@ -33,6 +33,12 @@ const EVENTS: [&str; 16] = [
     "devices that joined",
     "devices that began to leave",
     "rests without a device that left",
+    "encrypted volumes",
+    "changes of a wrapping key",
+    "changes of a data key",
+    "pages that were sealed anew",
+    "shredded volumes",
+    "openings without keys",
 ];
 
 fn number(variable: &str) -> Option<u64> {

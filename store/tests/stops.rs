@@ -14,6 +14,16 @@ const POOLS: u64 = 2;
 /// More stops than a pool can have.
 const STOPS_MAX: u64 = 5_000;
 
+/// Events of encrypted volumes that must have been between the crashes.
+const KEY_EVENTS: [&str; 6] = [
+    "encrypted volumes",
+    "changes of a wrapping key",
+    "changes of a data key",
+    "pages that were sealed anew",
+    "shredded volumes",
+    "openings without keys",
+];
+
 /// A small pool with many checkpoints.
 fn plan(seed: u64) -> Plan {
     let mut plan = Plan { lives: 2, rounds: 100, depth: 8, volumes: 5, ..Plan::of_seed(seed) };
@@ -28,6 +38,11 @@ fn device_plan(seed: u64) -> Plan {
     let mut plan = Plan { device_rounds: 12, rounds: 160, ..plan(seed) };
     plan.options.log_blocks_max = 200;
     plan
+}
+
+/// The same with encrypted volumes, whose keys change all the time.
+fn key_plan(seed: u64) -> Plan {
+    Plan { key_rounds: 8, rounds: 120, volumes: 4, ..plan(seed) }
 }
 
 /// All crashes of a kind, until one is behind the end of the life or opening.
@@ -87,5 +102,21 @@ fn a_crash_at_any_answer_while_devices_change_loses_nothing() {
                 assert!(total.of(event) > 0, "pool {seed}: no {event}");
             }
         }
+    }
+}
+
+/// Each device write of a change of keys, of pages that are sealed anew, and of a shredding.
+#[test]
+fn a_crash_at_any_answer_while_keys_change_loses_nothing() {
+    let mut total = Tally::default();
+    for seed in pools() {
+        for kind in [CrashKind::Kill, CrashKind::PowerCut] {
+            let plan = key_plan(seed);
+            total.merge(&stop_at_each(&plan, kind, StopAt::Answer, "crashes at an answer"));
+            total.merge(&stop_at_each(&plan, kind, StopAt::Opening, "crashes in openings"));
+        }
+    }
+    for event in KEY_EVENTS {
+        assert!(total.of(event) > 0, "no {event}");
     }
 }

@@ -343,7 +343,7 @@ impl World {
         engine.poll(self.now_ns);
         for _ in 0..ROUND_IOS_MAX {
             let Some(io) = engine.next_io() else { return Ok(()) };
-            self.tally.add("sealed pages", self.seals.watch(&io)?);
+            self.seals.watch(&io, &mut self.tally)?;
             let disk = self.disks.get_mut(usize::from(io.device));
             let disk = disk.ok_or_else(|| Failure::new("bad request", format!("{io:?}")))?;
             disk.take(io, self.round, &mut self.random)

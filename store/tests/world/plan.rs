@@ -79,6 +79,9 @@ pub(crate) struct Plan {
     pub(crate) depth: usize,
     /// The most volumes and snapshots.
     pub(crate) volumes: usize,
+    /// All volumes are encrypted, and keys change once in so many rounds. If it is 0, some are, and
+    /// their keys change with all else.
+    pub(crate) key_rounds: u64,
     /// Devices change once in so many rounds; never if it is 0.
     pub(crate) device_rounds: u64,
     /// The only crash of the run: in the first life, or in the second one's opening. Else chance
@@ -136,6 +139,7 @@ impl Plan {
             },
             volumes: random.between(2, 14) as usize,
             stop,
+            key_rounds: 0,
             device_rounds: if is_wide { 0 } else { [0, 0, 40, 150][random.below(4) as usize] },
             keeps_history: false,
         }

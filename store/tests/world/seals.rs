@@ -9,8 +9,8 @@ use store::{
     WrappingKey,
 };
 
-use super::Failure;
 use super::life::{Ask, Turn, World};
+use super::{Failure, Tally};
 
 /// Rounds that a pool is open before it gets its keys.
 const LOCKED_ROUNDS_MAX: u64 = 40;
@@ -47,11 +47,10 @@ impl SealWatch {
 
     /// A request for a device: no page of an encrypted volume is written in clear, and no nonce
     /// comes twice with another content.
-    pub(crate) fn watch(&mut self, io: &DeviceIo) -> Result<u64, Failure> {
-        let DeviceOp::Write { buffer, blocks, .. } = &io.op else { return Ok(0) };
+    pub(crate) fn watch(&mut self, io: &DeviceIo, tally: &mut Tally) -> Result<(), Failure> {
+        let DeviceOp::Write { buffer, blocks, .. } = &io.op else { return Ok(()) };
         let blocks = &buffer.blocks()[..*blocks as usize];
-        let Ok(head) = RowHead::decode(&self.uuid, &blocks[0]) else { return Ok(0) };
-        let mut count = 0;
+        let Ok(head) = RowHead::decode(&self.uuid, &blocks[0]) else { return Ok(()) };
         let places = payload_places(head.place, &head.records);
         for (record, at) in head.records.iter().zip(places) {
             let page = &blocks[usize::from(at.place.block - head.place.block)];
@@ -62,7 +61,14 @@ impl SealWatch {
                         format!("{record:?}"),
                     ));
                 }
-                LogRecord::Sealed { number, .. } | LogRecord::Resealed { number, .. } => number,
+                LogRecord::Sealed { number, .. } => {
+                    tally.add("sealed pages", 1);
+                    number
+                }
+                LogRecord::Resealed { number, .. } => {
+                    tally.add("pages that were sealed anew", 1);
+                    number
+                }
                 _ => continue,
             };
             let at = (head.salt, number, head.sequence);
@@ -72,9 +78,8 @@ impl SealWatch {
             if *known != content {
                 return Err(Failure::new("a nonce is used twice", format!("{at:?} {record:?}")));
             }
-            count += 1;
         }
-        Ok(count)
+        Ok(())
     }
 }
 
@@ -87,7 +92,7 @@ pub(crate) fn entropy(random: &mut Random) -> SealEntropy {
 impl World {
     /// The change that makes a volume, which may be encrypted.
     pub(crate) fn creation(&mut self, name: String, blocks: u64) -> PoolChange {
-        if !self.random.one_in(3) {
+        if self.plan.key_rounds == 0 && !self.random.one_in(3) {
             return PoolChange::Create { name, blocks };
         }
         self.tally.add("encrypted volumes", 1);

@@ -74,6 +74,9 @@ impl World {
             self.engine.as_mut().expect("the pool is open").scrub(blocks_per_s);
         }
         self.change_devices();
+        if self.plan.key_rounds > 0 && self.random.one_in(self.plan.key_rounds) {
+            self.change_keys();
+        }
         if self.random.one_in(DIFF_ROUNDS) && self.requests.len() < self.plan.depth {
             self.diff_some();
         }
