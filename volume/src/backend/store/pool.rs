@@ -66,7 +66,7 @@ pub struct StorePool {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the pool's thread tells people of when it changes.
+/// Changes of a pool that its thread tells people of.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PoolNews {
     is_full: bool,
