@@ -53,7 +53,7 @@ fn devices(all: &[PoolDeviceStatus]) -> Table {
         let state = match (it.leaving, it.stuck) {
             (false, _) => "ok".to_owned(),
             (true, false) => format!("leaving{}", left.unwrap_or_default()),
-            (true, true) => "cannot leave: no room".to_owned(),
+            (true, true) => "cannot leave".to_owned(),
         };
         table.add_row([
             it.number.to_string(),

@@ -3,8 +3,8 @@
 
 use node::config::show_size;
 use node::status::{
-    DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, PoolState, Status,
-    StoragePoolStatus, VolumeStatus,
+    DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, PoolDeviceStatus, PoolState,
+    Status, StoragePoolStatus, VolumeStatus,
 };
 
 use super::layout::fold;
@@ -84,7 +84,8 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
 /// Damaged blocks of a pool that a problem names.
 const DAMAGED_SHOWN: usize = 4;
 
-/// The problems of pools: those that take no data, and damage.
+/// The problems of pools: those that take no data, damage, devices that cannot leave, and volumes
+/// whose writes wait.
 pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
     let found = all.iter().filter(|pool| matches!(pool.state, PoolState::Full | PoolState::Failed));
     let states = found.map(|pool| format!("pool {} is {}: {}", pool.name, pool.state, pool.detail));
@@ -105,10 +106,20 @@ pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
             shown.join(", ")
         )
     });
+    let stuck = all.iter().flat_map(|pool| {
+        let stuck = pool.device_list.iter().filter(|device| device.stuck);
+        stuck.map(|PoolDeviceStatus { path, .. }| {
+            format!(
+                "{path} cannot leave pool {}: the other devices have no room (remove snapshots, \
+                 or add a device), or damage holds blocks on it",
+                pool.name
+            )
+        })
+    });
     let pooled = all.iter().flat_map(|pool| &pool.volumes);
     let waiting = pooled.filter_map(|it| Some((&it.name, it.waits.as_ref()?)));
     let waiting = waiting.map(|(name, waits)| format!("writes of volume {name} wait: {waits}"));
-    states.chain(damaged).chain(waiting).collect()
+    states.chain(damaged).chain(stuck).chain(waiting).collect()
 }
 
 /// The problems of volumes: snapshots by time that are not taken.

@@ -75,7 +75,13 @@ fn a_pool_grows_and_leaves_a_device_under_a_guest() {
     node.stop().expect("an orderly end");
     plan = node_plan(home.path(), "[\"q.pool\"]");
     std::fs::remove_file(&first).expect("it is not needed");
+    // A file that became longer while no node had it.
+    File::options().write(true).open(&second).and_then(|it| it.set_len(80 << 20)).expect("longer");
     node = plan.start().expect("a node");
+    work_a_while(&mut guest, 500);
+    let before = size(&node);
+    told(&node, "pool grow p");
+    assert!(size(&node) > before + (8 << 20), "{before} and {}", size(&node));
     work_a_while(&mut guest, 500);
     check(&mut guest);
     node.stop().expect("an orderly end");

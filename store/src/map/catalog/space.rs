@@ -144,7 +144,7 @@ impl PoolCatalog {
     }
 
     /// The reason for which a volume waits, if the pool has `room` for so many blocks: its last
-    /// write was refused, and would be refused again. So a user that gave up does not wait for ever.
+    /// write was refused, and would be refused again.
     pub(in crate::map) fn wait_of(&self, volume: VolumeId, room: u64) -> Option<QuotaWait> {
         let is_head = self.versions.get(&volume.0)?.kind == PoolVolumeKind::Volume;
         let (_, blocks) = self.accounts.get(&volume.0).filter(|_| is_head)?.refused?;

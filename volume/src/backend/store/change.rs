@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use store::{Admission, DeviceChange, PoolDevice};
+use store::format::DEVICE_HEADER_BLOCKS;
+use store::{Admission, DeviceChange, PoolDevice, PoolStatus};
 
 use super::create::{device, random_uuid};
 use super::devices::{PoolFile, PoolFiles, blocks_of, same_twice};
@@ -70,8 +71,8 @@ impl StorePool {
         match why {
             Some(why) if grown.is_empty() => Err(why),
             None if grown.is_empty() => Err(inside.devices_error(
-                "no device of it has become longer; make a file or a logical volume longer \
-                 first, or add another device",
+                "no device of it has become longer by a segment; make a file or a logical volume \
+                 longer first, or add another device",
             )),
             _ => Ok(grown),
         }
@@ -208,16 +209,19 @@ impl WatchedLeave {
 }
 
 impl Drive {
-    /// The devices that have become longer, and their lengths in blocks. The open files are asked:
-    /// a path may name another file by now.
+    /// The devices that have room for more segments than the pool uses, and their lengths in
+    /// blocks. The open files are asked: a path may name another file by now.
     fn longer(&self) -> Result<Vec<(u8, PathBuf, u64)>, StorePoolError> {
+        let PoolStatus { devices, segment_blocks, .. } = self.status();
         let mut longer = Vec::new();
-        for (number, PoolFile { path, file, blocks }) in
+        for (number, PoolFile { path, file, .. }) in
             self.files().into_iter().flat_map(PoolFiles::iter)
         {
-            let now = blocks_of(path, file)?;
-            if now > *blocks {
-                longer.push((number, path.clone(), now));
+            let blocks = blocks_of(path, file)?;
+            let segments = blocks.saturating_sub(DEVICE_HEADER_BLOCKS) / u64::from(segment_blocks);
+            let known = devices.iter().find(|device| device.number == number);
+            if known.is_some_and(|known| segments > u64::from(known.segments)) {
+                longer.push((number, path.clone(), blocks));
             }
         }
         Ok(longer)
