@@ -6,6 +6,7 @@
 //! cargo run --release -p store --example large -- snapshot             # 10^8 blocks of 1 TiB
 //! cargo run --release -p store --example large -- recovery             # 64 GiB of log
 //! cargo run --release -p store --example large -- steady               # 80 % full, Zipf 1.0
+//! cargo run --release -p store --example large -- sealed --blocks 65536   # beside a plain volume
 //! cargo run --release -p store --example large -- recovery --blocks 1000000 --log 4000000
 //! ```
 //!
@@ -19,7 +20,8 @@ use random::Random;
 use store::block::{BLOCK_BYTES, Block, BlockBuffer};
 use store::{
     Admission, DeviceIo, DeviceLayout, DeviceOp, PoolChange, PoolCompletion, PoolDeviceError,
-    PoolDevices, PoolEngine, PoolLayout, PoolOptions, RequestTag, VolumeId, format_pool,
+    PoolDevices, PoolEngine, PoolLayout, PoolOptions, RequestTag, SealEntropy, VolumeId,
+    WrappingKey, format_pool,
 };
 
 /// Blocks of a segment, as pools are made.
@@ -30,6 +32,9 @@ const HEADER_BLOCKS: u64 = 16;
 
 /// The byte of which all guests' pages are full.
 const GUEST_BYTE: u8 = 0x5a;
+
+/// The byte of pages that the device keeps, as it keeps sealed ones.
+const KEPT_BYTE: u8 = 0xa5;
 
 /// Writes that are outstanding.
 const DEPTH: u64 = 32;
@@ -134,6 +139,8 @@ struct LargePool {
     engine: PoolEngine,
     options: PoolOptions,
     volume: VolumeId,
+    /// The byte of its writes.
+    byte: u8,
     now_ns: u64,
     outstanding: u64,
     last: VolumeId,
@@ -150,7 +157,8 @@ impl LargePool {
         format_pool(&mut device, &layout).expect("a new pool");
         let engine = open(&mut device, options);
         let (volume, now_ns, outstanding) = (VolumeId(0), 1, 0);
-        let mut pool = Self { device, engine, options, volume, now_ns, outstanding, last: volume };
+        let (byte, last) = (GUEST_BYTE, volume);
+        let mut pool = Self { device, engine, options, volume, byte, now_ns, outstanding, last };
         pool.volume = pool.change(PoolChange::Create { name: "v".into(), blocks: volume_blocks });
         pool
     }
@@ -185,14 +193,30 @@ impl LargePool {
     }
 
     /// Does the writes that `blocks` names, with `DEPTH` outstanding.
-    fn write(&mut self, mut blocks: impl Iterator<Item = u64>) {
+    fn write(&mut self, blocks: impl Iterator<Item = u64>) {
+        let (volume, byte) = (self.volume, self.byte);
+        self.ask(blocks, |engine, block| {
+            let fill = &mut |_, page: &mut Block| page.0.fill(byte);
+            engine.write(RequestTag(block), volume, block, 1, fill)
+        });
+    }
+
+    /// The same for reads.
+    fn read(&mut self, blocks: impl Iterator<Item = u64>) {
+        let volume = self.volume;
+        self.ask(blocks, |engine, block| engine.read(RequestTag(block), volume, block, 1));
+    }
+
+    fn ask(
+        &mut self,
+        mut blocks: impl Iterator<Item = u64>,
+        mut ask: impl FnMut(&mut PoolEngine, u64) -> Admission,
+    ) {
         let mut waiting = None;
         loop {
             while self.outstanding < DEPTH {
                 let Some(block) = waiting.take().or_else(|| blocks.next()) else { break };
-                let (tag, volume) = (RequestTag(block), self.volume);
-                let fill = &mut |_, page: &mut Block| page.0.fill(GUEST_BYTE);
-                if self.engine.write(tag, volume, block, 1, fill) == Admission::Busy {
+                if ask(&mut self.engine, block) == Admission::Busy {
                     waiting = Some(block);
                     break;
                 }
@@ -413,6 +437,31 @@ fn steady(blocks: u64, cache: u64) {
     }
 }
 
+/// Writes and reads of a plain volume and of an encrypted one, of so many blocks each.
+fn sealed(blocks: u64) {
+    let options = PoolOptions { cache_blocks: 1 << 16, log_blocks_max: 1 << 18 };
+    let segments = 4 * blocks / u64::from(SEGMENT_BLOCKS) + 128;
+    for is_sealed in [false, true, false, true] {
+        let mut pool = LargePool::new(segments, blocks, options);
+        pool.byte = KEPT_BYTE;
+        if is_sealed {
+            let key = WrappingKey::new("k", &[3; 64]);
+            let entropy = SealEntropy::new([5; SealEntropy::BYTES].into());
+            let change = pool.engine.sealed_volume("s", blocks, &key, &entropy);
+            pool.volume = pool.change(change);
+            pool.engine.unlock(pool.volume, &key).expect("its key");
+        }
+        let what = if is_sealed { "sealed" } else { "plain" };
+        pool.write(0..blocks);
+        let mut random = Random::new(4);
+        let places: Vec<u64> = (0..2 * blocks).map(|_| random.below(blocks)).collect();
+        let ((), took) = timed(|| pool.write(places.iter().copied()));
+        rate(&format!("{what}: random writes"), 2 * blocks, took);
+        let ((), took) = timed(|| pool.read(places.iter().copied()));
+        rate(&format!("{what}: random reads"), 2 * blocks, took);
+    }
+}
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |name: &str, default: u64| {
@@ -431,8 +480,11 @@ fn main() -> ExitCode {
         (Some("steady"), (Some(blocks), _, Some(cache))) => {
             steady(blocks.min(16 << 20), cache);
         }
+        (Some("sealed"), (Some(blocks), ..)) => sealed(blocks.min(1 << 20)),
         _ => {
-            eprintln!("snapshot, recovery or steady, and --blocks, --log or --cache with a number");
+            eprintln!(
+                "snapshot, recovery, steady or sealed, and --blocks, --log or --cache with a number"
+            );
             return ExitCode::FAILURE;
         }
     }

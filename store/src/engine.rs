@@ -466,13 +466,7 @@ impl PoolEngine {
         if !self.admits_change() {
             return Admission::Busy;
         }
-        let checked = self.core.map.check(&change).and_then(|id| match change {
-            PoolChange::Quota { volume, reservation, .. } => {
-                self.core.check_promise(volume, reservation).map(|()| id)
-            }
-            _ => Ok(id),
-        });
-        let volume = match checked {
+        let volume = match self.check(&change) {
             Ok(volume) => volume,
             Err(error) => {
                 self.core.done(tag, Err(error));
@@ -481,6 +475,20 @@ impl PoolEngine {
         };
         self.push_change(Some(tag), volume, change);
         Admission::Taken
+    }
+
+    /// Whether a change of the catalog is possible now, and the volume that it is about.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn check(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {
+        let volume = self.core.map.check(change)?;
+        match *change {
+            PoolChange::Quota { volume: of, reservation, .. } => {
+                self.core.check_promise(of, reservation).map(|()| volume)
+            }
+            _ => Ok(volume),
+        }
     }
 
     fn admits_change(&self) -> bool {

@@ -116,6 +116,8 @@ fn recipe(kind: KeyKind, shown: &ShownKey) -> String {
             "a volume's encryption key\n\ncheck    {public}\n\n\
              here     in its [[volume]], and in no other:\n         \
              chain = [{{ encrypt = {{ key = {file:?} }} }}]\n\
+             or, of a pool, in as many as need it:\n         \
+             backend = {{ pool = \"p\", size = \"20GiB\", key = {file:?} }}\n\
              Keep a copy of the file elsewhere: without it the volume can never be read again.\n"
         ),
     }

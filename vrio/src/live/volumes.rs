@@ -468,6 +468,12 @@ impl VolumeRemove {
                 );
                 return Err(CommandFailure::running(anyhow!(text)));
             }
+            if let Some(place) = place.as_ref().filter(|_| self.shred) {
+                // A volume whose data stays is served on.
+                let body = json!({ "all": self.all, "check": true });
+                let path = format!("{place}/shred");
+                ask(&self.which.socket()?, "POST", &path, Some(&body))?;
+            }
             let force = if self.force { "?force=true" } else { "" };
             delete(&self.which, &format!("/v1/volumes/{}{force}", segment(&self.name)?))?;
         }

@@ -1,6 +1,7 @@
 //! Keys of encrypted volumes of a pool: changing them, and shredding volumes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use config::VolumeConfig;
 use serde::Deserialize;
@@ -29,6 +30,9 @@ struct SetKey {
 struct Shred {
     #[serde(default)]
     all: bool,
+    /// Nothing is done: the answer says whether it could be if the node did not serve the volume.
+    #[serde(default)]
+    check: bool,
 }
 
 impl Inside {
@@ -85,13 +89,7 @@ impl Inside {
 
     /// The running configuration names the file of the new key, for all volumes that need it; and
     /// notes of what the operator must write.
-    fn follow_key(
-        &self,
-        pool: &StorePool,
-        volume: &str,
-        id: VolumeId,
-        path: &std::path::Path,
-    ) -> Vec<String> {
+    fn follow_key(&self, pool: &StorePool, volume: &str, id: VolumeId, path: &Path) -> Vec<String> {
         let all = pool.volumes();
         let family = |id: VolumeId| {
             let found = all.iter().find(|it| it.id == id)?;
@@ -130,7 +128,7 @@ impl Inside {
 
     /// Forgets the data key of an encrypted volume or snapshot, and removes all that has it.
     pub(crate) fn shred(&self, pool: &str, number: u32, body: &Value) -> Result<Done, Refused> {
-        let Shred { all } = fields(body, "{} or {\"all\": true}")?;
+        let Shred { all, check } = fields(body, "{} or {\"all\": true}")?;
         let _turn = self.turn()?;
         let pool = self.open_pool(pool)?;
         let (list, id) = (pool.volumes(), VolumeId(number));
@@ -141,11 +139,14 @@ impl Inside {
             let seal = list.iter().find(|it| it.id == id).and_then(|it| it.seal.as_ref());
             family.is_some() && seal.map(|seal| seal.family) == family
         };
+        let what = format!("shred number {number} of pool {:?}", pool.name());
+        let change = PoolChange::Shred { volume: id, all };
+        pool.check(&change).map_err(|error| refused(&what, &error))?;
         let served = self.objects().volumes.clone();
         let of_family = served.iter().find(|it| {
-            it.backend
-                .in_pool()
-                .is_some_and(|(of, its)| std::sync::Arc::ptr_eq(of, &pool) && is_of(its))
+            it.backend.in_pool().is_some_and(|(of, its)| {
+                Arc::ptr_eq(of, &pool) && is_of(its) && !(check && its == id)
+            })
         });
         if let Some(served) = of_family {
             let error = format!(
@@ -155,9 +156,10 @@ impl Inside {
             let way_out = "remove that volume first; `vrio volume remove --shred` does both";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
-        let what = format!("shred number {number} of pool {:?}", pool.name());
-        let shredded = pool.change(PoolChange::Shred { volume: id, all });
-        shredded.map_err(|error| refused(&what, &error))?;
+        if check {
+            return Ok(done(Vec::new()));
+        }
+        pool.change(change).map_err(|error| refused(&what, &error))?;
         let notes = vec![
             "the pool has forgotten the data key; old copies of it, in parts of the log that are \
              not written over yet and in backups of the pool, open with the volume's key: delete \

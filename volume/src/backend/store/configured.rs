@@ -205,6 +205,8 @@ impl StoreBackend {
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
                 check_key(snapshot, key)?;
+                let checked = key.map(|key| pool.check_key(snapshot.id, key)).transpose();
+                checked.map_err(|error| error.to_string())?;
                 if let Some(size) = self.size_bytes.filter(|it| *it < snapshot.size_bytes()) {
                     return Err(format!(
                         "{from} has {}, and a clone of {} would lose its end: leave the size out, \

@@ -232,6 +232,14 @@ impl StorePool {
         Ok(changed)
     }
 
+    /// Whether a change of the catalog is possible now.
+    ///
+    /// # Errors
+    /// [`PoolError`]: why it is not.
+    pub fn check(&self, change: &PoolChange) -> Result<(), PoolError> {
+        self.inside.plan(|engine| engine.check(change).map(drop))
+    }
+
     /// Makes an encrypted volume.
     ///
     /// # Errors
@@ -260,6 +268,15 @@ impl StorePool {
         keys.retain(|(known, _)| *known != id);
         keys.push((id, wrapping));
         Ok(())
+    }
+
+    /// Whether a key is that of an encrypted volume or snapshot.
+    ///
+    /// # Errors
+    /// [`PoolError`]: it is another one's key.
+    pub fn check_key(&self, id: VolumeId, key: &VolumeKey) -> Result<(), PoolError> {
+        let wrapping = key.wrapping();
+        self.inside.plan(|engine| engine.unlock(id, &wrapping))
     }
 
     /// Keeps the data keys of an encrypted volume under another key. All volumes and snapshots
@@ -645,7 +662,10 @@ impl PoolInside {
         let devices = &mut RingDevices { files: &mut files, ring: drive.ring() };
         let mut engine = open_engine(&self.name, devices, self.settings)?;
         for (id, key) in &*self.keys.lock() {
-            if let Err(error) = engine.unlock(*id, key) {
+            // A volume that was removed needs no key.
+            if let Err(error) = engine.unlock(*id, key)
+                && !matches!(error, PoolError::NoVolume(_))
+            {
                 tracing::error!(pool = self.name, volume = id.0, %error, "the volume stays locked");
             }
         }
