@@ -172,6 +172,14 @@ impl StoreBackend {
             }
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
+                if let Some(size) = self.size_bytes.filter(|it| *it < snapshot.size_bytes()) {
+                    return Err(format!(
+                        "{from} has {}, and a clone of {} would lose its end: leave the size out, \
+                         or write a larger one",
+                        show_size(snapshot.size_bytes()),
+                        show_size(size)
+                    ));
+                }
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
                 (id, snapshot.size_bytes(), snapshot.compression)
