@@ -154,6 +154,7 @@ impl VolumeBackend for StoreBackend {
             None => return Err(format!("this node has no pool {:?}", self.pool)),
         };
         let volume = pool.volume_named(opening.name);
+        let is_new = volume.is_none();
         if volume.is_some_and(|volume| volume.receive.is_some()) {
             let why = "a stream is being received into it: let `vrio volume receive` go on or end \
                        it with --give-up, then remove the volume and add it again";
@@ -175,8 +176,16 @@ impl VolumeBackend for StoreBackend {
         if let Err(why) = unlock(&pool, id, key) {
             return Ok(Box::new(locked(&why)));
         }
-        if !opening.read_only {
-            self.set_quota(&pool, id)?;
+        if !opening.read_only
+            && let Err(error) = self.set_quota(&pool, id)
+        {
+            if is_new {
+                return Err(error);
+            }
+            // The pool is fuller than it was, or has another limit by a command: no reason to keep
+            // guests from what is theirs.
+            let name = opening.name;
+            tracing::error!(volume = name, error, "it keeps the reservation and limit that it has");
         }
         Ok(Box::new(StoreVolume::open(&pool, id, opening)?))
     }
