@@ -309,12 +309,6 @@ impl SealKeys {
         self.pages.retain(|&(family, version, _), _| keeps(family, version));
     }
 
-    /// Forgets a family's keys.
-    pub(crate) fn lock(&mut self, family: u32) {
-        self.retain(|of, _| of != family);
-        self.proposed.retain(|&(of, ..)| of != family);
-    }
-
     /// The key of a family's pages of an opening; `None` if its data key was not given.
     pub(crate) fn page(&mut self, family: u32, version: u32, salt: u128) -> Option<&Arc<PageKey>> {
         let at = (family, version, salt);

@@ -116,12 +116,6 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Forgets the keys of a volume's family: its blocks cannot be read until they are given again.
-    pub fn lock(&mut self, volume: VolumeId) {
-        let Some(family) = self.core.map.family_of(volume) else { return };
-        self.core.keys.lock(family);
-    }
-
     /// Whether a volume is encrypted and its key was not given.
     pub fn is_locked(&self, volume: VolumeId) -> bool {
         self.core.lock_of(volume).is_some()
@@ -181,7 +175,10 @@ impl PoolEngine {
             let (given, wanted) = (key.id().to_owned(), newest.key_id.clone());
             return Err(PoolError::WrongKey { given, wanted });
         }
-        let (name, version) = (self.core.family_name(&family), newest.version + 1);
+        let version = newest.version.checked_add(1).ok_or_else(|| {
+            PoolError::Invalid("the volume has had as many data keys as it can have".to_owned())
+        })?;
+        let name = self.core.family_name(&family);
         let data = DataKey::new(entropy.key());
         let key = WrappedKey::wrap(&data, key, &name, version, entropy.nonce());
         self.core.keys.propose(family.number(), key.clone(), name, data);

@@ -130,7 +130,7 @@ impl SealContexts {
     /// A page refers to this one from here on.
     pub(super) fn gain(&mut self, number: u16) {
         if let Some(Some(context)) = self.list.get_mut(usize::from(number)) {
-            context.live += 1;
+            context.live = context.live.saturating_add(1);
         }
     }
 

@@ -78,6 +78,9 @@ impl PoolCatalog {
         if !is_uuid(family) || !key.is_possible() || key.version != 1 {
             return invalid("the key of the new volume is not a first one of a family");
         }
+        if self.next_family == u32::MAX {
+            return invalid("the pool has had as many encrypted volumes as it can have");
+        }
         if self.families.values().any(|known| known.uuid == family) {
             return invalid("another family of volumes has this name: draw random digits for it");
         }
@@ -108,7 +111,7 @@ impl PoolCatalog {
         match self.family_of(volume)?.keys.as_slice() {
             // Both are under one wrapping key, or no key would open the family.
             [old]
-                if key.version == old.version + 1
+                if Some(key.version) == old.version.checked_add(1)
                     && key.key_id == old.key_id
                     && key.is_possible() =>
             {
@@ -215,7 +218,9 @@ impl PoolCatalog {
                 && is_uuid(&family.uuid)
                 && keys.len() <= KEYS_MAX
                 && keys.iter().all(WrappedKey::is_possible)
-                && keys.windows(2).all(|pair| pair[0].version + 1 == pair[1].version);
+                && keys
+                    .windows(2)
+                    .all(|pair| pair[0].version.checked_add(1) == Some(pair[1].version));
             if !is_right || self.families.insert(id, family).is_some() {
                 return Err(format!("the checkpoint's family {id} is senseless"));
             }
