@@ -437,11 +437,14 @@ fn steady(blocks: u64, cache: u64) {
     }
 }
 
-/// Writes and reads of a plain volume and of an encrypted one, of so many blocks each.
+/// Writes and reads of a plain volume and of an encrypted one, of so many blocks each, after the
+/// log has been everywhere on the device.
 fn sealed(blocks: u64) {
     let options = PoolOptions { cache_blocks: 1 << 16, log_blocks_max: 1 << 18 };
-    let segments = 4 * blocks / u64::from(SEGMENT_BLOCKS) + 128;
-    for is_sealed in [false, true, false, true] {
+    let segments = 2 * blocks / u64::from(SEGMENT_BLOCKS) + 40;
+    let mut random = Random::new(4);
+    let mut places = |count: u64| (0..count).map(|_| random.below(blocks)).collect::<Vec<_>>();
+    for is_sealed in [false, true] {
         let mut pool = LargePool::new(segments, blocks, options);
         pool.byte = KEPT_BYTE;
         if is_sealed {
@@ -453,12 +456,13 @@ fn sealed(blocks: u64) {
         }
         let what = if is_sealed { "sealed" } else { "plain" };
         pool.write(0..blocks);
-        let mut random = Random::new(4);
-        let places: Vec<u64> = (0..2 * blocks).map(|_| random.below(blocks)).collect();
-        let ((), took) = timed(|| pool.write(places.iter().copied()));
-        rate(&format!("{what}: random writes"), 2 * blocks, took);
-        let ((), took) = timed(|| pool.read(places.iter().copied()));
-        rate(&format!("{what}: random reads"), 2 * blocks, took);
+        pool.write(places(2 * segments * u64::from(SEGMENT_BLOCKS)).into_iter());
+        for _ in 0..3 {
+            let ((), took) = timed(|| pool.write(places(4 * blocks).into_iter()));
+            rate(&format!("{what}: random writes"), 4 * blocks, took);
+            let ((), took) = timed(|| pool.read(places(4 * blocks).into_iter()));
+            rate(&format!("{what}: random reads"), 4 * blocks, took);
+        }
     }
 }
 

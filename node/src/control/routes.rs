@@ -9,7 +9,7 @@ use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::{MethodFilter, MethodRouter, delete, get, on, post, put};
 use config::Kind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::GATHER_TIME_MAX;
 use super::answer::{PathNames, change, panicked, parameter, refuse};
 use super::service::Service;
-use api::{HandOver, Refused, RefusedKind, Reload, SetDrain};
+use api::{Done, HandOver, Refused, RefusedKind, Reload, SetDrain};
 
 /// The largest request: a volume that a hundred nodes may use is a few kilobytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -38,23 +38,29 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .merge(super::streams::router(Arc::clone(&service)))
         .route("/v1/status", get(status))
         .route("/v1/metrics", get(metrics))
-        .route("/v1/volumes/{name}/chain", put(set_chain))
-        .route("/v1/volumes/{name}/quota", put(set_quota))
-        .route("/v1/volumes/{name}/snapshots", put(set_snapshots))
-        .route("/v1/volumes/{name}/compression", put(compress))
-        .route("/v1/volumes/{name}/size", put(resize_volume))
-        .route("/v1/volumes/{name}/rollback", post(roll_back))
-        .route("/v1/volumes/{name}/key", put(set_key))
+        .route("/v1/volumes/{name}/chain", named(MethodFilter::PUT, <dyn Service>::set_chain))
+        .route("/v1/volumes/{name}/quota", named(MethodFilter::PUT, <dyn Service>::set_quota))
+        .route(
+            "/v1/volumes/{name}/snapshots",
+            named(MethodFilter::PUT, <dyn Service>::set_snapshots),
+        )
+        .route("/v1/volumes/{name}/compression", named(MethodFilter::PUT, <dyn Service>::compress))
+        .route("/v1/volumes/{name}/size", named(MethodFilter::PUT, <dyn Service>::resize_volume))
+        .route("/v1/volumes/{name}/rollback", named(MethodFilter::POST, <dyn Service>::roll_back))
+        .route("/v1/volumes/{name}/key", named(MethodFilter::PUT, <dyn Service>::set_key))
         .route("/v1/snapshots", post(take_snapshot))
         .route("/v1/pools/{name}/volumes/{number}", delete(remove_from_pool))
-        .route("/v1/pools/{name}/devices", put(change_devices))
+        .route("/v1/pools/{name}/devices", named(MethodFilter::PUT, <dyn Service>::change_devices))
         .route("/v1/pools/{name}/volumes/{number}/shred", post(shred))
-        .route("/v1/pools/{name}/scrub", post(scrub).delete(stop_scrub))
+        .route(
+            "/v1/pools/{name}/scrub",
+            named(MethodFilter::POST, <dyn Service>::scrub).delete(stop_scrub),
+        )
         .route("/v1/diff", get(diff))
-        .route("/v1/disks/{name}/size", put(resize_disk))
+        .route("/v1/disks/{name}/size", named(MethodFilter::PUT, <dyn Service>::resize_disk))
         .route("/v1/disks/{name}/queues/{queue}", put(move_queue))
         .route("/v1/disks/{name}/take", post(take_disk))
-        .route("/v1/nics/{name}", put(set_nic))
+        .route("/v1/nics/{name}", named(MethodFilter::PUT, <dyn Service>::set_nic))
         .route("/v1/reload", get(plan).post(reload))
         .route("/v1/drain", get(drain).post(set_draining))
         .route("/v1/hand-over", post(hand_over))
@@ -140,59 +146,20 @@ async fn remove(
     change(move || service.remove(kind, &name, force)).await
 }
 
-async fn set_nic(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.set_nic(&name, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
-async fn set_chain(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.set_chain(&name, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
-async fn set_snapshots(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.set_snapshots(&name, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
-async fn resize_volume(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.resize_volume(&name, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
-async fn compress(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.compress(&name, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
+/// A change of the object of a name, with the fields of a body.
+fn named(
+    method: MethodFilter,
+    make: fn(&(dyn Service + 'static), &str, &Value) -> Result<Done, Refused>,
+) -> MethodRouter<Arc<dyn Service>> {
+    type Name = PathNames<String>;
+    type Body = Result<Bytes, BytesRejection>;
+    let answer =
+        async move |State(service): RouteState, PathNames(name): Name, body: Body| match json(body)
+        {
+            Ok(body) => change(move || make(&*service, &name, &body)).await,
+            Err(refused) => refuse(&refused),
+        };
+    on(method, answer)
 }
 
 async fn take_snapshot(
@@ -201,28 +168,6 @@ async fn take_snapshot(
 ) -> Response {
     match json(body) {
         Ok(body) => change(move || service.take_snapshot(&body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
-async fn roll_back(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.roll_back(&name, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
-async fn set_key(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.set_key(&name, &body)).await,
         Err(refused) => refuse(&refused),
     }
 }
@@ -245,39 +190,6 @@ async fn remove_from_pool(
     change(move || service.remove_from_pool(&pool, number)).await
 }
 
-async fn set_quota(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.set_quota(&name, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
-async fn change_devices(
-    State(service): RouteState,
-    PathNames(pool): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.change_devices(&pool, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
-async fn scrub(
-    State(service): RouteState,
-    PathNames(pool): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.scrub(&pool, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
-}
-
 async fn stop_scrub(State(service): RouteState, PathNames(pool): PathNames<String>) -> Response {
     change(move || service.stop_scrub(&pool)).await
 }
@@ -293,17 +205,6 @@ async fn diff(State(service): RouteState, RawQuery(query): RawQuery) -> Response
     };
     let from = of("from");
     change(move || service.diff(from.as_deref(), &to, start)).await
-}
-
-async fn resize_disk(
-    State(service): RouteState,
-    PathNames(name): PathNames<String>,
-    body: Result<Bytes, BytesRejection>,
-) -> Response {
-    match json(body) {
-        Ok(body) => change(move || service.resize_disk(&name, &body)).await,
-        Err(refused) => refuse(&refused),
-    }
 }
 
 async fn move_queue(

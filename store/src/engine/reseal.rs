@@ -12,7 +12,6 @@ use super::collect::may_move;
 use super::core::{EngineCore, IoPurpose, ResealPage};
 use super::reads::is_whole;
 use super::rows::{RecordOwner, RowStream};
-use super::sealing::CONTEXTS_SPARE;
 use crate::api::{PoolChange, PoolDeviceError, VolumeId};
 use crate::block::BlockBuffer;
 use crate::format::{LogRecord, PageEntry, SealTag, TableKind};
@@ -166,9 +165,8 @@ impl Resealer {
         let is_old = context.is_some_and(|context| {
             context.family == family && Some(context.version) != core.map.newest_key(family)
         });
-        let newest = core.map.newest_key(family).unwrap_or(0);
         // Without a context for its new key, a page would stay as it is.
-        let is_old = is_old && core.map.may_seal(family, newest, CONTEXTS_SPARE);
+        let is_old = is_old && core.may_seal(family);
         let place = entry.place().filter(|&place| is_old && core.segments.has(place));
         let Some(place) = place else { return };
         self.reads += 1;

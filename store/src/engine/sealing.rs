@@ -14,7 +14,7 @@ use crate::seal::{DataKey, FamilyUuid, PageKey, SealFamilyName, UnwrapError, Wra
 use crate::seal::{SealEntropy, WrappingKey};
 
 /// Contexts that are left for rows under way, each of whose pages may be of another family.
-pub(crate) const CONTEXTS_SPARE: usize = ROWS_MAX * crate::format::ROW_PAYLOAD_MAX;
+const CONTEXTS_SPARE: usize = ROWS_MAX * crate::format::ROW_PAYLOAD_MAX;
 
 fn locked(family: &SealFamily) -> PoolError {
     let key_id = family.keys.last().map_or_else(String::new, |key| key.key_id.clone());
@@ -30,11 +30,15 @@ impl EngineCore {
         (!is_open).then(|| locked(family))
     }
 
+    /// Whether there is a context for new pages of a family, or room for one.
+    pub(crate) fn may_seal(&self, family: u32) -> bool {
+        let version = self.map.newest_key(family).unwrap_or(0);
+        self.map.may_seal(family, version, CONTEXTS_SPARE)
+    }
+
     /// Why no more pages of an encrypted volume can be sealed, if so.
     pub(crate) fn seal_refusal(&self, volume: VolumeId) -> Option<PoolError> {
-        let family = self.map.family_of(volume)?;
-        let version = self.map.newest_key(family).unwrap_or(0);
-        if !self.map.may_seal(family, version, CONTEXTS_SPARE) {
+        if !self.may_seal(self.map.family_of(volume)?) {
             return Some(PoolError::TooMany("openings with encrypted data that is still there"));
         }
         let rows = SEAL_SEQUENCE_MAX - ROWS_MAX as u64;

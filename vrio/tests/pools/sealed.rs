@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use random::Random;
 use serde_json::Value;
 use testbed::nodes::{Node, NodePlan};
+use testbed::stand_in::StandIn;
 use workload::checker::{Checker, read_stamp};
 
 use super::{
@@ -57,7 +58,7 @@ fn in_clear(path: &Path) -> usize {
     bytes.chunks_exact(4096).filter(is_of_guest).count()
 }
 
-/// What the pool says of a volume or snapshot.
+/// A volume or snapshot in the pool's list.
 fn listed(node: &Node, name: &str) -> Option<Value> {
     let pool = pool(node);
     let all = pool["volumes"].as_array().expect("a list").clone();
@@ -74,6 +75,29 @@ fn wait_for_new_key(node: &Node, name: &str) {
     while under_old_key(node, name) > 0 {
         assert!(Instant::now() < until, "{:?}", listed(node, name));
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The secret of a key file is neither in the log nor in the status.
+fn tells_no_secret(node: &Node, key: &Path) {
+    let log = node.log_tail();
+    let secret = std::fs::read_to_string(key).expect("the key");
+    let secret = secret.lines().nth(1).and_then(|line| line.split(' ').nth(1)).expect("a secret");
+    let status = node.status().expect("it answers").to_string();
+    assert!(!log.contains(secret) && !status.contains(secret));
+}
+
+fn refuses_wrong_commands(node: &Node) {
+    for (words, wanted) in [
+        ("volume rekey b --data", "is not encrypted"),
+        ("volume rekey c --data", "there is no volume \"c\""),
+        ("volume rekey a --key a.key", "is no absolute path"),
+        ("volume rekey a --key /nowhere/a.key", "does not exist"),
+        ("volume remove b --shred", "is not encrypted"),
+        ("volume add c --pool p --size 1MiB --key a.key", "absolute"),
+    ] {
+        let (done, text) = tried(node, words);
+        assert!(!done && text.contains(wanted), "vrio {words}: {text}");
     }
 }
 
@@ -104,7 +128,7 @@ fn an_encrypted_volume_is_closed_without_its_key_and_no_other_is() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(&open, mode).expect("ours");
     let wanted = name_of(&key);
-    // What the neighbour has written.
+    // The neighbour's content.
     let mut known = Checker::new(BLOCKS);
     for (given, says) in [
         (None, &*wanted),
@@ -135,24 +159,32 @@ fn an_encrypted_volume_is_closed_without_its_key_and_no_other_is() {
     node = node.kill().expect("it ran").start().expect("it opens the pool again");
     work_a_while(&mut guest, 500);
     check(&mut guest);
-    let log = node.log_tail();
-    let secret = std::fs::read_to_string(&key).expect("the key");
-    let secret = secret.lines().nth(1).and_then(|line| line.split(' ').nth(1)).expect("a secret");
-    let status = node.status().expect("it answers").to_string();
-    assert!(!log.contains(secret) && !status.contains(secret));
-    for (words, wanted) in [
-        ("volume rekey b --data", "is not encrypted"),
-        ("volume rekey c --data", "there is no volume \"c\""),
-        ("volume rekey a --key a.key", "is no absolute path"),
-        ("volume rekey a --key /nowhere/a.key", "does not exist"),
-        ("volume remove b --shred", "is not encrypted"),
-        ("volume add c --pool p --size 1MiB --key a.key", "absolute"),
-    ] {
-        let (done, text) = tried(&node, words);
-        assert!(!done && text.contains(wanted), "vrio {words}: {text}");
-    }
+    tells_no_secret(&node, &key);
+    refuses_wrong_commands(&node);
     assert!(listed(&node, "b").is_some_and(|it| it["served"] == true), "{}", pool(&node));
     node.stop().expect("an orderly end");
+}
+
+/// Each data key follows another one, and a kill comes before all blocks are under it.
+fn changes_data_keys_with_kills(mut node: Node, guest: &mut StandIn) -> Node {
+    let mut kills = 0;
+    for round in 0..6 {
+        told(&node, &format!("volume snapshot a --name s{round}"));
+        told(&node, "volume rekey a --data");
+        let (done, text) = tried(&node, "volume rekey a --data");
+        assert!(done || text.contains("sealed anew"), "{text}");
+        let enough = guest.checker.checked + 20;
+        guest.work(|guest| guest.checker.checked >= enough).expect("the promise is kept");
+        kills += u64::from(under_old_key(&node, "a") > 0);
+        node = node.kill().expect("it ran").start().expect("it opens the pool again");
+        work_a_while(guest, 200);
+        wait_for_new_key(&node, "a");
+        if round > 0 {
+            told(&node, &format!("volume remove a@s{}", round - 1));
+        }
+    }
+    assert!(kills > 0, "no kill came while blocks were under an old key");
+    node
 }
 
 /// Both keys change under a guest's work, with kills in the middle of sealing blocks anew.
@@ -184,23 +216,7 @@ fn keys_change_while_a_guest_works_and_the_node_is_killed() {
     guest.checker = written;
     work_a_while(&mut guest, 500);
 
-    let mut kills = 0;
-    for round in 0..6 {
-        told(&node, &format!("volume snapshot a --name s{round}"));
-        told(&node, "volume rekey a --data");
-        let (done, text) = tried(&node, "volume rekey a --data");
-        assert!(done || text.contains("sealed anew"), "{text}");
-        let enough = guest.checker.checked + 20;
-        guest.work(|guest| guest.checker.checked >= enough).expect("the promise is kept");
-        kills += u64::from(under_old_key(&node, "a") > 0);
-        node = node.kill().expect("it ran").start().expect("it opens the pool again");
-        work_a_while(&mut guest, 200);
-        wait_for_new_key(&node, "a");
-        if round > 0 {
-            told(&node, &format!("volume remove a@s{}", round - 1));
-        }
-    }
-    assert!(kills > 0, "no kill came while blocks were under an old key");
+    node = changes_data_keys_with_kills(node, &mut guest);
     check(&mut guest);
     // A change of both at once, and no kill.
     let is_over = AtomicBool::new(false);
