@@ -36,7 +36,7 @@ use std::collections::VecDeque;
 pub use self::core::PoolCounters;
 pub use devices::{DeviceChange, PoolDevice};
 pub use recover::{SEGMENTS_MIN, format_pool};
-pub use scrub::{DamagedBlock, ScrubStatus};
+pub use scrub::{DamagedBlock, ScrubPace, ScrubStatus};
 pub use segments::SegmentCounts;
 pub use status::PoolStatus;
 
@@ -126,6 +126,7 @@ impl PoolEngine {
     ) -> Result<Self, PoolOpenError> {
         let (mut core, checkpointer) = recover::open(devices, sizes_blocks, &options, salt)?;
         core.now_ns = now_ns;
+        let scrub = core.scrub.clone();
         let mut engine = Self {
             core,
             options,
@@ -136,7 +137,7 @@ impl PoolEngine {
             collector: Collector::default(),
             packing: IdlePacking::default(),
             differences: Differences::default(),
-            scrubber: Scrubber::default(),
+            scrubber: Scrubber::resumed(scrub, now_ns),
             device_work: DeviceWork::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
             has_no_numbers: false,
@@ -366,12 +367,18 @@ impl PoolEngine {
         self.differences.take(tag)
     }
 
-    /// Begins to read and prove all pages, so many in a second; or changes that rate. The status
-    /// says how far it is, and what it has found. A closed pool has forgotten it.
-    pub fn scrub(&mut self, blocks_per_s: u64) {
+    /// Begins to read and prove all pages at a pace, or has the pass under way go on, at this pace or
+    /// its own. A new pass without a pace reads one page in a second. The status says how far it is
+    /// and which damage it has found. The pool goes on with the pass when it is opened again.
+    pub fn scrub(&mut self, pace: Option<ScrubPace>) {
         if !self.is_closing && self.core.failed.is_none() {
-            self.scrubber.start(&self.core, blocks_per_s);
+            self.scrubber.start(&self.core, pace);
         }
+    }
+
+    /// Has the pass rest until [`Self::scrub`].
+    pub fn pause_scrub(&mut self) {
+        self.scrubber.pause();
     }
 
     /// Ends a pass of [`Self::scrub`] early.
@@ -479,6 +486,7 @@ impl PoolEngine {
         self.parts.poll(&mut self.core, &mut self.reads);
         self.differences.poll(&mut self.core);
         self.scrubber.poll(&mut self.core);
+        self.save_scrub();
         self.write_merged();
         self.checkpoint_if_due();
         self.checkpointer.poll(&mut self.core);
@@ -730,6 +738,7 @@ impl PoolEngine {
                     || self.checkpointer.is_busy()
                     || self.core.syncs.is_busy()
                     || self.may_mark()
+                    || self.scrubber.is_unsaved()
                     // A write that was refused for want of numbers is taken soon.
                     || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
@@ -737,7 +746,7 @@ impl PoolEngine {
             || (self.is_leaving() && self.core.failed.is_none())
             || self.reads.len() > 0
             || self.differences.len() > 0
-            || self.scrubber.is_running()
+            || self.scrubber.works()
             || self.packs_soon()
     }
 
@@ -753,7 +762,8 @@ impl PoolEngine {
     /// to read.
     pub fn close(&mut self) {
         self.is_closing = true;
-        self.scrubber.stop();
+        self.scrubber.close();
+        self.save_scrub();
     }
 
     /// Whether the last checkpoint is durable, or a device failed; no request is under way.

@@ -314,7 +314,8 @@ impl Checkpointer {
 
     fn begin_state(&mut self, core: &EngineCore) -> Step {
         self.emptied = core.segments.emptied(self.sequence).collect();
-        self.bytes = encode(&core.map.state(), &core.segments.records(self.sequence, &self.places));
+        let records = core.segments.records(self.sequence, &self.places);
+        self.bytes = encode(&core.map.state(), core.scrub.as_ref(), &records);
         let blocks = self.bytes.len().div_ceil(BLOCK_BYTES);
         let copy = || StateCopy {
             entries: vec![PageEntry::FREE; blocks],

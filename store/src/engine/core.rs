@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::rows::{Row, RowLog, RowStream};
+use super::scrub::ScrubState;
 use super::segments::{SegmentRecord, SegmentTable};
 use super::slab::TokenTable;
 use super::sync::SyncRounds;
@@ -133,6 +134,8 @@ pub(crate) struct EngineCore {
     pub(crate) log: RowLog,
     pub(crate) syncs: SyncRounds,
     pub(crate) packer: Packer,
+    /// The pass over all pages, as checkpoints keep it.
+    pub(crate) scrub: Option<ScrubState>,
     pub(crate) counters: PoolCounters,
     pub(crate) now_ns: u64,
     /// All rows up to this one have changed the map.
@@ -183,6 +186,7 @@ impl EngineCore {
             log,
             syncs: SyncRounds::default(),
             packer: Packer::new(),
+            scrub: None,
             counters: PoolCounters::default(),
             now_ns: 0,
             applied,
