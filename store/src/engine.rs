@@ -88,6 +88,8 @@ pub struct PoolEngine {
     packing: IdlePacking,
     differences: Differences,
     scrubber: Scrubber,
+    /// The checkpoint that has the state of the pass.
+    scrub_saved_by: u64,
     device_work: DeviceWork,
     numbers: VecDeque<u64>,
     /// The page table is so damaged that no more numbers are found.
@@ -138,6 +140,7 @@ impl PoolEngine {
             packing: IdlePacking::default(),
             differences: Differences::default(),
             scrubber: Scrubber::resumed(scrub, now_ns),
+            scrub_saved_by: 0,
             device_work: DeviceWork::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
             has_no_numbers: false,
@@ -384,6 +387,13 @@ impl PoolEngine {
     /// Ends a pass of [`Self::scrub`] early.
     pub fn stop_scrub(&mut self) {
         self.scrubber.stop();
+    }
+
+    /// Whether a pool that is opened again would do with the pass as it was asked to here; or the
+    /// pool has failed.
+    pub fn is_scrub_saved(&self) -> bool {
+        let is_saved = self.checkpointer.number() >= self.scrub_saved_by;
+        self.core.failed.is_some() || (is_saved && !self.scrubber.is_unsaved())
     }
 
     /// Makes blocks of a volume read as zeroes, and gives their space back. Ends like a write.

@@ -4,6 +4,7 @@
 //! `POOL_KILLS=n` sets the number of kills.
 
 mod devices;
+mod scrubs;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

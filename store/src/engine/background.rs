@@ -42,6 +42,7 @@ impl PoolEngine {
     pub(super) fn save_scrub(&mut self) {
         if let Some(state) = self.scrubber.unsaved(self.core.now_ns) {
             self.core.scrub = Some(state);
+            self.scrub_saved_by = self.checkpointer.next_number();
             self.checkpointer.want();
         }
     }

@@ -142,6 +142,11 @@ impl Checkpointer {
         self.step != Step::Idle || self.wanted
     }
 
+    /// The first checkpoint that has everything of now.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.number + if self.step == Step::Idle { 1 } else { 2 }
+    }
+
     /// The durable checkpoint.
     pub(crate) fn number(&self) -> u64 {
         self.number

@@ -45,7 +45,7 @@ impl Scrub {
         if self.pause && (rate.is_some() || within_ns.is_some()) {
             return Err(bad("pause", "a scrub that rests has no pace; send it alone".to_owned()));
         }
-        let pace = |bytes| (bytes / BLOCK_BYTES as u64).max(1);
+        let pace = |bytes: u64| (bytes / BLOCK_BYTES as u64).max(1);
         Ok(match (rate, within_ns) {
             (None, None) => None,
             (Some(rate), within_ns) => Some(ScrubPace { blocks_per_s_max: pace(rate), within_ns }),

@@ -35,6 +35,10 @@ use crate::size::Size;
 /// How long a pool may take to complete its last requests and write its last checkpoint.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// How long a request about a scrub waits for the checkpoint that has it. Without room for one the
+/// scrub does as it was asked to, until the pool is closed.
+const SCRUB_SAVE_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// How long a change waits for a pool that takes none, because it has no space for a row.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -261,13 +265,24 @@ impl StorePool {
         self.change_scrub(PoolEngine::stop_scrub);
     }
 
-    fn change_scrub(&self, change: impl FnOnce(&mut PoolEngine)) {
+    /// Changes the pass, and waits for the checkpoint that has it, for a bounded time.
+    fn change_scrub(&self, change: impl FnMut(&mut PoolEngine)) {
         // The time that is left is estimated anew.
         *self.inside.scrub_seen.lock() = None;
         let mut drive = self.inside.lock_drive();
-        drive.engine().map(change);
-        // The pool's thread hears of the work by this round.
-        drive.round(now_ns());
+        drive.engine().into_iter().for_each(change);
+        let until = Instant::now() + SCRUB_SAVE_TIME_MAX;
+        loop {
+            // The pool's thread hears of the work by this round.
+            drive.round(now_ns());
+            if drive.engine().is_none_or(|engine| engine.is_scrub_saved()) || Instant::now() > until
+            {
+                return;
+            }
+            drop(drive);
+            std::thread::sleep(Duration::from_millis(1));
+            drive = self.inside.lock_drive();
+        }
     }
 
     /// The time that the rest of a pass takes, by the pages that were proved since the first look at
