@@ -305,7 +305,7 @@ impl Scrubber {
                     }
                     self.note_point(kind, index);
                 }
-                self.keep_deadline(now_ns);
+                self.keep_deadline(core, kind, index);
                 match core.map.pages_of(kind, index) {
                     Ok(pages) => self.pages = pages,
                     Err(MapError::Missing) => break,
@@ -347,11 +347,17 @@ impl Scrubber {
         ScrubStep::Searches(visible.map(|volume| volume.id).collect(), 0)
     }
 
-    /// Shares the time that is left among the pages that are left.
-    fn keep_deadline(&mut self, now_ns: u64) {
+    /// Shares the time that is left among the pages that are left: the pool's pages are spread over
+    /// the blocks of both tables.
+    fn keep_deadline(&mut self, core: &EngineCore, kind: TableKind, index: u64) {
         let Some(deadline_ns) = self.deadline_ns else { return };
-        let left = self.status.total_blocks.saturating_sub(self.status.checked_blocks).max(1);
-        let page_ns = deadline_ns.saturating_sub(now_ns) / left;
+        let blocks = [TableKind::Data, TableKind::Nodes].map(|kind| core.map.table_blocks(kind));
+        let passed = if kind == TableKind::Nodes { blocks[0] + index } else { index };
+        let all = blocks[0] + blocks[1];
+        let left = u128::from(all.saturating_sub(passed));
+        let pages = u128::from(core.map.used_pages() + core.map.used_nodes());
+        let left = (pages * left / u128::from(all.max(1))).max(1) as u64;
+        let page_ns = deadline_ns.saturating_sub(core.now_ns) / left;
         self.page_ns = page_ns.max(self.pace.page_ns_min());
     }
 

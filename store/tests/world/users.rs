@@ -70,7 +70,7 @@ impl World {
     /// A pass over all pages begins, goes on, rests or ends.
     fn scrub(&mut self) {
         let blocks_per_s_max = self.random.between(100_000, 10_000_000);
-        let within_ns = self.random.one_in(3).then(|| self.random.between(0, 1_000_000_000));
+        let within_ns = self.random.one_in(3).then(|| self.random.between(0, 20_000_000));
         let pace = ScrubPace { blocks_per_s_max, within_ns };
         let choice = self.random.below(8);
         let engine = self.engine.as_mut().expect("the pool is open");
