@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use api::status::Status;
 
 mod answer;
+mod body;
 mod error;
 mod routes;
 mod service;
@@ -547,6 +548,8 @@ mod tests {
         for (line, body, code, says) in [
             ("GET /v1/streams?to=a@y", "", 200, "Named { to: \"a@y\", from: None }"),
             ("GET /v1/streams?from=a@x&to=a@y", "", 200, "from: Some(\"a@x\")"),
+            ("GET /v1/streams?to=a%40y", "", 200, "Named { to: \"a@y\", from: None }"),
+            ("GET /v1/streams?to=%ff", "", 400, "to="),
             ("GET /v1/streams?token=t", "", 200, "Rest(\"t\")"),
             ("GET /v1/streams?from=a@x", "", 400, "to="),
             ("GET /v1/streams/part?token=t", "", 200, "part t"),

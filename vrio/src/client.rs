@@ -91,14 +91,15 @@ pub(crate) fn exchange(
         question += &format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n");
     }
     question += "\r\n";
-    // A node that refuses at once does not read the body: its answer says why.
+    // A node that needs no body, or refuses at once, closes without having read it, and the system
+    // resets the connection. An answer that is as long as it says is complete nevertheless.
     let sent = stream
         .write_all(question.as_bytes())
         .and_then(|()| stream.write_all(body.map_or(&[], |(_, body)| body)));
     let mut answer = Vec::new();
     let read = (&stream).take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
     sent.and(read.map(|_| ())).or_else(|error| {
-        if parse(&answer).is_ok_and(|(code, _)| code != 200) {
+        if parse(&answer).is_ok_and(|head| head.has_length || head.code != 200) {
             return Ok(());
         }
         let late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
@@ -106,17 +107,26 @@ pub(crate) fn exchange(
         let why = format!("the node at {socket:?} did not answer: {why}");
         Err(anyhow::Error::new(error).context(why))
     })?;
-    let (code, at) = parse(&answer).with_context(|| format!("the node at {socket:?}"))?;
-    answer.drain(..at);
-    Ok((code, answer))
+    let head = parse(&answer).with_context(|| format!("the node at {socket:?}"))?;
+    answer.drain(..head.bytes);
+    Ok((head.code, answer))
 }
 
 fn no_node(socket: &Path) -> String {
     format!("no node answers at {socket:?}; is it running, and may you open its socket?")
 }
 
-/// The code of an answer, and where its body begins.
-fn parse(answer: &[u8]) -> Result<(u16, usize)> {
+/// The head of an answer.
+struct AnswerHead {
+    code: u16,
+    /// Its size; the body follows.
+    bytes: usize,
+    /// Whether it says how long the body is. The body has that length then.
+    has_length: bool,
+}
+
+/// Reads the head of an answer that the node has ended.
+fn parse(answer: &[u8]) -> Result<AnswerHead> {
     let Some(at) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         bail!("its answer is incomplete");
     };
@@ -133,7 +143,7 @@ fn parse(answer: &[u8]) -> Result<(u16, usize)> {
     if length.is_some_and(|length| answer.len() - at - 4 != length) {
         bail!("its answer is incomplete");
     }
-    Ok((code, at + 4))
+    Ok(AnswerHead { code, bytes: at + 4, has_length: length.is_some() })
 }
 
 #[cfg(test)]
@@ -169,6 +179,33 @@ mod tests {
         for garbage in ["", "hello", "SSH-2.0\r\n\r\n"] {
             assert!(with_answer(garbage).is_err());
         }
+    }
+
+    /// The result of a request with a body that the node does not read before it answers and
+    /// closes: the system then resets the connection.
+    fn without_reading(answer: &'static str) -> Result<NodeAnswer> {
+        let home = tempfile::tempdir().unwrap();
+        let socket = home.path().join("control");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let node = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        let got = ask(&socket, "POST", "/v1/disks/a/take", Some(&"x".repeat(1 << 20)));
+        node.join().unwrap();
+        got
+    }
+
+    #[test]
+    fn a_complete_answer_counts_although_the_connection_was_reset() {
+        for code in [200, 409] {
+            let text: &str = format!("HTTP/1.0 {code} X\r\nContent-Length: 2\r\n\r\n{{}}").leak();
+            let answer = without_reading(text).unwrap();
+            assert_eq!((answer.code, &*answer.body), (code, "{}"));
+        }
+        assert!(without_reading("HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n{}").is_err());
+        // Its length is not known, so its end may be missing.
+        assert!(without_reading("HTTP/1.0 200 OK\r\n\r\n{}").is_err());
     }
 
     #[test]

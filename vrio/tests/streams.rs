@@ -1,9 +1,9 @@
 //! Snapshots as streams between nodes and files: backups under load, kills, cuts, wrong streams,
 //! images, and hostile callers.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -351,6 +351,12 @@ fn images_are_imported_and_exported() {
         let (done, text) = tried(&node, &import);
         assert!(!done && text.contains(wanted), "{text}");
     }
+    // A copy that ended early, of which qemu-img would read zeroes.
+    let whole = std::fs::read(path("out.qcow2")).expect("it was exported");
+    let short = path("short.qcow2");
+    std::fs::write(&short, &whole[..whole.len() / 2]).expect("a file");
+    let (done, text) = tried(&node, &format!("volume import c --pool p {short} --format qcow2"));
+    assert!(!done && text.contains("is damaged or cut off"), "{text}");
     let names: Vec<_> = std::fs::read_dir(home.path()).expect("ours").flatten().collect();
     let left = names.iter().filter(|it| it.file_name().to_string_lossy().contains(".qcow2."));
     assert_eq!(left.count(), 0, "{names:?}");
@@ -419,15 +425,92 @@ fn hostile_callers_get_errors_and_others_are_served() {
         .collect();
     wait_for("others are refused", || {
         let answer = ask(&node, &format!("PUT {place}"), part, part.len());
-        answer.contains("503") && answer.contains("8 requests for parts")
+        answer.contains("503") && answer.contains("4 requests for parts")
     });
+    // They are not in the way of callers that read a stream.
+    let header = ask(&node, "GET /v1/streams?to=a@s", &[], 0);
+    assert_eq!(header.split(' ').nth(1), Some("200"), "{header}");
+    send(&node, "a@s", &home.path().join("meanwhile.stream"));
     // The rest of the node answers, and streams again as soon as these have gone.
     assert!(told(&node, "status").contains("POOLS"));
     drop(slow);
     wait_for("there is room again", || {
-        ask(&node, "GET /v1/streams?to=a@s", &[], 0).split(' ').nth(1) == Some("200")
+        !ask(&node, &format!("PUT {place}"), part, part.len()).contains("503")
     });
     let answer: Value = serde_json::from_str(&told(&node, "pool show p --json")).expect("JSON");
     assert_eq!(answer["state"], "ok", "{answer}");
     node.stop().expect("an orderly end");
+}
+
+/// The script of docs/pools.md that makes a backup of volume `a`.
+fn backup_script() -> String {
+    let page = std::fs::read_to_string("../docs/pools.md").expect("the page");
+    let from = page.find("    #!/bin/sh\n    set -eu\n").expect("the script");
+    let lines = page[from..].lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+    let script: String =
+        lines.map(|line| format!("{}\n", line.trim_start_matches("    "))).collect();
+    assert!(script.contains("volume=alice pool=p"), "{script}");
+    script.replace("volume=alice", "volume=a")
+}
+
+/// A directory of commands `vrio` and `ssh`, which ask the one node and the other.
+fn commands(home: &Path, here: &Node, there: &Node) -> PathBuf {
+    let bin = home.join("bin");
+    std::fs::create_dir(&bin).expect("a directory");
+    for (name, node, shift) in [("vrio", here, ""), ("ssh", there, "shift 2\n")] {
+        let (program, control) = (env!("CARGO_BIN_EXE_vrio"), node.plan().control());
+        let text =
+            format!("#!/bin/sh\n{shift}exec {program} \"$@\" --control {}\n", control.display());
+        let file = bin.join(name);
+        std::fs::write(&file, text).expect("a file");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("ours");
+    }
+    bin
+}
+
+#[test]
+fn the_backup_script_of_the_documents_goes_on_after_an_interruption() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (here, there) = two_homes(home.path());
+    let mut random = Random::new(27);
+    let mut source = plan_with_pool(&here, "192MiB", VOLUME).start().expect("a node");
+    let target = plan_with_pool(&there, "192MiB", "").start().expect("a node");
+    let mut guest = connect(&mut source, "a", mix(), &mut random);
+    let bin = commands(home.path(), &source, &target);
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a path"));
+    let script = home.path().join("backup");
+    std::fs::write(&script, backup_script()).expect("a file");
+    let snapshots = |node: &Node| -> Vec<String> {
+        let all: Vec<Value> =
+            serde_json::from_str(&told(node, "volume snapshots a --json")).expect("JSON");
+        all.iter().map(|it| it["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    for round in 1..4 {
+        work_a_while(&mut guest, 300);
+        if round == 3 {
+            // A run that ends in the middle of its stream.
+            told(&source, "volume snapshot a --name hourly-20000101T000000Z");
+            let file = home.path().join("cut.stream");
+            let base = snapshots(&target).pop().expect("the last backup");
+            send(&source, &format!("a@hourly-20000101T000000Z --from {base}"), &file);
+            let stream = std::fs::read(&file).expect("it was sent");
+            std::fs::write(&file, &stream[..stream.len() - 100]).expect("a file");
+            let (done, text) = receive(&target, "a", &file);
+            assert!(!done, "{text}");
+            work_a_while(&mut guest, 300);
+        }
+        let done =
+            Command::new("/bin/sh").arg(&script).env("PATH", &path).output().expect("a shell");
+        assert!(done.status.success(), "round {round}: {}", said(&done));
+        let (ours, theirs) = (snapshots(&source), snapshots(&target));
+        assert_eq!(ours.len(), 1, "{ours:?}");
+        assert_eq!(theirs.len(), if round == 3 { 4 } else { round }, "{theirs:?}");
+        let last = &*ours[0];
+        assert!(theirs.iter().any(|it| it == last), "{last} {theirs:?}");
+        compare(home.path(), (&source, last), (&target, last));
+        // The names have seconds.
+        std::thread::sleep(Duration::from_millis(1100));
+    }
+    source.stop().expect("an orderly end");
+    target.stop().expect("an orderly end");
 }

@@ -4,6 +4,7 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Json, Response};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,10 +25,11 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathNam
     }
 }
 
-/// The value of a parameter in a question.
+/// The value of a parameter in a question. Clients may escape any character, `@` for instance.
 pub(super) fn parameter(query: &str, key: &str) -> Option<String> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
+    let (_, value) = pairs.find(|(name, _)| *name == key)?;
+    percent_decode_str(value).decode_utf8().ok().map(Into::into)
 }
 
 /// Makes a change, which bounds its own time. The change is completed even if the caller hangs up.

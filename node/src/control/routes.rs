@@ -293,7 +293,13 @@ async fn move_queue(
     }
 }
 
-async fn take_disk(State(service): RouteState, PathNames(name): PathNames<String>) -> Response {
+async fn take_disk(
+    State(service): RouteState,
+    PathNames(name): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    // It has no fields, but a body that stays unread would reset the connection.
+    drop(body);
     change(move || service.take_disk(&name)).await
 }
 

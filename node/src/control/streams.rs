@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -15,71 +15,64 @@ use store::stream::{PART_BYTES_MAX, STREAM_HEADER_BYTES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::answer::{PathNames, change, panicked, parameter, refuse};
+use super::body::timed;
 use super::service::Service;
 use api::{ReceiveStep, Refused, RefusedKind, WantedStream};
 
-/// Requests at once that have a part in memory, 8 MiB each: some streams in both directions, in
-/// less memory than one pool's map has.
-const PARTS_MAX: usize = 8;
+/// Requests at once, in each direction, that have a part in memory, 8 MiB each: some streams, in
+/// less memory than one pool's map has. Receiving callers cannot keep others from sending.
+const PARTS_MAX: usize = 4;
 
-/// How long a caller may take to send a part, which it has in memory.
+/// How long a caller may take to send a part, which it has in memory, or to read one.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 struct StreamPaths {
     service: Arc<dyn Service>,
-    permits: Arc<Semaphore>,
+    /// Places of parts that this node sends.
+    sent: Arc<Semaphore>,
+    /// Places of parts that it receives.
+    received: Arc<Semaphore>,
 }
 
 /// The paths.
 pub(super) fn router<S>(service: Arc<dyn Service>) -> Router<S> {
-    let permits = Arc::new(Semaphore::new(PARTS_MAX));
+    let [sent, received] = [(); 2].map(|()| Arc::new(Semaphore::new(PARTS_MAX)));
     let place = "/v1/pools/{pool}/receive/{name}";
     Router::new()
         .route("/v1/streams", get(header))
         .route("/v1/streams/part", get(part))
         .route(place, post(begin).put(receive_part).delete(give_up))
         .route(&format!("{place}/end"), post(end))
-        .with_state(StreamPaths { service, permits })
+        .with_state(StreamPaths { service, sent, received })
 }
 
-/// The body of an answer. Its memory counts until the caller has all of it.
-struct CountedBody {
-    bytes: Vec<u8>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for CountedBody {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-fn permit(paths: &StreamPaths) -> Option<OwnedSemaphorePermit> {
-    Arc::clone(&paths.permits).try_acquire_owned().ok()
+fn permit(places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    Arc::clone(places).try_acquire_owned().ok()
 }
 
 fn busy() -> Response {
-    let error = format!("{PARTS_MAX} requests for parts of streams are at work already");
+    let error =
+        format!("{PARTS_MAX} requests for parts of streams are at work already, in this direction");
     let way_out = "try again soon; `vrio volume send` and `receive` do that by themselves";
     refuse(&Refused::new(RefusedKind::Busy, error, way_out))
 }
 
-/// Answers with bytes, which are made where a thread may wait.
+/// Answers with bytes, which are made where a thread may wait. A permit is held until the caller
+/// has them or is late.
 async fn bytes(
-    paths: StreamPaths,
-    make: impl FnOnce(&dyn Service) -> Result<Vec<u8>, Refused> + Send + 'static,
+    make: impl FnOnce() -> Result<Vec<u8>, Refused> + Send + 'static,
+    permit: Option<OwnedSemaphorePermit>,
 ) -> Response {
-    let Some(permit) = permit(&paths) else { return busy() };
-    let made = tokio::task::spawn_blocking(move || make(&*paths.service)).await;
-    match made {
-        Ok(Ok(bytes)) => {
-            let body = Bytes::from_owner(CountedBody { bytes, _permit: permit });
-            ([(CONTENT_TYPE, "application/octet-stream")], body).into_response()
-        }
-        Ok(Err(refused)) => refuse(&refused),
-        Err(error) => panicked(&error),
-    }
+    // A caller that hangs up does not end what was begun, so the permit goes with it.
+    let made = tokio::task::spawn_blocking(move || make().map(|bytes| (bytes, permit)));
+    let body = match made.await {
+        Ok(Ok((bytes, Some(permit)))) => timed(bytes, permit, BODY_TIME_MAX),
+        Ok(Ok((bytes, None))) => Body::from(bytes),
+        Ok(Err(refused)) => return refuse(&refused),
+        Err(error) => return panicked(&error),
+    };
+    ([(CONTENT_TYPE, "application/octet-stream")], body).into_response()
 }
 
 fn bad(query: &str, way_out: &str) -> Response {
@@ -99,15 +92,16 @@ async fn header(State(paths): State<StreamPaths>, RawQuery(query): RawQuery) -> 
             return bad(&query, way_out);
         }
     };
-    bytes(paths, move |service| service.stream_header(&wanted)).await
+    bytes(move || paths.service.stream_header(&wanted), None).await
 }
 
 async fn part(State(paths): State<StreamPaths>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
-    match parameter(&query, "token") {
-        Some(token) => bytes(paths, move |service| service.stream_part(&token)).await,
-        None => bad(&query, "write token=TOKEN"),
-    }
+    let Some(token) = parameter(&query, "token") else {
+        return bad(&query, "write token=TOKEN");
+    };
+    let Some(permit) = permit(&paths.sent) else { return busy() };
+    bytes(move || paths.service.stream_part(&token), Some(permit)).await
 }
 
 type Place = PathNames<(String, String)>;
@@ -130,7 +124,7 @@ async fn receive(
     PathNames((pool, name)): Place,
     body: Body,
 ) -> Response {
-    let Some(permit) = permit(&paths) else { return busy() };
+    let Some(permit) = permit(&paths.received) else { return busy() };
     let limit = match step {
         ReceiveStep::Part => PART_BYTES_MAX,
         ReceiveStep::Begin | ReceiveStep::End => STREAM_HEADER_BYTES,

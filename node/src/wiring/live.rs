@@ -168,7 +168,8 @@ impl Inside {
             Refused::new(RefusedKind::Bad, error.to_string(), way_out)
         };
         let file = Config::load(objects.path()).map_err(refused)?;
-        let target = objects.wanted(&file).map_err(refused)?;
+        let mut target = objects.wanted(&file).map_err(refused)?;
+        self.keep_devices(&objects.config, &mut target)?;
         let revoked = revoked(&objects.config, &target);
         let changes = changes(&revoked.config, &target);
         let goes = |object: &str| {

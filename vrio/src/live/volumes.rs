@@ -60,7 +60,7 @@ pub(crate) enum VolumeCommand {
     Chain(VolumeChain),
     /// Take a snapshot of volumes of a pool while guests use them.
     Snapshot(VolumeSnapshot),
-    /// List the snapshots of a volume, or of all volumes.
+    /// List the snapshots of a volume, or of all volumes, the oldest first.
     Snapshots(VolumeSnapshots),
     /// Reserve space of the pool for a volume and its snapshots, or limit what they may have.
     Quota(VolumeQuota),
@@ -444,8 +444,20 @@ impl VolumeSnapshots {
             let of = it.name.split_once('@').map(|(of, _)| of);
             it.kind == "snapshot" && self.name.as_deref().is_none_or(|name| of == Some(name))
         };
-        let all: Vec<_> =
-            pools.iter().flat_map(|pool| &pool.volumes).filter(is_of).cloned().collect();
+        let pooled = || pools.iter().flat_map(|pool| &pool.volumes);
+        // Numbers grow, so each volume's are in the order in which they were taken.
+        let mut all: Vec<_> = pooled().filter(is_of).cloned().collect();
+        all.sort_by_key(|it| it.number);
+        if let Some(name) = &self.name
+            && all.is_empty()
+            && !pooled().any(|it| it.kind == "volume" && it.name == *name)
+        {
+            let text = format!(
+                "no pool of this node has a volume {name:?}, or a snapshot of one; `vrio pool \
+                 show` lists what there is"
+            );
+            return Err(CommandFailure::running(anyhow!(text)));
+        }
         if self.which.json {
             return print(&format!("{}\n", json!(all)));
         }

@@ -57,7 +57,10 @@ fn a_pool_grows_and_leaves_a_device_under_a_guest() {
     let shown = told(&node, "pool show p");
     assert!(shown.contains("q.pool"), "{shown}");
 
-    // The file does not name the new device: the pool is not opened without it, and says so.
+    // The file does not name the new device: a reload does not break the pool, and says so.
+    let (done, text) = tried(&node, "node reload --yes");
+    assert!(!done && text.contains("also has") && text.contains("q.pool"), "{text}");
+    // The pool is not opened without the device either.
     node = node.kill().expect("it ran").start().expect("it starts all the same");
     let shown = told(&node, "pool show p");
     assert!(shown.contains("not named: number 1"), "{shown}");
@@ -69,6 +72,8 @@ fn a_pool_grows_and_leaves_a_device_under_a_guest() {
     work_a_while(&mut guest, 500);
 
     // The file still names the device that has left, and then it does not.
+    let reloaded = told(&node, "node reload --yes");
+    assert!(!reloaded.contains("pool"), "{reloaded}");
     node = node.kill().expect("it ran").start().expect("it opens the pool again");
     work_a_while(&mut guest, 500);
     assert!(pool(&node)["devices"].to_string().contains("q.pool"), "{}", pool(&node));
@@ -158,6 +163,13 @@ fn a_volume_at_its_limit_does_not_stop_its_neighbour() {
         let (done, text) = tried(&node, words);
         assert!(!done && text.contains(wanted), "vrio {words}: {text}");
     }
+    // A reservation of the file that the pool cannot give keeps no node from starting.
+    told(&node, "volume quota b --reservation none --limit 8MiB");
+    node = node.kill().expect("it ran").start().expect("it starts all the same");
+    assert_eq!(of(&node, "b")["reservation_bytes"], 0);
+    assert_eq!(of(&node, "b")["limit_bytes"], 8 << 20);
+    work_a_while(&mut other, 500);
+    check(&mut other);
     node.stop().expect("an orderly end");
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use config::PoolConfig;
+use config::{Config, PoolConfig};
 use serde::Deserialize;
 use serde_json::Value;
 use volume::backend::store::StorePoolError;
@@ -100,5 +100,39 @@ impl Inside {
                 objects.replace(&config);
             }
         }
+    }
+    /// A pool that is open has all of its devices, and a file says only where to look for them at
+    /// the next opening. So a file that names more of them changes nothing, and a file that names
+    /// some of them and not all is refused: with it the pool could not be opened.
+    pub(crate) fn keep_devices(&self, now: &Config, target: &mut Config) -> Result<(), Refused> {
+        let pools = self.volumes.stock().pools();
+        for wanted in &mut target.pools {
+            let is_open = pools.get(&wanted.name).is_some_and(|pool| pool.is_ok());
+            let now = now.pools.iter().find(|pool| is_open && pool.name == wanted.name);
+            let Some(PoolConfig { name, devices, .. }) = now else { continue };
+            let missing: Vec<_> =
+                devices.iter().filter(|device| !wanted.devices.contains(device)).collect();
+            if missing.is_empty() {
+                let others = wanted.devices.iter().filter(|device| !devices.contains(device));
+                for device in others {
+                    let path = device.display();
+                    tracing::warn!(
+                        pool = name, %path,
+                        "the file names a device that the pool does not have: take it out of \
+                         \"devices\", or have it join with `vrio pool grow`"
+                    );
+                }
+                wanted.devices.clone_from(devices);
+            } else if missing.len() < devices.len() {
+                let missing: Vec<_> = missing.iter().map(|it| it.display().to_string()).collect();
+                let error = format!(
+                    "pool {name:?} also has {}: add that to \"devices\"",
+                    missing.join(", ")
+                );
+                let way_out = "nothing was changed; correct the file and reload it again";
+                return Err(Refused::new(RefusedKind::Bad, error, way_out));
+            }
+        }
+        Ok(())
     }
 }

@@ -133,14 +133,23 @@ impl VolumeBackend for StoreBackend {
             None => return Err(format!("this node has no pool {:?}", self.pool)),
         };
         let volume = pool.volume_named(opening.name);
+        let is_new = volume.is_none();
         if volume.is_some_and(|volume| volume.receive.is_some()) {
             let why = "a stream is being received into it: let `vrio volume receive` go on or end \
                        it with --give-up, then remove the volume and add it again";
             return Ok(Box::new(absent(why)));
         }
         let id = self.find(&pool, opening)?;
-        if !opening.read_only {
-            self.set_quota(&pool, id)?;
+        if !opening.read_only
+            && let Err(error) = self.set_quota(&pool, id)
+        {
+            if is_new {
+                return Err(error);
+            }
+            // The pool is fuller than it was, or has another limit by a command: no reason to keep
+            // guests from what is theirs.
+            let name = opening.name;
+            tracing::error!(volume = name, error, "it keeps the reservation and limit that it has");
         }
         Ok(Box::new(StoreVolume::open(&pool, id, opening)?))
     }
@@ -163,6 +172,14 @@ impl StoreBackend {
             }
             (None, Some(from), _) => {
                 let snapshot = snapshot_of(pool.name(), &all, from)?;
+                if let Some(size) = self.size_bytes.filter(|it| *it < snapshot.size_bytes()) {
+                    return Err(format!(
+                        "{from} has {}, and a clone of {} would lose its end: leave the size out, \
+                         or write a larger one",
+                        show_size(snapshot.size_bytes()),
+                        show_size(size)
+                    ));
+                }
                 let id =
                     change(PoolChange::Clone { snapshot: snapshot.id, name: name.to_owned() })?;
                 (id, snapshot.size_bytes(), snapshot.compression)

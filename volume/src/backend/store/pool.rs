@@ -70,7 +70,7 @@ pub struct StorePool {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Changes of a pool that its thread tells people of.
+/// The state of a pool of which its thread logs the changes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PoolNews {
     is_full: bool,

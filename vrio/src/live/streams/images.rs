@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,6 +11,7 @@ use node::config::show_size;
 use node::store::block::BLOCK_BYTES;
 use node::store::stream::{PartBuilder, StreamHeader, StreamId, StreamPart, StreamTally};
 use node::store::{ChangedRun, SnapshotOrigin};
+use rustix::fs::OFlags;
 use serde_json::json;
 
 use super::super::{NodeChoice, volumes::reference};
@@ -100,7 +101,18 @@ impl VolumeImport {
     /// The raw content, its size, and the file that goes with it.
     fn raw(&self) -> Result<(File, u64, Option<BesideFile>)> {
         let path = absolute(&self.file).with_context(|| format!("{:?}", self.file))?;
-        let mut file = File::open(&path).with_context(|| format!("{path:?} cannot be opened"))?;
+        // The opening of a pipe would wait for its other end.
+        let opened = File::options()
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(&path);
+        let mut file = opened.with_context(|| format!("{path:?} cannot be opened"))?;
+        let kind = file.metadata().with_context(|| format!("{path:?}"))?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            bail!(
+                "{path:?} is neither a file nor a block device: write the content to a file first"
+            );
+        }
         if self.format == Some(ImageFormat::Qcow2) {
             qcow2::check_image(&path, &mut file)?;
             let size_bytes = qcow2::content_bytes(&path, &mut file)?;
