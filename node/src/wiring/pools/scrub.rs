@@ -64,10 +64,9 @@ impl Scrub {
 impl Inside {
     /// Begins to read and prove all blocks of a pool, has that go on or rest, or changes its pace.
     pub(crate) fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
-        let wanted: Scrub = fields(
-            body,
-            "{\"rate\": \"100MiB\"}, which is bytes in a second, {\"within\": \"7d\"} or {\"pause\": true}",
-        )?;
+        let way_out = "{\"rate\": \"100MiB\"}, which is bytes in a second, {\"within\": \"7d\"} or \
+                       {\"pause\": true}";
+        let wanted: Scrub = fields(body, way_out)?;
         let pace = wanted.pace()?;
         let _turn = self.turn()?;
         let pool = self.open_pool(pool)?;

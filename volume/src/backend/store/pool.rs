@@ -285,8 +285,8 @@ impl StorePool {
         }
     }
 
-    /// The time that the rest of a pass takes, by the pages that were proved since the first look at
-    /// it.
+    /// The time that the rest of a pass takes, by the pages that were proved since the first look
+    /// at it.
     pub fn scrub_left(&self, status: &ScrubStatus) -> Option<Duration> {
         let mut seen = self.inside.scrub_seen.lock();
         if !status.is_running || status.is_paused {
