@@ -371,8 +371,8 @@ impl PoolEngine {
     }
 
     /// Begins to read and prove all pages at a pace, or has the pass under way go on, at this pace
-    /// or its own. A new pass without a pace reads one page in a second. The status says how far it is
-    /// and which damage it has found. The pool goes on with the pass when it is opened again.
+    /// or its own. A new pass without a pace reads one page in a second. The status says how far it
+    /// is and which damage it has found. The pool goes on with the pass when it is opened again.
     pub fn scrub(&mut self, pace: Option<ScrubPace>) {
         if !self.is_closing && self.core.failed.is_none() {
             self.scrubber.start(&self.core, pace);

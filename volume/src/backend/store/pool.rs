@@ -280,7 +280,7 @@ impl StorePool {
                 return;
             }
             drop(drive);
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
             drive = self.inside.lock_drive();
         }
     }
