@@ -166,7 +166,7 @@ pub(crate) fn pool(command: &PoolCommand) -> Result<(), CommandFailure> {
             let mut fields = Fields::default();
             fields.text("rate", scrub.rate.as_ref());
             fields.text("within", scrub.within.as_ref());
-            fields.put("pause", scrub.pause.then(|| json!(true)));
+            fields.put("pause", scrub.pause.then_some(json!(true)));
             change(&scrub.which, "POST", &path, &fields.0.into())
         }
         PoolCommand::Remove(remove) => take_away("pools", remove),
