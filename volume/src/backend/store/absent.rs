@@ -5,11 +5,11 @@ use std::os::fd::BorrowedFd;
 
 use sidecore::{Progress, Wake};
 
+use super::volume::zeroing;
 use crate::backend::kind::{BackendVolume, Opening};
 use crate::size::Size;
 use crate::volume::{
     Channel, Incarnation, IoId, IoTable, OpenArguments, OpenError, Status, Volume, VolumeInfo,
-    Zeroing,
 };
 
 /// The size that stands for an unknown size: a block.
@@ -34,7 +34,8 @@ impl AbsentVolume {
             durability: opening.durability,
             volatile: false,
             incarnation: Incarnation::default(),
-            zeroing: Zeroing::default(),
+            // A guest that was there before comes back with the features that it has.
+            zeroing: zeroing(opening.read_only),
             topology: opening.topology,
         };
         Self { pool: pool.to_owned(), why: why.to_owned(), info }

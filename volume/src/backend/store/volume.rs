@@ -84,6 +84,14 @@ pub struct StoreVolume {
     plain: Incarnation,
 }
 
+/// The ways in which a volume of a pool makes zeroes.
+pub(super) fn zeroing(read_only: bool) -> Zeroing {
+    match read_only {
+        true => Zeroing::default(),
+        false => Zeroing { unit_bytes: BLOCK_BYTES as u32, ..Zeroing::ALL },
+    }
+}
+
 impl StoreVolume {
     /// Its counters.
     pub const COUNTERS: &'static [CounterText] = StoreCounters::DECLARED;
@@ -132,11 +140,7 @@ impl StoreVolume {
             durability: opening.durability,
             volatile: false,
             incarnation: plain,
-            zeroing: if opening.read_only {
-                Zeroing::default()
-            } else {
-                Zeroing { unit_bytes: block_bytes, ..Zeroing::ALL }
-            },
+            zeroing: zeroing(opening.read_only),
             topology: Topology {
                 physical_bytes: known(opening.topology.physical_bytes, block_bytes),
                 optimal_bytes: opening.topology.optimal_bytes,

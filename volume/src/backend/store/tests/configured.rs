@@ -89,6 +89,8 @@ fn a_volume_of_a_pool_that_is_not_open_is_there_and_fails() {
     let absent = open_as(&pools, "v", &backend(Some(1 << 20), None)).expect("it is there");
     let why = absent.absent().expect("it has no storage");
     assert!(why.contains("its device is missing") && absent.descriptor().is_none());
+    // A guest that was there before comes back with the features that it has.
+    assert!(absent.info().zeroing.discard && absent.info().zeroing.write_zeroes);
     let mut bench = ChannelBench::new(&*absent, 4);
     assert_eq!(bench.read(0, 4096), Err(Status::Error));
     assert_eq!(bench.write(0, &[1; 4096]), Status::Error);
