@@ -60,6 +60,8 @@ fn a_volume_at_its_limit_waits_and_no_other_does() {
     for at in (0..1_536).step_by(64) {
         pool.zero(alice, at, 64);
     }
+    // No write has come meanwhile.
+    assert_eq!(listed(&pool, alice).wait, None);
     assert!(fill(&mut pool, alice, 5_000) > 0);
     quota(&mut pool, alice, 0, None).expect("no limit");
     pool.write(alice, 8_000, 1, 5).expect("it goes on");
