@@ -36,7 +36,7 @@ pub use kinds::nic::{MirrorConfig, NIC_CHANGEABLE};
 pub use kinds::peer::PeerKey;
 pub use kinds::{Kind, ListedObject, ObjectConfigs};
 pub use object::{AnyObject, InPlace, Object, PartOf};
-pub use quantity::{show_duration, size_bytes};
+pub use quantity::{duration_ns, show_duration, size_bytes};
 pub use reader::{ConfigError, Lines, Problem};
 pub use request::{Resize, value};
 pub use schedule::{SnapshotRule, show_snapshot_rules};

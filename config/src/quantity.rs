@@ -39,7 +39,7 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// Says what is wrong with the text and how a duration is written.
-pub(super) fn duration_ns(text: &str) -> Result<u64, String> {
+pub fn duration_ns(text: &str) -> Result<u64, String> {
     quantity(text, &TIME_UNITS).map_err(|why| {
         format!(
             "{text:?} is not a duration ({why}); write for instance \"500ms\", \"30s\" or \"5min\""

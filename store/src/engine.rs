@@ -39,7 +39,7 @@ use std::sync::Arc;
 pub use self::core::PoolCounters;
 pub use devices::{DeviceChange, PoolDevice};
 pub use recover::{SEGMENTS_MIN, format_pool};
-pub use scrub::{DamagedBlock, ScrubStatus};
+pub use scrub::{DamagedBlock, ScrubPace, ScrubStatus};
 pub use segments::SegmentCounts;
 pub use status::PoolStatus;
 
@@ -95,6 +95,8 @@ pub struct PoolEngine {
     packing: IdlePacking,
     differences: Differences,
     scrubber: Scrubber,
+    /// The checkpoint that has the state of the pass.
+    scrub_saved_by: u64,
     device_work: DeviceWork,
     resealer: Resealer,
     numbers: VecDeque<u64>,
@@ -134,6 +136,7 @@ impl PoolEngine {
     ) -> Result<Self, PoolOpenError> {
         let (mut core, checkpointer) = recover::open(devices, sizes_blocks, &options, salt)?;
         core.now_ns = now_ns;
+        let scrub = core.scrub.clone();
         let mut engine = Self {
             core,
             options,
@@ -144,7 +147,8 @@ impl PoolEngine {
             collector: Collector::default(),
             packing: IdlePacking::default(),
             differences: Differences::default(),
-            scrubber: Scrubber::default(),
+            scrubber: Scrubber::resumed(scrub, now_ns),
+            scrub_saved_by: 0,
             device_work: DeviceWork::default(),
             resealer: Resealer::default(),
             numbers: VecDeque::with_capacity(NUMBERS_AHEAD),
@@ -393,17 +397,30 @@ impl PoolEngine {
         self.differences.take(tag)
     }
 
-    /// Begins to read and prove all pages, so many in a second; or changes that rate. The status
-    /// says how far it is, and what it has found. A closed pool has forgotten it.
-    pub fn scrub(&mut self, blocks_per_s: u64) {
+    /// Begins to read and prove all pages at a pace, or has the pass under way go on, at this pace
+    /// or its own. A new pass without a pace reads one page in a second. The status says how far it
+    /// is and which damage it has found. The pool goes on with the pass when it is opened again.
+    pub fn scrub(&mut self, pace: Option<ScrubPace>) {
         if !self.is_closing && self.core.failed.is_none() {
-            self.scrubber.start(&self.core, blocks_per_s);
+            self.scrubber.start(&self.core, pace);
         }
+    }
+
+    /// Has the pass rest until [`Self::scrub`].
+    pub fn pause_scrub(&mut self) {
+        self.scrubber.pause();
     }
 
     /// Ends a pass of [`Self::scrub`] early.
     pub fn stop_scrub(&mut self) {
         self.scrubber.stop();
+    }
+
+    /// Whether a pool that is opened again would do with the pass as it was asked to here; or the
+    /// pool has failed.
+    pub fn is_scrub_saved(&self) -> bool {
+        let is_saved = self.checkpointer.number() >= self.scrub_saved_by;
+        self.core.failed.is_some() || (is_saved && !self.scrubber.is_unsaved())
     }
 
     /// Makes blocks of a volume read as zeroes, and gives their space back. Ends like a write.
@@ -519,6 +536,7 @@ impl PoolEngine {
         self.parts.poll(&mut self.core, &mut self.reads);
         self.differences.poll(&mut self.core);
         self.scrubber.poll(&mut self.core);
+        self.save_scrub();
         self.write_merged();
         self.checkpoint_if_due();
         self.checkpointer.poll(&mut self.core);
@@ -791,6 +809,7 @@ impl PoolEngine {
                     || self.checkpointer.is_busy()
                     || self.core.syncs.is_busy()
                     || self.may_mark()
+                    || self.scrubber.is_unsaved()
                     // A write that was refused for want of numbers is taken soon.
                     || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
@@ -798,7 +817,7 @@ impl PoolEngine {
             || (self.is_leaving() && self.core.failed.is_none())
             || self.reads.len() > 0
             || self.differences.len() > 0
-            || self.scrubber.is_running()
+            || self.scrubber.works()
             || (self.resealer.is_busy() && self.core.failed.is_none() && self.core.has_room(1))
             || self.packs_soon()
     }
@@ -815,7 +834,8 @@ impl PoolEngine {
     /// to read.
     pub fn close(&mut self) {
         self.is_closing = true;
-        self.scrubber.stop();
+        self.scrubber.close();
+        self.save_scrub();
         self.resealer.stop();
     }
 

@@ -24,7 +24,7 @@ pub use api::{
 };
 pub use engine::{
     DamagedBlock, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine, PoolStatus,
-    RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubStatus, SegmentCounts, format_pool,
+    RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind};

@@ -4,6 +4,7 @@
 //! `POOL_KILLS=n` sets the number of kills.
 
 mod devices;
+mod scrubs;
 mod sealed;
 
 use std::fs::File;

@@ -88,7 +88,10 @@ impl std::fmt::Display for PoolState {
 pub struct ScrubReport {
     /// Whether it is under way.
     pub is_running: bool,
-    /// How often it came to its end since the pool was opened.
+    /// Whether it rests until it is asked to go on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_paused: bool,
+    /// How often it came to its end.
     pub passes: u64,
     /// Bytes that were proved.
     pub checked_bytes: u64,

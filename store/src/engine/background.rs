@@ -38,6 +38,15 @@ impl PoolEngine {
         }
     }
 
+    /// Has a checkpoint keep how far the pass over all pages is.
+    pub(super) fn save_scrub(&mut self) {
+        if let Some(state) = self.scrubber.unsaved(self.core.now_ns) {
+            self.core.scrub = Some(state);
+            self.scrub_saved_by = self.checkpointer.next_number();
+            self.checkpointer.want();
+        }
+    }
+
     /// Free segments below which collection works.
     pub(super) fn free_target(&self) -> usize {
         let ahead = (self.core.segments.total() / 64).max(4);

@@ -142,6 +142,11 @@ impl Checkpointer {
         self.step != Step::Idle || self.wanted
     }
 
+    /// The first checkpoint that has everything of now.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.number + if self.step == Step::Idle { 1 } else { 2 }
+    }
+
     /// The durable checkpoint.
     pub(crate) fn number(&self) -> u64 {
         self.number
@@ -314,7 +319,8 @@ impl Checkpointer {
 
     fn begin_state(&mut self, core: &EngineCore) -> Step {
         self.emptied = core.segments.emptied(self.sequence).collect();
-        self.bytes = encode(&core.map.state(), &core.segments.records(self.sequence, &self.places));
+        let records = core.segments.records(self.sequence, &self.places);
+        self.bytes = encode(&core.map.state(), core.scrub.as_ref(), &records);
         let blocks = self.bytes.len().div_ceil(BLOCK_BYTES);
         let copy = || StateCopy {
             entries: vec![PageEntry::FREE; blocks],

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::rows::{RecordOwner, Row, RowLog, RowStream};
+use super::scrub::ScrubState;
 use super::segments::{SegmentRecord, SegmentTable};
 use super::slab::TokenTable;
 use super::sync::SyncRounds;
@@ -151,6 +152,8 @@ pub(crate) struct EngineCore {
     pub(crate) log: RowLog,
     pub(crate) syncs: SyncRounds,
     pub(crate) packer: Packer,
+    /// The pass over all pages, as checkpoints keep it.
+    pub(crate) scrub: Option<ScrubState>,
     pub(crate) counters: PoolCounters,
     pub(crate) now_ns: u64,
     /// All rows up to this one have changed the map.
@@ -206,6 +209,7 @@ impl EngineCore {
             log,
             syncs: SyncRounds::default(),
             packer: Packer::new(),
+            scrub: None,
             counters: PoolCounters::default(),
             now_ns: 0,
             applied,

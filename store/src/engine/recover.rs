@@ -4,6 +4,7 @@ use super::checkpoint::Checkpointer;
 use super::core::EngineCore;
 use super::replay::{FoundRow, LogOwner, LogReader, StreamWalk, WINDOW_BLOCKS, read_patiently};
 use super::rows::{RowLog, crc_of};
+use super::scrub::ScrubState;
 use super::segments::SegmentTable;
 use super::state;
 use crate::api::{DeviceIo, DeviceOp, PoolChange, PoolDeviceError, PoolDevices};
@@ -97,6 +98,7 @@ pub(crate) fn open(
         segments: table_of_segments(&superblock),
         map: PoolMap::new(superblock.uuid, options.cache_blocks),
         state_places: Vec::new(),
+        scrub: None,
         reader: LogReader::new(devices),
         wants_copy: false,
         asks_ahead: false,
@@ -106,7 +108,7 @@ pub(crate) fn open(
     }
     recovery.map.set_salt(superblock.salt.get());
     let last = recovery.replay(&superblock)?;
-    let Recovery { mut segments, mut map, state_places, .. } = recovery;
+    let Recovery { mut segments, mut map, state_places, scrub, .. } = recovery;
     map.set_salt(salt);
     let opening = superblock.opening.get() + 1;
     let log = RowLog::new(superblock.uuid, salt as u64, opening, last, &mut segments);
@@ -116,7 +118,8 @@ pub(crate) fn open(
     base.salt = salt.into();
     let number = superblock.checkpoint.get();
     let devices = superblock.numbers().collect();
-    let core = EngineCore::new(superblock.uuid, salt, devices, map, segments, log);
+    let mut core = EngineCore::new(superblock.uuid, salt, devices, map, segments, log);
+    core.scrub = scrub;
     Ok((core, Checkpointer::new(base, number, state_places)))
 }
 
@@ -301,6 +304,7 @@ struct Recovery<'a> {
     segments: SegmentTable,
     map: PoolMap,
     state_places: Vec<BlockPlace>,
+    scrub: Option<ScrubState>,
     reader: LogReader<'a>,
     /// The last change was damaged: its copy follows.
     wants_copy: bool,
@@ -373,7 +377,9 @@ impl Recovery<'_> {
             self.state_places.extend(entries.iter().filter_map(PageEntry::place));
         }
         bytes.truncate(length);
-        let (map, records) = state::decode(&bytes).map_err(|text| damaged(&text))?;
+        let state::DecodedState { map, scrub, segments: records } =
+            state::decode(&bytes).map_err(|text| damaged(&text))?;
+        self.scrub = scrub;
         self.map =
             PoolMap::from_state(self.uuid, cache_blocks, map).map_err(|text| damaged(&text))?;
         let sequence = superblock.sequence.get();

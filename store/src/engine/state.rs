@@ -1,12 +1,16 @@
 //! The state of a checkpoint as bytes, and its index.
 //!
 //! ```text
-//! state   u64 length of the JSON, the JSON (the map's state), then 24 bytes for each segment
+//! state   u64 length of the JSON, the JSON (the map's state, and a pass of a scrub), then 24 bytes
+//!         for each segment
 //! index   blocks of up to 127 entries of 32 bytes, and the entry of the next index block
 //! ```
 
+use serde::Serialize;
+use serde_json::Value;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::scrub::ScrubState;
 use super::segments::SegmentRecord;
 use crate::block::{BLOCK_BYTES, Block};
 use crate::format::PageEntry;
@@ -19,9 +23,23 @@ const ENTRY_BYTES: usize = size_of::<PageEntry>();
 const NEXT_AT: usize = INDEX_ENTRIES * ENTRY_BYTES;
 const _: () = assert!(NEXT_AT + ENTRY_BYTES <= BLOCK_BYTES);
 
+/// The JSON of a state.
+#[derive(Serialize)]
+struct StateJson<'a> {
+    #[serde(flatten)]
+    map: &'a MapState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scrub: Option<&'a ScrubState>,
+}
+
 /// The bytes of a state.
-pub(crate) fn encode(map: &MapState, segments: &[SegmentRecord]) -> Vec<u8> {
-    let json = serde_json::to_vec(map).expect("a state of numbers and names is JSON");
+pub(crate) fn encode(
+    map: &MapState,
+    scrub: Option<&ScrubState>,
+    segments: &[SegmentRecord],
+) -> Vec<u8> {
+    let json = serde_json::to_vec(&StateJson { map, scrub });
+    let json = json.expect("a state of numbers and names is JSON");
     let mut bytes = Vec::with_capacity(8 + json.len() + size_of_val(segments));
     bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
     bytes.extend_from_slice(&json);
@@ -29,21 +47,33 @@ pub(crate) fn encode(map: &MapState, segments: &[SegmentRecord]) -> Vec<u8> {
     bytes
 }
 
+/// A state as it was read.
+#[derive(Debug)]
+pub(crate) struct DecodedState {
+    pub(crate) map: MapState,
+    pub(crate) scrub: Option<ScrubState>,
+    pub(crate) segments: Vec<SegmentRecord>,
+}
+
 /// The state that bytes are.
 ///
 /// # Errors
 /// If they are none.
-pub(crate) fn decode(bytes: &[u8]) -> Result<(MapState, Vec<SegmentRecord>), String> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<DecodedState, String> {
     let (length, rest) = bytes.split_first_chunk().ok_or("the state is too short")?;
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     let (json, segments) = rest.split_at_checked(length).ok_or("the state's JSON is cut off")?;
-    let map = serde_json::from_slice(json).map_err(|error| format!("the state: {error}"))?;
+    let wrong = |error| format!("the state: {error}");
+    let mut json: Value = serde_json::from_slice(json).map_err(wrong)?;
+    let scrub = json.as_object_mut().and_then(|members| members.remove("scrub"));
+    let scrub = scrub.map(serde_json::from_value).transpose().map_err(wrong)?;
+    let map = serde_json::from_value(json).map_err(wrong)?;
     let chunks = segments.chunks_exact(size_of::<SegmentRecord>());
     if !chunks.remainder().is_empty() {
         return Err("the state's segments are cut off".into());
     }
     let record = |chunk| SegmentRecord::read_from_bytes(chunk).expect("24 bytes");
-    Ok((map, chunks.map(record).collect()))
+    Ok(DecodedState { map, scrub, segments: chunks.map(record).collect() })
 }
 
 /// Writes a block of the index.

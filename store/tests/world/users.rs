@@ -1,7 +1,7 @@
 //! Users and their requests.
 
 use random::Random;
-use store::{Admission, PageCompression, PoolChange, PoolEngine, RequestTag, VolumeId};
+use store::{Admission, PageCompression, PoolChange, PoolEngine, RequestTag, ScrubPace, VolumeId};
 
 use super::changes::subjects;
 use super::content::{Content, LAYERS_MAX, fill_part};
@@ -67,11 +67,25 @@ impl Mood {
 }
 
 impl World {
+    /// A pass over all pages begins, goes on, rests or ends.
+    fn scrub(&mut self) {
+        let blocks_per_s_max = self.random.between(100_000, 10_000_000);
+        let within_ns = self.random.one_in(3).then(|| self.random.between(0, 20_000_000));
+        let pace = ScrubPace { blocks_per_s_max, within_ns };
+        let choice = self.random.below(8);
+        let engine = self.engine.as_mut().expect("the pool is open");
+        match choice {
+            0 => engine.pause_scrub(),
+            1 => engine.stop_scrub(),
+            2 if engine.status().scrub.is_running => engine.scrub(None),
+            _ => engine.scrub(Some(pace)),
+        }
+    }
+
     /// The users' requests of a round.
     pub(crate) fn use_pool(&mut self) -> Result<(), Failure> {
         if self.random.one_in(SCRUB_ROUNDS) {
-            let blocks_per_s = self.random.between(100_000, 10_000_000);
-            self.engine.as_mut().expect("the pool is open").scrub(blocks_per_s);
+            self.scrub();
         }
         self.change_devices();
         if self.plan.key_rounds > 0 && self.random.one_in(self.plan.key_rounds) {

@@ -104,11 +104,19 @@ pub(crate) struct PoolShrink {
 pub(crate) struct PoolScrub {
     /// Its name.
     name: String,
-    /// How much to read in a second; default: 100MiB. Given again, it changes the rate.
-    #[arg(long, value_name = "SIZE", conflicts_with = "stop")]
+    /// The most to read in a second; default: 100MiB, or with --within no limit. Given again, it
+    /// changes the pace of a scrub that is under way.
+    #[arg(long, value_name = "SIZE")]
     rate: Option<String>,
+    /// Read as slowly as it takes to end within this time, such as "7d". The time in which the pool
+    /// is closed does not count.
+    #[arg(long, value_name = "TIME")]
+    within: Option<String>,
+    /// Have it rest. The same command without options has it go on.
+    #[arg(long, conflicts_with_all = ["rate", "within"])]
+    pause: bool,
     /// Stop it before it is through.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["rate", "within", "pause"])]
     stop: bool,
     #[command(flatten)]
     which: NodeChoice,
@@ -157,6 +165,8 @@ pub(crate) fn pool(command: &PoolCommand) -> Result<(), CommandFailure> {
             }
             let mut fields = Fields::default();
             fields.text("rate", scrub.rate.as_ref());
+            fields.text("within", scrub.within.as_ref());
+            fields.put("pause", scrub.pause.then_some(json!(true)));
             change(&scrub.which, "POST", &path, &fields.0.into())
         }
         PoolCommand::Remove(remove) => take_away("pools", remove),

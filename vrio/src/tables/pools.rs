@@ -91,6 +91,12 @@ fn scrub(scrub: &ScrubReport) -> Option<String> {
         several => format!("{several} damaged blocks"),
     };
     let (checked, total) = (show_size(scrub.checked_bytes), show_size(scrub.total_bytes));
+    if scrub.is_paused {
+        return Some(format!(
+            "scrub: paused, {checked} of {total} checked, {damaged} until now; `vrio pool scrub` \
+             has it go on"
+        ));
+    }
     if scrub.is_running {
         let left = scrub.left_s.map(|left_s| format!(", {} left", uptime(left_s)));
         return Some(format!(

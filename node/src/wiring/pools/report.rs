@@ -110,10 +110,7 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
 }
 
 fn scrub(pool: &StorePool, status: &ScrubStatus, all: &[PoolVolume]) -> ScrubReport {
-    let left = status.total_blocks.saturating_sub(status.checked_blocks);
-    let left_s = pool.scrubs_for().filter(|_| status.checked_blocks > 0).map(|since| {
-        (since.as_secs_f64() * left as f64 / status.checked_blocks as f64).ceil() as u64
-    });
+    let left_s = pool.scrub_left(status).map(|left| left.as_secs_f64().ceil() as u64);
     let found = status.found.iter().map(|found| {
         let volume = all.iter().find(|it| it.id == found.volume);
         let name = volume.map_or_else(
@@ -124,6 +121,7 @@ fn scrub(pool: &StorePool, status: &ScrubStatus, all: &[PoolVolume]) -> ScrubRep
     });
     ScrubReport {
         is_running: status.is_running,
+        is_paused: status.is_paused,
         passes: status.passes,
         checked_bytes: bytes(status.checked_blocks),
         total_bytes: bytes(status.total_blocks),

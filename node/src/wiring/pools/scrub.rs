@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::{Kind, PoolConfig, size_bytes};
+use config::{Kind, PoolConfig, duration_ns, size_bytes};
 use serde::Deserialize;
 use serde_json::Value;
-use store::{ChangedRun, PoolVolume, block::BLOCK_BYTES};
+use store::{ChangedRun, PoolVolume, ScrubPace, block::BLOCK_BYTES};
 use volume::backend::store::{StorePool, snapshot_of};
 
 use super::snapshots::{done, fields, refused};
@@ -28,25 +28,75 @@ const GATHER_TIME: Duration = Duration::from_secs(5);
 #[serde(deny_unknown_fields, default)]
 struct Scrub {
     rate: Option<String>,
+    within: Option<String>,
+    pause: bool,
+}
+
+impl Scrub {
+    /// The pace, if there is one.
+    fn pace(&self) -> Result<Option<ScrubPace>, Refused> {
+        let bad = |key: &str, error: String| {
+            Refused::new(RefusedKind::Bad, format!("{key:?}: {error}"), "nothing was changed")
+        };
+        let rate = self.rate.as_deref().map(size_bytes).transpose();
+        let rate = rate.map_err(|error| bad("rate", error))?;
+        let within_ns = self.within.as_deref().map(duration_ns).transpose();
+        let within_ns = within_ns.map_err(|error| bad("within", error))?;
+        if self.pause && (rate.is_some() || within_ns.is_some()) {
+            return Err(bad("pause", "a scrub that rests has no pace; send it alone".to_owned()));
+        }
+        let pace = |bytes: u64| (bytes / BLOCK_BYTES as u64).max(1);
+        Ok(match (rate, within_ns) {
+            (None, None) => None,
+            (Some(rate), within_ns) => Some(ScrubPace { blocks_per_s_max: pace(rate), within_ns }),
+            (None, Some(_)) => Some(ScrubPace { blocks_per_s_max: u64::MAX, within_ns }),
+        })
+    }
+
+    /// The pace in words.
+    fn words(&self) -> String {
+        let rate = self.rate.as_ref().map(|rate| format!(" at most {rate} in a second"));
+        let within = self.within.as_ref().map(|within| format!(" within {within}"));
+        [within, rate].into_iter().flatten().collect::<Vec<_>>().join(",")
+    }
 }
 
 impl Inside {
-    /// Begins to read and prove all blocks of a pool, or changes the rate of that.
+    /// Begins to read and prove all blocks of a pool, has that go on or rest, or changes its pace.
     pub(crate) fn scrub(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
-        let Scrub { rate } = fields(body, "{\"rate\": \"100MiB\"}, which is bytes in a second")?;
-        let rate = rate.map_or(Ok(RATE_BYTES), |rate| size_bytes(&rate));
-        let rate = rate.map_err(|error| {
-            Refused::new(RefusedKind::Bad, format!("\"rate\": {error}"), "nothing was changed")
-        })?;
+        let way_out = "{\"rate\": \"100MiB\"}, which is bytes in a second, {\"within\": \"7d\"} or \
+                       {\"pause\": true}";
+        let wanted: Scrub = fields(body, way_out)?;
+        let pace = wanted.pace()?;
         let _turn = self.turn()?;
         let pool = self.open_pool(pool)?;
-        if let Some(why) = pool.status().failed {
-            let error = format!("pool {:?} has failed: {why}", pool.name());
+        let (status, name) = (pool.status(), pool.name());
+        if let Some(why) = status.failed {
+            let error = format!("pool {name:?} has failed: {why}");
             return Err(Refused::new(RefusedKind::Failed, error, "correct its cause first"));
         }
-        pool.scrub(rate);
-        let rate = config::show_size(rate);
-        Ok(done(vec![format!("scrub pool {:?} at {rate} in a second", pool.name())]))
+        let is_running = status.scrub.is_running;
+        if wanted.pause {
+            if !is_running {
+                let error = format!("pool {name:?} is not being scrubbed");
+                let way_out = "begin with `vrio pool scrub`";
+                return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+            }
+            pool.pause_scrub();
+            return Ok(done(vec![format!("pause the scrub of pool {name:?}")]));
+        }
+        let goes_on = is_running && pace.is_none();
+        let blocks_per_s = RATE_BYTES / BLOCK_BYTES as u64;
+        pool.scrub(pace.or((!goes_on).then(|| ScrubPace::of(blocks_per_s))));
+        let text = match (goes_on, pace) {
+            (true, _) => format!("go on with the scrub of pool {name:?}, at its own pace"),
+            (false, Some(_)) => format!("scrub pool {name:?}{}", wanted.words()),
+            (false, None) => {
+                let rate = config::show_size(RATE_BYTES);
+                format!("scrub pool {name:?} at most {rate} in a second")
+            }
+        };
+        Ok(done(vec![text]))
     }
 
     /// Ends it before it is through.

@@ -2,11 +2,11 @@
 
 use super::pool::TestPool;
 use crate::api::VolumeId;
-use crate::engine::{DamagedBlock, ScrubStatus};
+use crate::engine::{DamagedBlock, ScrubPace, ScrubStatus};
 
 impl TestPool {
     fn scrubbed(&mut self) -> ScrubStatus {
-        self.engine.scrub(1_000_000);
+        self.engine.scrub(Some(ScrubPace::of(1_000_000)));
         self.rest();
         self.engine.status().scrub
     }
@@ -61,7 +61,7 @@ fn a_pass_proves_all_pages_once() {
 #[test]
 fn a_pass_keeps_to_its_rate_and_can_be_stopped() {
     let (mut pool, disk, _) = pool();
-    pool.engine.scrub(1000);
+    pool.engine.scrub(Some(ScrubPace::of(1000)));
     // A round takes a millisecond here.
     for _ in 0..100 {
         pool.round();
@@ -81,7 +81,7 @@ fn a_pass_keeps_to_its_rate_and_can_be_stopped() {
 #[test]
 fn pages_that_move_during_a_pass_are_no_damage() {
     let (mut pool, disk, snapshot) = pool();
-    pool.engine.scrub(20_000);
+    pool.engine.scrub(Some(ScrubPace::of(20_000)));
     for round in 0..60 {
         pool.write(disk, round * 7 % 300, 100, round + 10).expect("a write");
         if round == 20 {
@@ -92,4 +92,119 @@ fn pages_that_move_during_a_pass_are_no_damage() {
     pool.rest();
     let status = pool.engine.status().scrub;
     assert_eq!((status.passes, status.damaged_blocks, status.damaged_map_blocks), (1, 0, 0));
+}
+
+/// A pool with some blocks of the page table beyond the first point of a pass.
+fn long_pool() -> (TestPool, VolumeId) {
+    let mut pool = TestPool::new(2, 128, 64);
+    let disk = pool.create("disk", 1 << 30);
+    for at in 0..20 {
+        pool.write(disk, at * 200, 200, 1).expect("a write");
+    }
+    (pool.close_and_open(2), disk)
+}
+
+impl TestPool {
+    /// Rounds until the pass has proved so many pages.
+    fn scrub_up_to(&mut self, checked_blocks: u64) {
+        for _ in 0..100_000 {
+            if self.engine.status().scrub.checked_blocks >= checked_blocks {
+                return;
+            }
+            self.round();
+        }
+        panic!("the pass does not get on: {:?}", self.engine.status().scrub);
+    }
+}
+
+#[test]
+fn a_pass_goes_on_when_the_pool_is_opened_again() {
+    let (mut pool, disk) = long_pool();
+    pool.damage(1, 100);
+    pool.damage(1, 3900);
+    pool.engine.scrub(Some(ScrubPace::of(20_000)));
+    pool.scrub_up_to(3000);
+    let before = pool.engine.status().scrub;
+    assert_eq!((before.damaged_blocks, before.is_running), (1, true));
+    let mut pool = pool.close_and_open(3);
+    let after = pool.engine.status().scrub;
+    assert!((1000..3000).contains(&after.checked_blocks), "at its last point: {after:?}");
+    assert_eq!((after.total_blocks, after.damaged_blocks), (before.total_blocks, 1));
+    assert!(after.is_running && !after.is_paused);
+    pool.rest();
+    let status = pool.engine.status().scrub;
+    assert_eq!((status.passes, status.is_running, status.damaged_blocks), (1, false, 2));
+    assert!(status.checked_blocks >= status.total_blocks - 2, "{status:?}");
+    let mut found = status.found.clone();
+    found.sort_by_key(|found| found.block);
+    assert_eq!(found, [100, 3900].map(|block| DamagedBlock { volume: disk, block }));
+    // The result of a pass stays.
+    let pool = pool.close_and_open(4);
+    assert_eq!(pool.engine.status().scrub, status);
+}
+
+#[test]
+fn a_pass_begins_again_after_a_crash_and_a_stopped_pass_does_not() {
+    let (mut pool, _) = long_pool();
+    pool.engine.scrub(Some(ScrubPace::of(20_000)));
+    pool.scrub_up_to(3000);
+    let mut pool = pool.reopened(3);
+    let status = pool.engine.status().scrub;
+    assert!(status.is_running && status.checked_blocks < 3000, "{status:?}");
+    pool.scrub_up_to(3000);
+    pool.engine.stop_scrub();
+    pool.rest();
+    let mut pool = pool.reopened(4);
+    assert!(!pool.engine.status().scrub.is_running);
+    pool.rest();
+    assert_eq!(pool.engine.status().scrub.passes, 0);
+}
+
+#[test]
+fn a_pass_saves_its_point_from_time_to_time() {
+    let (mut pool, _) = long_pool();
+    pool.engine.scrub(Some(ScrubPace::of(60)));
+    pool.scrub_up_to(3700);
+    let pool = pool.reopened(3);
+    let status = pool.engine.status().scrub;
+    assert!(status.is_running && status.checked_blocks > 1000, "{status:?}");
+}
+
+#[test]
+fn a_pass_rests_and_goes_on_at_its_own_pace() {
+    let (mut pool, _) = long_pool();
+    pool.engine.scrub(Some(ScrubPace::of(20_000)));
+    pool.scrub_up_to(500);
+    pool.engine.pause_scrub();
+    pool.rest();
+    let mut pool = pool.close_and_open(3);
+    let status = pool.engine.status().scrub;
+    assert!(status.is_running && status.is_paused, "{status:?}");
+    pool.rest();
+    assert_eq!(pool.engine.status().scrub.checked_blocks, status.checked_blocks);
+    pool.engine.scrub(None);
+    let began_ns = pool.now_ns;
+    pool.rest();
+    let status = pool.engine.status().scrub;
+    assert_eq!((status.passes, status.is_paused, status.damaged_blocks), (1, false, 0));
+    assert!(pool.now_ns - began_ns >= 4000 * 50_000 / 2, "it keeps its pace");
+}
+
+#[test]
+fn a_pass_with_a_deadline_is_as_slow_as_it_can_be() {
+    let (mut pool, _) = long_pool();
+    let within_ns = 8_000_000_000;
+    let pace = ScrubPace { blocks_per_s_max: 1_000_000, within_ns: Some(within_ns) };
+    pool.engine.scrub(Some(pace));
+    let began_ns = pool.now_ns;
+    pool.scrub_up_to(2000);
+    let half_ns = pool.now_ns - began_ns;
+    assert!((within_ns / 3..within_ns * 2 / 3).contains(&half_ns), "half of it: {half_ns} ns");
+    // The time in which the pool is closed does not count.
+    let mut pool = pool.close_and_open(3);
+    let began_ns = pool.now_ns;
+    pool.rest();
+    let all_ns = half_ns + (pool.now_ns - began_ns);
+    assert!((within_ns * 4 / 5..within_ns + 200_000_000).contains(&all_ns), "all: {all_ns} ns");
+    assert_eq!(pool.engine.status().scrub.passes, 1);
 }

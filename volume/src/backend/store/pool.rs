@@ -16,7 +16,7 @@ use sidecore::{CounterText, now_ns};
 use store::block::BLOCK_BYTES;
 use store::{
     Admission, CACHE_BLOCKS_MIN, ChangedBlocks, PoolChange, PoolEngine, PoolError, PoolOptions,
-    PoolStatus, PoolVolume, RequestTag, SealEntropy, VolumeId, WrappingKey,
+    PoolStatus, PoolVolume, RequestTag, ScrubPace, ScrubStatus, SealEntropy, VolumeId, WrappingKey,
 };
 use zeroize::Zeroizing;
 
@@ -36,6 +36,10 @@ use crate::stage::VolumeKey;
 
 /// How long a pool may take to complete its last requests and write its last checkpoint.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long a request about a scrub waits for the checkpoint that has it. Without room for one the
+/// scrub does as it was asked to, until the pool is closed.
+const SCRUB_SAVE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a change waits for a pool that takes none, because it has no space for a row.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -92,8 +96,8 @@ pub(super) struct PoolInside {
     thread_rounds: AtomicU64,
     /// Numbers of control threads' requests.
     numbers: AtomicU32,
-    /// When the last scrub began.
-    scrub_began: Mutex<Option<Instant>>,
+    /// When the pass of a scrub was looked at first, and its proved pages then.
+    scrub_seen: Mutex<Option<(Instant, u64)>>,
     /// Devices that leave.
     pub(super) leaves: Mutex<Vec<WatchedLeave>>,
     /// The sizes of volumes that were opened.
@@ -173,7 +177,7 @@ impl StorePool {
             ring_event,
             thread_rounds: AtomicU64::new(0),
             numbers: AtomicU32::new(0),
-            scrub_began: Mutex::default(),
+            scrub_seen: Mutex::default(),
             leaves: Mutex::default(),
             sizes: Mutex::default(),
             keys: Mutex::default(),
@@ -329,30 +333,54 @@ impl StorePool {
         found.ok_or(PoolError::Closed)
     }
 
-    /// Begins to read and prove all blocks at this rate, or changes the rate.
-    pub fn scrub(&self, bytes_per_s: u64) {
-        let blocks_per_s = (bytes_per_s / BLOCK_BYTES as u64).max(1);
-        let mut since = self.inside.scrub_began.lock();
-        let mut drive = self.inside.lock_drive();
-        if !drive.status().scrub.is_running {
-            *since = Some(Instant::now());
-        }
-        drive.engine().into_iter().for_each(|engine| engine.scrub(blocks_per_s));
-        // The pool's thread hears of the work by this round.
-        drive.round(now_ns());
+    /// Begins to read and prove all blocks at this pace, or has a pass that is under way go on, at
+    /// this pace or its own.
+    pub fn scrub(&self, pace: Option<ScrubPace>) {
+        self.change_scrub(|engine| engine.scrub(pace));
+    }
+
+    /// Has the reading rest until [`Self::scrub`].
+    pub fn pause_scrub(&self) {
+        self.change_scrub(PoolEngine::pause_scrub);
     }
 
     /// Ends the reading before it is through.
     pub fn stop_scrub(&self) {
-        let mut drive = self.inside.lock_drive();
-        drive.engine().into_iter().for_each(PoolEngine::stop_scrub);
-        drive.round(now_ns());
+        self.change_scrub(PoolEngine::stop_scrub);
     }
 
-    /// For how long the blocks have been read, if they are being read.
-    pub fn scrubs_for(&self) -> Option<Duration> {
-        let since = *self.inside.scrub_began.lock();
-        since.filter(|_| self.status().scrub.is_running).map(|since| since.elapsed())
+    /// Changes the pass, and waits for the checkpoint that has it, for a bounded time.
+    fn change_scrub(&self, change: impl FnMut(&mut PoolEngine)) {
+        // The time that is left is estimated anew.
+        *self.inside.scrub_seen.lock() = None;
+        let mut drive = self.inside.lock_drive();
+        drive.engine().into_iter().for_each(change);
+        let until = Instant::now() + SCRUB_SAVE_TIME_MAX;
+        loop {
+            // The pool's thread hears of the work by this round.
+            drive.round(now_ns());
+            if drive.engine().is_none_or(|engine| engine.is_scrub_saved()) || Instant::now() > until
+            {
+                return;
+            }
+            drop(drive);
+            thread::sleep(Duration::from_millis(1));
+            drive = self.inside.lock_drive();
+        }
+    }
+
+    /// The time that the rest of a pass takes, by the pages that were proved since the first look
+    /// at it.
+    pub fn scrub_left(&self, status: &ScrubStatus) -> Option<Duration> {
+        let mut seen = self.inside.scrub_seen.lock();
+        if !status.is_running || status.is_paused {
+            *seen = None;
+            return None;
+        }
+        let (since, before) = *seen.get_or_insert((Instant::now(), status.checked_blocks));
+        let checked = status.checked_blocks.checked_sub(before).filter(|checked| *checked > 0)?;
+        let left = status.total_blocks.saturating_sub(status.checked_blocks);
+        Some(since.elapsed().mul_f64(left as f64 / checked as f64))
     }
 
     /// Stops it for a successor or another opening: requests that were taken are completed, a last
