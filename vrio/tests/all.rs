@@ -30,6 +30,7 @@ mod nics;
 mod operator;
 mod packaging;
 mod pool_guests;
+mod pool_kills;
 mod pools;
 mod power;
 mod privilege;

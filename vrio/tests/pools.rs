@@ -38,7 +38,8 @@ const NOBODY: u32 = 65534;
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-fn kills() -> u64 {
+/// The number of kills of one run.
+pub(crate) fn kills() -> u64 {
     let text = std::env::var("POOL_KILLS").ok().filter(|text| !text.is_empty());
     text.map_or(KILLS, |text| text.parse().expect("a number"))
 }
@@ -80,7 +81,11 @@ pub(crate) fn told(node: &Node, words: &str) -> String {
 
 /// A command for a node: whether it succeeds, and its output or its error.
 pub(crate) fn tried(node: &Node, words: &str) -> (bool, String) {
-    let control = node.plan().control();
+    told_to(&node.plan().control(), words)
+}
+
+/// The same for the node of a control socket, which may be dead.
+pub(crate) fn told_to(control: &Path, words: &str) -> (bool, String) {
     let control = control.to_str().expect("a plain path");
     let words: Vec<_> = words.split(' ').chain(["--control", control]).collect();
     let done = vrio(&words);
