@@ -735,6 +735,12 @@ impl PoolMap {
         self.pages.contexts.get(number)
     }
 
+    /// Whether a seal context has lost its last page since this was asked: an old data key may not
+    /// be needed any more.
+    pub(crate) fn take_lost_context(&mut self) -> bool {
+        self.pages.contexts.take_lost_last()
+    }
+
     /// How many families of encrypted volumes there are.
     pub(crate) fn families(&self) -> usize {
         self.catalog.families()

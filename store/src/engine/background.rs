@@ -90,11 +90,18 @@ impl PoolEngine {
 
     /// Pages of encrypted volumes are sealed anew, and an old key is forgotten at the end.
     pub(super) fn reseal(&mut self) {
+        if self.is_closing {
+            self.resealer.stop();
+            return;
+        }
+        // The last page under an old key may go by a guest's write or by a removal.
+        if self.core.map.take_lost_context() {
+            self.resealer.wake();
+        }
         if !self.resealer.is_busy() || self.core.is_halted {
             return;
         }
         if let Some(change) = self.resealer.poll(&mut self.core)
-            && !self.is_closing
             && self.admits_change()
             && let Ok(volume) = self.core.map.check(&change)
         {

@@ -23,6 +23,9 @@ const PAGES_MAX: usize = 16;
 /// Blocks of the page table in a round that have no page of the family.
 const TABLE_BLOCKS_MAX: usize = 64;
 
+/// So many walks in a row that gained nothing are the last ones until something has changed.
+const FUTILE_MAX: u32 = 4;
+
 #[derive(Clone, Copy, Debug, Default)]
 enum ResealStep {
     #[default]
@@ -43,6 +46,8 @@ pub(crate) struct Resealer {
     step: ResealStep,
     /// A family may have pages under an old key.
     is_awake: bool,
+    /// Walks in a row that have left as many pages under an old key as there were.
+    futile: u32,
     pages: Vec<(u64, PageEntry)>,
     reads: usize,
     ready: VecDeque<(ResealPage, BlockBuffer)>,
@@ -54,6 +59,7 @@ impl Resealer {
     /// A key was given or changed: there may be work.
     pub(crate) fn wake(&mut self) {
         self.is_awake = true;
+        self.futile = 0;
     }
 
     /// Takes no more pages.
@@ -153,7 +159,8 @@ impl Resealer {
         let left = core.map.old_pages(family);
         if left > 0 {
             // Pages that moved meanwhile are found by another walk; damaged ones stay.
-            self.is_awake = left < old;
+            self.futile = if left < old { 0 } else { self.futile + 1 };
+            self.is_awake = self.futile < FUTILE_MAX;
             return None;
         }
         let version = core.map.family(family)?.keys.first()?.version;

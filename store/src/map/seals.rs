@@ -46,6 +46,8 @@ pub(super) struct SealContexts {
     /// The salt of this opening, and the contexts that have it.
     salt: u128,
     current: HashMap<(u32, u32), u16>,
+    /// One has lost its last page.
+    has_lost_last: bool,
 }
 
 impl SealContexts {
@@ -142,9 +144,15 @@ impl SealContexts {
         // gone cannot be opened.
         context.live = context.live.saturating_sub(1);
         let key = (context.family, context.version);
+        self.has_lost_last |= context.live == 0;
         if context.live == 0 && self.current.get(&key) != Some(&number) {
             self.drop_at(at);
         }
+    }
+
+    /// Whether one has lost its last page since this was asked.
+    pub(super) fn take_lost_last(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost_last)
     }
 
     /// Pages that are sealed with a family's other data keys than this one.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use store::{PoolChange, PoolVolumeKind, VolumeId};
+use store::{PoolChange, PoolVolumeKind, SegmentCounts, VolumeId};
 
 use super::Failure;
 use super::life::{Judge, Turn, World};
@@ -111,7 +111,9 @@ impl World {
         self.rest()?;
         self.check_empty()?;
         let status = self.engine.as_ref().expect("the pool is open").status();
-        let (segments, free) = (status.segments.total, status.segments.free);
+        // An emptied one is free with the next checkpoint.
+        let SegmentCounts { total: segments, free, emptied, .. } = status.segments;
+        let free = free + emptied;
         if self.plan.has_good_media() && free + SEGMENTS_USED_MAX < segments {
             let text = format!("{free} of {segments} segments are free in an empty pool");
             return Err(Failure::new("segments are lost", text));

@@ -195,3 +195,30 @@ fn an_encrypted_volume_has_a_limit() {
     pool.rest();
     assert_eq!(pool.engine.status().data_blocks, 100);
 }
+
+/// A damaged page stays under its old data key, until its block is written: then the key goes.
+#[test]
+fn the_last_page_of_an_old_data_key_may_go_by_a_write() {
+    let mut pool = TestPool::new(1, 64, 32);
+    let volume = sealed(&mut pool, "a");
+    pool.write(volume, 0, 20, 1).expect("a write");
+    pool.write(volume, 20, 1, 2).expect("a write");
+    pool.flush();
+    let (_, page) = pages(&pool).pop_last().expect("the last page");
+    let blocks = pool.devices.blocks.iter_mut().flatten();
+    blocks.filter(|block| block.0[..] == page[..]).for_each(|block| block.0[9] ^= 1);
+    let change = pool.engine.rekeyed(volume, &key(1), &entropy(5)).expect("a change");
+    pool.change(change).expect("another data key");
+    pool.rest();
+    let seal = |pool: &TestPool| {
+        let seal = pool.engine.volumes().into_iter().find_map(|it| it.seal).expect("encrypted");
+        (seal.is_resealing, seal.old_blocks)
+    };
+    assert_eq!(seal(&pool), (true, 1));
+    let change = pool.engine.rekeyed(volume, &key(1), &entropy(6));
+    assert!(change.is_err() || pool.change(change.expect("it is")).is_err(), "two old keys");
+    pool.write(volume, 20, 1, 3).expect("a write");
+    pool.rest();
+    assert_eq!(seal(&pool), (false, 0));
+    assert_eq!(pool.read(volume, 19, 2), Ok(vec![1, 3]));
+}
