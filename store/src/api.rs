@@ -9,7 +9,7 @@ use crate::block::BlockBuffer;
 pub use crate::origin::VolumeId;
 use crate::origin::VolumeReceive;
 use crate::pack::PageCompression;
-use crate::seal::WrappedKey;
+use seal::WrappedKey;
 
 /// The caller's word for a request; it comes back with the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

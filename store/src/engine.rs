@@ -54,7 +54,6 @@ use crate::format::{
 };
 use crate::layout::{PoolOpenError, PoolOptions};
 use crate::map::{Applied, ChangedBlocks, MapError, PoolVolume};
-use crate::seal::PageKey;
 use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::Collector;
@@ -66,6 +65,7 @@ use request::{RequestKind, Requests};
 use reseal::Resealer;
 use rows::{ROWS_MAX, RecordOwner, RowLog, RowStream};
 use scrub::Scrubber;
+use seal::PageKey;
 
 /// The most blocks of a read or write: 1 MiB that begins in the middle of a block.
 pub const IO_BLOCKS_MAX: u32 = 257;

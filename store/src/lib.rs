@@ -15,7 +15,6 @@ mod layout;
 mod map;
 mod origin;
 mod pack;
-mod seal;
 pub mod stream;
 
 pub use api::{

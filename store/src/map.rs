@@ -27,11 +27,11 @@ use crate::format::{
     TableKind, ZERO_BLOCKS_MAX,
 };
 use crate::pack::PageCompression;
-use crate::seal::WrappedKey;
 use catalog::{PoolCatalog, TreeOwner};
 use page::{TABLE_ENTRIES, TreeWord};
 use pages::MapPages;
 use removal::RemovalPlan;
+use seal::WrappedKey;
 use seals::{CONTEXTS_MAX, SealContext, SealContexts};
 use table::PageTable;
 use tree::{TreeEdit, TreePlan};

@@ -19,7 +19,7 @@ use crate::format::{
 };
 use crate::map::{MapError, MapPage, PoolMap};
 use crate::pack::Packer;
-use crate::seal::{PageKey, SealKeys};
+use seal::{PageKey, SealKeys};
 
 /// Writes of a row that fail before the pool stops taking changes. A device that fails once may
 /// recover; the place of the row is the same each time, since the log has no holes.

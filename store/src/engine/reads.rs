@@ -6,7 +6,7 @@ use crate::api::{PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeI
 use crate::block::{Block, BlockBuffer};
 use crate::format::{BLOCK_SECTORS, PageEntry, TagDomain, tag_crc};
 use crate::map::Located;
-use crate::seal::PageKey;
+use seal::PageKey;
 
 /// The most reads at once.
 const READS_MAX: usize = 256;
@@ -341,7 +341,7 @@ pub(crate) fn is_whole(
     block: &mut Block,
 ) -> bool {
     if let Some(seal) = entry.seal() {
-        return key.is_some_and(|key| key.open(number, &seal, &mut block.0));
+        return key.is_some_and(|key| key.open(number, seal.sequence, &seal.tag, &mut block.0));
     }
     let crc = tag_crc(uuid, TagDomain::Data, number, entry.sequence.get(), &block.0);
     crc == entry.crc.get()

@@ -11,7 +11,7 @@ use crate::format::{
     payload_places, tag_crc, tag_of,
 };
 use crate::map::{MapPage, WriteToken};
-use crate::seal::PageKey;
+use seal::PageKey;
 
 /// The most rows that are filled or written at once, of all streams: 12.5 MiB of buffers, enough
 /// to keep a device busy with writes of 200 KiB.
@@ -495,7 +495,7 @@ fn seal_pages(sequence: u64, row: &mut Row, payload: &mut [Block]) {
             let page = page.expect("a block for each sealed page");
             let key = keys.next().expect("a key for each sealed page");
             *version = key.version as u8;
-            *tag = key.seal(*number, sequence, page);
+            *tag = key.seal(*number, sequence, &mut page.0);
         }
     }
     assert!(keys.next().is_none(), "a sealed page for each key");

@@ -10,8 +10,8 @@ use super::rows::ROWS_MAX;
 use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::format::{PageEntry, SEAL_SEQUENCE_MAX};
 use crate::map::SealFamily;
-use crate::seal::{DataKey, FamilyUuid, PageKey, SealFamilyName, UnwrapError, WrappedKey};
-use crate::seal::{SealEntropy, WrappingKey};
+use seal::{DataKey, FamilyUuid, PageKey, SealFamilyName, UnwrapError, WrappedKey};
+use seal::{SealEntropy, WrappingKey};
 
 /// Contexts that are left for rows under way, each of whose pages may be of another family.
 const CONTEXTS_SPARE: usize = ROWS_MAX * crate::format::ROW_PAYLOAD_MAX;

@@ -25,7 +25,7 @@ use crate::api::{QuotaWait, VolumeId};
 use crate::block::BLOCK_BYTES;
 use crate::origin::{SnapshotOrigin, VolumeReceive};
 use crate::pack::PageCompression;
-use crate::seal::WrappedKey;
+use seal::WrappedKey;
 
 pub(crate) use changes::is_name;
 pub(crate) use state::CatalogState;

@@ -7,7 +7,7 @@ use config::VolumeConfig;
 use serde::Deserialize;
 use serde_json::Value;
 use sessions::key_files;
-use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId};
+use store::{PoolChange, VolumeId};
 use volume::backend::store::StorePool;
 
 use super::snapshots::{done, fields, refused};
@@ -90,18 +90,14 @@ impl Inside {
     /// The running configuration names the file of the new key, for all volumes that need it; and
     /// notes of what the operator must write.
     fn follow_key(&self, pool: &StorePool, volume: &str, id: VolumeId, path: &Path) -> Vec<String> {
-        let all = pool.volumes();
-        let family = |id: VolumeId| {
-            let found = all.iter().find(|it| it.id == id)?;
-            found.seal.as_ref().map(|seal| seal.family)
-        };
+        let family = pool.relatives(id);
         let mut objects = self.objects();
         let relatives: Vec<String> = objects
             .volumes
             .iter()
             .filter(|served| {
                 let of = served.backend.in_pool();
-                of.is_some_and(|(of, its)| std::ptr::eq(&**of, pool) && family(its) == family(id))
+                of.is_some_and(|(of, its)| std::ptr::eq(&**of, pool) && family.contains(&its))
             })
             .map(|served| served.export.name().to_owned())
             .collect();
@@ -131,21 +127,15 @@ impl Inside {
         let Shred { all, check } = fields(body, "{} or {\"all\": true}")?;
         let _turn = self.turn()?;
         let pool = self.open_pool(pool)?;
-        let (list, id) = (pool.volumes(), VolumeId(number));
-        let is_there = |it: &&PoolVolume| it.kind != PoolVolumeKind::Removing;
-        let found = list.iter().filter(is_there).find(|it| it.id == id);
-        let family = found.and_then(|it| it.seal.as_ref()).map(|seal| seal.family);
-        let is_of = |id: VolumeId| {
-            let seal = list.iter().find(|it| it.id == id).and_then(|it| it.seal.as_ref());
-            family.is_some() && seal.map(|seal| seal.family) == family
-        };
+        let id = VolumeId(number);
+        let relatives = pool.relatives(id);
         let what = format!("shred number {number} of pool {:?}", pool.name());
         let change = PoolChange::Shred { volume: id, all };
         pool.check(&change).map_err(|error| refused(&what, &error))?;
         let served = self.objects().volumes.clone();
         let of_family = served.iter().find(|it| {
             it.backend.in_pool().is_some_and(|(of, its)| {
-                Arc::ptr_eq(of, &pool) && is_of(its) && !(check && its == id)
+                Arc::ptr_eq(of, &pool) && relatives.contains(&its) && !(check && its == id)
             })
         });
         if let Some(served) = of_family {

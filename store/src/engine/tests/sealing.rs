@@ -6,7 +6,7 @@ use super::pool::TestPool;
 use crate::api::{Admission, PoolChange, PoolError, QuotaWait, VolumeId};
 use crate::block::BLOCK_BYTES;
 use crate::format::{LogRecord, RowHead};
-use crate::seal::{SealEntropy, WrappingKey};
+use seal::{SealEntropy, WrappingKey};
 
 fn key(byte: u8) -> WrappingKey {
     WrappingKey::new(&format!("key {byte}"), &[byte; 64])

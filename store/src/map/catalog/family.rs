@@ -2,7 +2,7 @@
 
 use super::{PoolCatalog, PoolSeal, PoolVolumeKind, SealFamily, VERSIONS_MAX};
 use crate::api::{PoolError, VolumeId};
-use crate::seal::WrappedKey;
+use seal::WrappedKey;
 
 /// The digits of a family's name.
 const UUID_DIGITS: usize = 32;

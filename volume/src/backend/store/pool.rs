@@ -16,7 +16,8 @@ use sidecore::{CounterText, now_ns};
 use store::block::BLOCK_BYTES;
 use store::{
     Admission, CACHE_BLOCKS_MIN, ChangedBlocks, PoolChange, PoolEngine, PoolError, PoolOptions,
-    PoolStatus, PoolVolume, RequestTag, ScrubPace, ScrubStatus, SealEntropy, VolumeId, WrappingKey,
+    PoolStatus, PoolVolume, PoolVolumeKind, RequestTag, ScrubPace, ScrubStatus, SealEntropy,
+    VolumeId, WrappingKey,
 };
 use zeroize::Zeroizing;
 
@@ -283,6 +284,17 @@ impl StorePool {
         self.inside.plan(|engine| engine.unlock(id, &wrapping))
     }
 
+    /// The volumes and snapshots that share the data key of an encrypted one, which is among them.
+    pub fn relatives(&self, id: VolumeId) -> Vec<VolumeId> {
+        let all = self.volumes();
+        let family = |it: &PoolVolume| it.seal.as_ref().map(|seal| seal.family);
+        let of = all.iter().find(|it| it.id == id).and_then(family);
+        let is_of = |it: &&PoolVolume| {
+            of.is_some() && family(it) == of && it.kind != PoolVolumeKind::Removing
+        };
+        all.iter().filter(is_of).map(|it| it.id).collect()
+    }
+
     /// Keeps the data keys of an encrypted volume under another key. All volumes and snapshots
     /// that share its data keys need the new key from then on.
     ///
@@ -293,13 +305,8 @@ impl StorePool {
         let entropy: [SealEntropy; 2] = entropy()?;
         self.change(self.inside.plan(|engine| engine.rewrapped(id, &wrapping, &entropy))?)?;
         // The other volumes of its family have the same data keys, and are open.
-        let family = self.inside.family_of(id);
-        let all = self.volumes();
-        let is_of = |of: VolumeId| {
-            let seal = all.iter().find(|it| it.id == of).and_then(|it| it.seal.as_ref());
-            seal.map(|seal| seal.family) == family
-        };
-        self.inside.keys.lock().retain(|(of, _)| !is_of(*of));
+        let relatives = self.relatives(id);
+        self.inside.keys.lock().retain(|(of, _)| !relatives.contains(of));
         self.unlock(id, key)
     }
 
@@ -596,11 +603,6 @@ impl PoolInside {
         // The pool's thread hears of the work by this round.
         drive.round(now_ns());
         planned
-    }
-
-    fn family_of(&self, id: VolumeId) -> Option<u32> {
-        let volume = self.lock_drive().volumes().into_iter().find(|volume| volume.id == id)?;
-        Some(volume.seal?.family)
     }
 
     pub(super) fn change(&self, change: &PoolChange) -> Result<VolumeId, PoolError> {

@@ -22,17 +22,17 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::block::{BLOCK_BYTES, Block};
-use crate::format::{PageSeal, SealTag};
-
 /// Bytes of a key of AES-256.
 const KEY_BYTES: usize = 32;
 
 /// Bytes of the cipher's tag.
 const TAG_BYTES: usize = size_of::<SealTag>();
 
+/// The cipher's tag of a page.
+pub type SealTag = [u8; 16];
+
 /// The longest name of a wrapping key.
-pub(crate) const KEY_ID_CHARS_MAX: usize = 64;
+const KEY_ID_CHARS_MAX: usize = 64;
 
 /// New data keys that wait for their changes. A node makes one change after the other.
 const PROPOSED_MAX: usize = 8;
@@ -48,11 +48,11 @@ const WRAPPING_LABEL: &[u8] = b"vrio pool wrapping key";
 const PAGE_LABEL: &[u8] = b"vrio pool page key";
 
 /// A family of volumes as the catalog names it.
-pub(crate) type FamilyUuid = [u8; 16];
+pub type FamilyUuid = [u8; 16];
 
 /// Why a wrapped key was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(crate) enum UnwrapError {
+pub enum UnwrapError {
     /// It is under another wrapping key.
     #[error("it is under another key")]
     OtherKey,
@@ -109,7 +109,7 @@ impl WrappingKey {
 
 /// A data key: all that a family's volumes have is under keys that follow from it.
 #[derive(Clone)]
-pub(crate) struct DataKey(Box<Zeroizing<[u8; KEY_BYTES]>>);
+pub struct DataKey(Box<Zeroizing<[u8; KEY_BYTES]>>);
 
 impl fmt::Debug for DataKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,7 +119,7 @@ impl fmt::Debug for DataKey {
 
 impl DataKey {
     /// A key of random bytes.
-    pub(crate) fn new(random: &[u8; KEY_BYTES]) -> Self {
+    pub fn new(random: &[u8; KEY_BYTES]) -> Self {
         let mut key = Box::new(Zeroizing::new([0; KEY_BYTES]));
         key.copy_from_slice(random);
         Self(key)
@@ -142,7 +142,7 @@ pub struct WrappedKey {
 
 impl WrappedKey {
     /// Wraps a data key; the nonce comes from a random source.
-    pub(crate) fn wrap(
+    pub fn wrap(
         data: &DataKey,
         wrapping: &WrappingKey,
         family: &SealFamilyName,
@@ -164,7 +164,7 @@ impl WrappedKey {
     ///
     /// # Errors
     /// If it is under another wrapping key, or damaged.
-    pub(crate) fn unwrap(
+    pub fn unwrap(
         &self,
         wrapping: &WrappingKey,
         family: &SealFamilyName,
@@ -187,7 +187,7 @@ impl WrappedKey {
     }
 
     /// Whether its fields are as long as a wrapped key's.
-    pub(crate) fn is_possible(&self) -> bool {
+    pub fn is_possible(&self) -> bool {
         self.version > 0
             && self.key_id.len() <= KEY_ID_CHARS_MAX
             && self.nonce.len() == 2 * NONCE_LEN
@@ -197,11 +197,11 @@ impl WrappedKey {
 
 /// The name of a family over all pools: it goes into each key and each wrapped key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SealFamilyName {
+pub struct SealFamilyName {
     /// The pool.
-    pub(crate) pool: [u8; 16],
+    pub pool: [u8; 16],
     /// The family.
-    pub(crate) family: FamilyUuid,
+    pub family: FamilyUuid,
 }
 
 impl SealFamilyName {
@@ -215,10 +215,10 @@ impl SealFamilyName {
 }
 
 /// The key of a family's pages of one opening.
-pub(crate) struct PageKey {
+pub struct PageKey {
     key: LessSafeKey,
     /// Which of the family's data keys it follows from.
-    pub(crate) version: u32,
+    pub version: u32,
 }
 
 impl fmt::Debug for PageKey {
@@ -243,22 +243,25 @@ impl PageKey {
     }
 
     /// Seals a page in its place, in the row `sequence`.
-    pub(crate) fn seal(&self, number: u64, sequence: u64, page: &mut Block) -> SealTag {
+    ///
+    /// # Panics
+    /// If the page is longer than the cipher's longest text.
+    pub fn seal(&self, number: u64, sequence: u64, page: &mut [u8]) -> SealTag {
         let nonce = nonce(number, sequence);
-        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut page.0);
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::empty(), page);
         tag.expect("a page is short").as_ref().try_into().expect("a tag of 16 bytes")
     }
 
     /// Opens a page in its place; whether it is what was sealed. If not, its content is undefined.
-    pub(crate) fn open(&self, number: u64, seal: &PageSeal, page: &mut [u8; BLOCK_BYTES]) -> bool {
-        let nonce = nonce(number, seal.sequence);
-        self.key.open_in_place_separate_tag(nonce, Aad::empty(), &seal.tag, page).is_ok()
+    pub fn open(&self, number: u64, sequence: u64, tag: &SealTag, page: &mut [u8]) -> bool {
+        let nonce = nonce(number, sequence);
+        self.key.open_in_place_separate_tag(nonce, Aad::empty(), tag, page).is_ok()
     }
 }
 
 /// The keys that the engine was given, and those that follow from them.
 #[derive(Debug, Default)]
-pub(crate) struct SealKeys {
+pub struct SealKeys {
     data: HashMap<(u32, u32), (SealFamilyName, DataKey)>,
     pages: HashMap<(u32, u32, u128), Arc<PageKey>>,
     /// New data keys of families whose changes are not applied. Nothing is sealed with one: a
@@ -268,13 +271,13 @@ pub(crate) struct SealKeys {
 
 impl SealKeys {
     /// A family's data key of a version.
-    pub(crate) fn insert(&mut self, family: u32, version: u32, name: SealFamilyName, key: DataKey) {
+    pub fn insert(&mut self, family: u32, version: u32, name: SealFamilyName, key: DataKey) {
         self.pages.retain(|&(of, old, _), _| (of, old) != (family, version));
         self.data.insert((family, version), (name, key));
     }
 
     /// A family's next data key, which is used once its change is applied.
-    pub(crate) fn propose(
+    pub fn propose(
         &mut self,
         family: u32,
         wrapped: WrappedKey,
@@ -288,7 +291,7 @@ impl SealKeys {
     }
 
     /// A family has this data key from here on, and no other that was proposed for it.
-    pub(crate) fn adopt(&mut self, family: u32, wrapped: &WrappedKey) {
+    pub fn adopt(&mut self, family: u32, wrapped: &WrappedKey) {
         let (of, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.proposed).into_iter().partition(|it| it.0 == family);
         self.proposed = others;
@@ -299,18 +302,18 @@ impl SealKeys {
     }
 
     /// The data key of a version, if it was given.
-    pub(crate) fn data(&self, family: u32, version: u32) -> Option<&DataKey> {
+    pub fn data(&self, family: u32, version: u32) -> Option<&DataKey> {
         self.data.get(&(family, version)).map(|(_, key)| key)
     }
 
     /// Forgets all keys but those of families that `keeps` wants.
-    pub(crate) fn retain(&mut self, keeps: impl Fn(u32, u32) -> bool) {
+    pub fn retain(&mut self, keeps: impl Fn(u32, u32) -> bool) {
         self.data.retain(|&(family, version), _| keeps(family, version));
         self.pages.retain(|&(family, version, _), _| keeps(family, version));
     }
 
     /// The key of a family's pages of an opening; `None` if its data key was not given.
-    pub(crate) fn page(&mut self, family: u32, version: u32, salt: u128) -> Option<&Arc<PageKey>> {
+    pub fn page(&mut self, family: u32, version: u32, salt: u128) -> Option<&Arc<PageKey>> {
         let at = (family, version, salt);
         if !self.pages.contains_key(&at) {
             let (name, data) = self.data.get(&(family, version))?;
@@ -341,15 +344,21 @@ impl SealEntropy {
         Self(bytes)
     }
 
-    pub(crate) fn name(&self) -> FamilyUuid {
+    /// The name of a new family.
+    pub fn name(&self) -> FamilyUuid {
         self.0[..16].try_into().expect("16 bytes")
     }
 
-    pub(crate) fn key(&self) -> &[u8; KEY_BYTES] {
+    /// The data key.
+    pub fn key(&self) -> &[u8; KEY_BYTES] {
         self.0[16..][..KEY_BYTES].try_into().expect("32 bytes")
     }
 
-    pub(crate) fn nonce(&self) -> [u8; NONCE_LEN] {
+    /// The nonce for wrapping it.
+    pub fn nonce(&self) -> [u8; NONCE_LEN] {
         self.0[16 + KEY_BYTES..].try_into().expect("12 bytes")
     }
 }
+
+#[cfg(test)]
+mod tests;
