@@ -49,6 +49,7 @@ pub(crate) struct MapState {
     catalog: CatalogState,
     data: TableState,
     nodes: TableState,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     contexts: Vec<SealContext>,
 }
 

@@ -152,6 +152,7 @@ pub(super) struct Version {
     /// Pages and quota.
     pub(super) space: VersionSpace,
     /// The family of an encrypted volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) family: Option<u32>,
 }
 

@@ -69,12 +69,12 @@ class Pool:
             self.next_id = state["catalog"]["next_id"]
             versions = state["catalog"]["versions"]
             self.versions = {fields["id"]: Version(fields) for fields in versions}
-            families = state["catalog"]["families"]
+            families = state["catalog"].get("families", [])
             self.families = {fields["id"]: fields for fields in families}
-            self.next_family = state["catalog"]["next_family"]
+            self.next_family = state["catalog"].get("next_family", 0)
             self.contexts = {fields["context"]: (fields["family"], fields["version"],
                                                  bytes.fromhex(fields["salt"])[::-1])
-                             for fields in state["contexts"]}
+                             for fields in state.get("contexts", [])}
             for family in families:
                 self.add_keys(family)
         self.wants_copy = False  # the last change was damaged

@@ -22,8 +22,15 @@ pub(crate) struct CatalogState {
     next_id: u32,
     running: Option<u32>,
     versions: Vec<Version>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     families: Vec<SealFamily>,
+    #[serde(default, skip_serializing_if = "is_none_yet")]
     next_family: u32,
+}
+
+/// A pool that never had an encrypted volume has the state of pools that cannot have any.
+fn is_none_yet(next_family: &u32) -> bool {
+    *next_family == 0
 }
 
 impl PoolCatalog {
