@@ -1,6 +1,6 @@
 //! A node is killed again and again while all jobs of its pool go on: collection in a pool that is
-//! nearly full, snapshots, clones, removals, a scrub that rests and goes on, a device that joins and
-//! leaves, and a guest that writes and verifies.
+//! nearly full, snapshots, clones, removals, a scrub that rests and goes on, a device that joins
+//! and leaves, and a guest that writes and verifies.
 //!
 //! `POOL_KILLS=n` sets the number of kills, `POOL_KILL_SEED=n` the seed.
 
