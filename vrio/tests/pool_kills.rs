@@ -1,9 +1,11 @@
 //! A node is killed again and again while all jobs of its pool go on: collection in a pool that is
-//! nearly full, snapshots, clones, removals, a scrub, and a guest that writes and verifies.
+//! nearly full, snapshots, clones, removals, a scrub that rests and goes on, a device that joins
+//! and leaves, and a guest that writes and verifies.
 //!
 //! `POOL_KILLS=n` sets the number of kills, `POOL_KILL_SEED=n` the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -23,8 +25,20 @@ const SNAPSHOTS_MAX: usize = 2;
 /// Clones that are kept.
 const CLONES_MAX: usize = 1;
 
+/// The size of the device that joins and leaves: the pool stays nearly full with it.
+const SECOND_BYTES: u64 = 16 << 20;
+
 /// The pause between two jobs, which leaves a core to the node.
 const PAUSE: Duration = Duration::from_millis(3);
+
+/// Sets a flag when it goes.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
 
 /// The operator of the pool, and what the pool must have after a kill.
 struct Operator {
@@ -67,7 +81,7 @@ impl Operator {
         let (snapshots, clones) = (self.names(true), self.names(false));
         self.next += 1;
         let number = self.next;
-        match self.random.below(8) {
+        match self.random.below(11) {
             0..3 if snapshots.len() < SNAPSHOTS_MAX => {
                 let is_there =
                     self.ask("snapshots", &format!("volume snapshot a --name s{number}"));
@@ -79,6 +93,9 @@ impl Operator {
                 self.there.extend(is_there.then(|| format!("c{number}")));
             }
             4 => drop(self.ask("scrubs", "pool scrub p --rate 40MiB")),
+            8 => drop(self.ask("pauses", "pool scrub p --pause")),
+            9 => drop(self.ask("joins", "pool grow p --add q.pool")),
+            10 => drop(self.ask("leaves", "pool shrink p --remove q.pool")),
             5 => drop(self.ask("lists", "volume snapshots")),
             kind => {
                 let Some(name) = self.pick(if kind == 6 { &clones } else { &snapshots }) else {
@@ -125,6 +142,7 @@ fn scrub(node: &Node) {
         std::thread::sleep(Duration::from_millis(20));
     }
     let scrub = pool(node)["scrub"].clone();
+    assert!(scrub["passes"].as_u64() > Some(0), "{scrub}");
     let damaged = (&scrub["damaged_blocks"], &scrub["damaged_map_blocks"]);
     assert_eq!(damaged, (&0.into(), &0.into()), "{scrub}");
 }
@@ -134,7 +152,12 @@ fn kills_in_the_middle_of_all_jobs_lose_nothing() {
     let home = tempfile::tempdir().expect("a directory");
     let seed = std::env::var("POOL_KILL_SEED").ok().and_then(|text| text.parse().ok());
     let mut random = Random::new(seed.unwrap_or(1));
-    let mut node = plan_with_pool(home.path(), "72MiB", VOLUME).start().expect("a node");
+    let mut plan = plan_with_pool(home.path(), "72MiB", VOLUME);
+    // The file names a device that the pool has for some of the time.
+    assert!(plan.config.contains("\"p.pool\""), "{}", plan.config);
+    plan.config = plan.config.replace("\"p.pool\"", "\"p.pool\", \"q.pool\"");
+    File::create(plan.file("q.pool")).and_then(|it| it.set_len(SECOND_BYTES)).expect("a file");
+    let mut node = plan.start().expect("a node");
     let mut guest = connect(&mut node, "a", mix(), &mut random);
     let control = node.plan().control();
     let (there, gone, done) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
@@ -147,12 +170,15 @@ fn kills_in_the_middle_of_all_jobs_lose_nothing() {
         let jobs_min = random.below(6);
         node = std::thread::scope(|scope| {
             let worker = scope.spawn(|| operator.work(&over, &jobs));
+            // A failure here ends the operator's work as well.
+            let _ends = SetAtEnd(&over);
             let worked = guest.work(|guest| {
                 let is_enough = guest.checker.checked >= enough && jobs.load(Relaxed) >= jobs_min;
                 is_enough && guest.workload.outstanding() >= 4
             });
             let last = pool(&node);
-            collected += last["counters"]["collected_segments"].as_u64().expect("a number");
+            let of_last = last["counters"]["collected_segments"].as_u64();
+            collected += of_last.unwrap_or_else(|| panic!("kill {kill}: {last}"));
             *busy.entry(last["state"].to_string()).or_default() += 1;
             let plan = node.kill().expect("it ran");
             over.store(true, Relaxed);

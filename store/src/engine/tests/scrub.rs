@@ -1,7 +1,10 @@
 //! Scrubbing: all pages are proved, at the rate that was asked for, and damage is found.
 
+use serde_json::json;
+
 use super::pool::TestPool;
 use crate::api::VolumeId;
+use crate::engine::scrub::{ScrubState, Scrubber};
 use crate::engine::{DamagedBlock, ScrubPace, ScrubStatus};
 
 impl TestPool {
@@ -207,4 +210,22 @@ fn a_pass_with_a_deadline_is_as_slow_as_it_can_be() {
     let all_ns = half_ns + (pool.now_ns - began_ns);
     assert!((within_ns * 4 / 5..within_ns + 200_000_000).contains(&all_ns), "all: {all_ns} ns");
     assert_eq!(pool.engine.status().scrub.passes, 1);
+}
+
+/// A pool's devices may come from anywhere: whole checks say nothing of what is written there.
+#[test]
+fn a_state_that_is_not_possible_is_forgotten() {
+    let state = |count: u64, block: u64, numbers: usize| {
+        let status = json!({ "is_running": true, "passes": count, "checked_blocks": 1,
+            "total_blocks": 2, "damaged_blocks": 0, "damaged_map_blocks": 0, "found": [] });
+        let pace = json!({ "blocks_per_s_max": 0, "within_ns": u64::MAX });
+        let state = json!({ "status": status, "pace": pace, "in_nodes": false, "block": block,
+            "damaged": vec![u64::MAX; numbers] });
+        serde_json::from_value::<ScrubState>(state).expect("it has all members")
+    };
+    let works = |state| Scrubber::resumed(Some(state), u64::MAX / 2).works();
+    assert!(works(state(1, 1 << 40, 64)));
+    assert!(!works(state(u64::MAX, 0, 0)));
+    assert!(!works(state(1, u64::MAX, 0)));
+    assert!(!works(state(1, 0, 65)));
 }

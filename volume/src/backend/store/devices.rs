@@ -56,10 +56,23 @@ impl PoolFiles {
         same_twice(paths)?;
         let mut direct = true;
         let mut found = Vec::with_capacity(paths.len());
+        // Devices without a superblock: one that is empty, or that was to join when a crash came.
+        let mut without = Vec::new();
         for path in paths {
             let (locked, is_direct) = open_device(path, lock_timeout)?;
+            match FoundDevice::read(path, locked) {
+                Err(
+                    error @ (StorePoolError::NoPool { .. } | StorePoolError::Superblock { .. }),
+                ) => {
+                    without.push(error);
+                    continue;
+                }
+                read => found.push(read?),
+            }
             direct &= is_direct;
-            found.push(FoundDevice::read(path, locked)?);
+        }
+        if found.is_empty() {
+            return Err(without.remove(0));
         }
         let newest = newest_of(&found)?;
         let mut own = Vec::with_capacity(found.len());
@@ -70,7 +83,19 @@ impl PoolFiles {
                 false => others.push(device),
             }
         }
-        in_order(&mut own, &others, &newest)?;
+        let missing = in_order(&mut own, &others, &newest).err();
+        if let Some(missing) = missing {
+            // The device that is missing may be one of these.
+            let is_absent = matches!(missing, StorePoolError::Incomplete { .. });
+            return Err(without.into_iter().next().filter(|_| is_absent).unwrap_or(missing));
+        }
+        for why in without {
+            tracing::warn!(
+                %why,
+                "the pool works without this device: take it out of \"devices\", or have it join \
+                 with `vrio pool grow`"
+            );
+        }
         for FoundDevice { path, .. } in others {
             // The superblocks say which devices a pool has, so it works without this one.
             tracing::warn!(

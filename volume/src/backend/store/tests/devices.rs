@@ -60,7 +60,29 @@ fn paths_that_are_not_one_whole_pool_are_refused_by_name() {
     assert!(matches!(&error, StorePoolError::Copy { .. }), "{error}");
     let empty = home.path("empty");
     File::create(&empty).expect("a file").set_len(16 << 20).expect("room");
-    let error = error_of(&[empty, b]);
+    let error = error_of(&[empty.clone(), b]);
+    assert!(matches!(&error, StorePoolError::NoPool { .. }), "{error}");
+    let error = error_of(&[empty]);
+    assert!(matches!(&error, StorePoolError::NoPool { .. }), "{error}");
+}
+
+/// A device may be named before it joins, and a crash may come while it does.
+#[test]
+fn a_device_without_a_superblock_is_passed_over_if_the_pool_is_whole_without_it() {
+    let Some(home) = Home::new("a_device_without_a_superblock") else { return };
+    let paths = home.create(&["a", "b"], 16 << 20);
+    let [empty, torn] = ["empty", "torn"].map(|name| home.path(name));
+    File::create(&empty).expect("a file").set_len(16 << 20).expect("room");
+    fs::copy(&paths[1], &torn).expect("room");
+    let file = OpenOptions::new().write(true).open(&torn).expect("there");
+    for block in [0, 4, 8, 12] {
+        file.write_all_at(&[0x55; 64], block * BLOCK_BYTES as u64 + 100).expect("written");
+    }
+    let all = [&[empty, torn][..], &paths].concat();
+    let pool = open(&all);
+    assert_eq!(pool.status().devices.len(), 2);
+    pool.close();
+    let error = error_of(&all[..3]);
     assert!(matches!(&error, StorePoolError::NoPool { .. }), "{error}");
 }
 
