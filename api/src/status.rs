@@ -212,6 +212,9 @@ pub struct VolumeStatus {
     /// Its snapshots by time: `1h:24` is one in each hour, of which 24 stay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<String>,
+    /// Why it takes no requests: its pool is not open, or its storage failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
     /// Why the last of these snapshots was not taken, or an old one not removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots_problem: Option<String>,

@@ -239,8 +239,10 @@ fn volumes(volumes: &[VolumeStatus]) -> Table {
 fn volume_detail(volume: &VolumeStatus) -> String {
     let flags = [("read-only", volume.read_only), ("shared", volume.shared)];
     let flags = flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name.to_owned());
+    let stopped = volume.stopped.as_ref().map(|why| format!("STOPPED: {why}"));
     let parts: Vec<_> = [volume.backend.clone()]
         .into_iter()
+        .chain(stopped)
         .chain(flags)
         .chain((!volume.chain.is_empty()).then(|| format!("chain {}", volume.chain.join(" > "))))
         .chain(

@@ -122,10 +122,13 @@ pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
     states.chain(damaged).chain(stuck).chain(waiting).collect()
 }
 
-/// The problems of volumes: snapshots by time that are not taken.
+/// The problems of volumes: those that take no requests, and snapshots by time that are not taken.
 pub(crate) fn volumes(all: &[VolumeStatus]) -> Vec<String> {
-    let found = all.iter().filter_map(|it| Some((it, it.snapshots_problem.as_ref()?)));
-    found.map(|(volume, problem)| format!("volume {}: {problem}", volume.name)).collect()
+    let stopped = all.iter().filter_map(|it| Some((it, it.stopped.as_ref()?)));
+    let stopped = stopped.map(|(volume, why)| format!("volume {} is stopped: {why}", volume.name));
+    let untaken = all.iter().filter_map(|it| Some((it, it.snapshots_problem.as_ref()?)));
+    let untaken = untaken.map(|(volume, problem)| format!("volume {}: {problem}", volume.name));
+    stopped.chain(untaken).collect()
 }
 
 /// The problems of nics.
@@ -322,6 +325,14 @@ mod tests {
                 are left, --undo ends the drain)
         "#]]
         .assert_eq(&told);
+    }
+
+    #[test]
+    fn a_stopped_volume_is_a_problem() {
+        let stopped = Some("its key is missing".to_owned());
+        let volume = VolumeStatus { name: "v".to_owned(), stopped, ..VolumeStatus::default() };
+        let told = of_node(&Status { volumes: vec![volume], ..node("vm1") });
+        assert_eq!(told, "node vm1: 1 problem\n  volume v is stopped: its key is missing\n");
     }
 
     #[test]

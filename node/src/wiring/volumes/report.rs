@@ -29,7 +29,8 @@ fn volume(config: &VolumeConfig, served: &ServedVolume) -> VolumeStatus {
     let attached = served.export.attached();
     VolumeStatus {
         name: config.name.clone(),
-        backend: backend(served),
+        backend: served.backend.describe(),
+        stopped: served.export.unusable().map(str::to_owned),
         size_bytes: info.size_bytes,
         block_bytes: info.block_bytes,
         durability: durability.to_owned(),
@@ -43,14 +44,6 @@ fn volume(config: &VolumeConfig, served: &ServedVolume) -> VolumeStatus {
         counters: volume_counters(served),
         latencies: latency::of_volume(served),
         ..VolumeStatus::default()
-    }
-}
-
-fn backend(served: &ServedVolume) -> String {
-    let backend = served.backend.describe();
-    match served.export.unusable() {
-        Some(why) => format!("{backend}, STOPPED: {why}"),
-        None => backend,
     }
 }
 
