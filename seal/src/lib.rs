@@ -56,7 +56,7 @@ pub enum UnwrapError {
     /// It is under another wrapping key.
     #[error("it is under another key")]
     OtherKey,
-    /// It is another one than was wrapped.
+    /// It is another key than was wrapped.
     #[error("it is damaged")]
     Damaged,
 }

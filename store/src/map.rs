@@ -752,7 +752,7 @@ impl PoolMap {
         self.pages.contexts.len()
     }
 
-    /// Whether a page can be sealed with this data key: there is a context for it, or room for one.
+    /// Whether a page can be sealed with this data key: its context is there, or has room.
     pub(crate) fn may_seal(&self, family: u32, version: u32, spare: usize) -> bool {
         let contexts = &self.pages.contexts;
         contexts.has_current(family, version) || contexts.len() + spare < CONTEXTS_MAX

@@ -71,7 +71,7 @@ macro_rules! backends {
                 }
             }
 
-            /// The same backend with another file of its key; `None` for one that has none.
+            /// The same backend with another file of its key; `None` for a backend without a key.
             pub fn with_key(&self, key: &std::path::Path) -> Option<Self> {
                 match self {
                     $(Self::$kind(backend) => backend.with_key(key).map(Into::into),)*

@@ -47,7 +47,7 @@ struct Operator {
     next: u64,
     /// Snapshots and clones that are there.
     there: BTreeSet<String>,
-    /// Those whose removal was confirmed.
+    /// Snapshots and clones whose removal was confirmed.
     gone: BTreeSet<String>,
     done: BTreeMap<&'static str, u64>,
 }
@@ -112,7 +112,7 @@ impl Operator {
         }
     }
 
-    /// Holds the pool to what was confirmed before the kill, and takes over what it has.
+    /// Holds the pool to the jobs that were confirmed before the kill, and takes over its list.
     fn check(&mut self, node: &Node) {
         let listed = pool(node)["volumes"].as_array().expect("a list").clone();
         let of_kind = |kind: &'static str| listed.iter().filter(move |it| it["kind"] == kind);

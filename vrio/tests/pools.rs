@@ -84,6 +84,12 @@ pub(crate) fn tried(node: &Node, words: &str) -> (bool, String) {
     told_to(&node.plan().control(), words)
 }
 
+/// A command that must fail with these words.
+pub(crate) fn refused(node: &Node, words: &str, wanted: &str) {
+    let (done, text) = tried(node, words);
+    assert!(!done && text.contains(wanted), "vrio {words}: {text}");
+}
+
 /// The same for the node of a control socket, which may be dead.
 pub(crate) fn told_to(control: &Path, words: &str) -> (bool, String) {
     let control = control.to_str().expect("a plain path");
@@ -271,8 +277,7 @@ fn wrong_commands_say_what_to_do() {
         ("pool add q --devices p.pool", "is a device of pool \"p\""),
         ("pool remove q", "there is no pool \"q\""),
     ] {
-        let (done, text) = tried(&node, words);
-        assert!(!done && text.contains(wanted), "vrio {words}: {text}");
+        refused(&node, words, wanted);
     }
     told(&node, "volume snapshot a --name s");
     let (done, text) = tried(&node, "volume snapshot a --name s");

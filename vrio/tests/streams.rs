@@ -453,7 +453,7 @@ fn backup_script() -> String {
     script.replace("volume=alice", "volume=a")
 }
 
-/// A directory of commands `vrio` and `ssh`, which ask the one node and the other.
+/// A directory of commands: `vrio` asks the first node, and `ssh` the second node.
 fn commands(home: &Path, here: &Node, there: &Node) -> PathBuf {
     let bin = home.join("bin");
     std::fs::create_dir(&bin).expect("a directory");

@@ -267,7 +267,7 @@ impl Checkpointer {
     fn begin_change(&mut self, core: &mut EngineCore) {
         let Some(change) = self.wanted_change.take() else { return };
         let TableChange { number, record } = change;
-        // Its free segments count until here, so guests may have taken those of the others.
+        // Its free segments count until here, so guests may have taken the other devices' segments.
         let has_room = core.segments.free_staying() >= core.guest_floor();
         if record.is_used() {
             core.segments.announce(number, record.segments.get());

@@ -316,8 +316,8 @@ impl EngineCore {
         }
     }
 
-    /// Grows whenever pages are written that leave others behind: guests' ones, and those that are
-    /// sealed anew. Collection that gained nothing rests until then.
+    /// Grows whenever pages are written that leave older pages behind: pages of guests, and pages
+    /// that are sealed anew. Collection that gained nothing rests until then.
     pub(crate) fn rewritten(&self) -> u64 {
         self.counters.guest_row_blocks + self.resealed
     }

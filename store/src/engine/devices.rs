@@ -81,7 +81,7 @@ pub struct PoolDevice {
     pub live_blocks: u64,
     /// The pool moves them to the other devices.
     pub is_leaving: bool,
-    /// The move does not get on: the others have no room, or damage holds blocks here.
+    /// The move does not get on: the other devices have no room, or damage holds blocks here.
     pub is_stuck: bool,
 }
 

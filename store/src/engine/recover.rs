@@ -227,7 +227,7 @@ fn read_superblock(devices: &mut dyn PoolDevices, device: u8) -> FoundSuperblock
             match superblock {
                 Ok(superblock) => {
                     is_whole = true;
-                    // A device that joined says so in one slot, and in the other one still not.
+                    // A device that joined says so in one slot, and not yet in the other slot.
                     let age = |it: &Superblock| (it.checkpoint.get(), it.joining == 0);
                     let is_newer = |best: &Superblock| age(&superblock) > age(best);
                     if best.as_ref().is_none_or(is_newer) {

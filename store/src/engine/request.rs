@@ -12,7 +12,7 @@ pub(crate) enum RequestKind {
     Blocks(RequestTag),
     /// The write of a merged block: the partial write.
     Part(u64),
-    /// A change of the catalog; one of the engine's own has no tag.
+    /// A change of the catalog; a change of the engine's own has no tag.
     Change(Option<RequestTag>, PoolChange),
 }
 

@@ -239,7 +239,7 @@ impl Scrubber {
         self.is_unsaved
     }
 
-    /// The state that a checkpoint should have, if the last one has another one for too long.
+    /// The state that a checkpoint should have, if the last one has an old state for too long.
     pub(crate) fn unsaved(&mut self, now_ns: u64) -> Option<ScrubState> {
         let is_due = self.status.is_running && now_ns >= self.save_at_ns;
         if !self.is_unsaved && !is_due {

@@ -30,7 +30,7 @@ impl EngineCore {
         (!is_open).then(|| locked(family))
     }
 
-    /// Whether there is a context for new pages of a family, or room for one.
+    /// Whether there is a context for new pages of a family, or room for a context.
     pub(crate) fn may_seal(&self, family: u32) -> bool {
         let version = self.map.newest_key(family).unwrap_or(0);
         self.map.may_seal(family, version, CONTEXTS_SPARE)
@@ -51,7 +51,7 @@ impl EngineCore {
     /// # Errors
     /// If the volume is encrypted and its key was not given.
     pub(crate) fn seal_key(&mut self, volume: VolumeId) -> Result<Option<Arc<PageKey>>, PoolError> {
-        // A volume that was removed meanwhile may be an encrypted one, which has no plain page.
+        // A volume that was removed meanwhile may be encrypted, and has no plain page then.
         self.map.volume_blocks(volume).ok_or(PoolError::NoVolume(volume))?;
         let Some(family) = self.map.family_of(volume) else { return Ok(None) };
         self.newest_key(family)

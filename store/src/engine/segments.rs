@@ -132,9 +132,9 @@ pub struct SegmentCounts {
 #[derive(Debug, Default)]
 struct DeviceSegments {
     segments: Vec<Segment>,
-    /// The newest free one is used last.
+    /// The newest free segment is used last.
     free: VecDeque<SegmentId>,
-    /// Nothing new comes to it, if there is room on the others.
+    /// Nothing new comes to it, if there is room on the other devices.
     is_leaving: bool,
     /// Sectors of live pages.
     live: u64,

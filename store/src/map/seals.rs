@@ -1,4 +1,4 @@
-//! Seal contexts: a sealed page's entry has the number of one, in 16 bits.
+//! Seal contexts: a sealed page's entry has the number of its context, in 16 bits.
 //!
 //! A context is a family's data key and the salt of an opening. It is made when a page is first
 //! sealed with them, and goes when no page refers to it any more. So their count follows the
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The most contexts: a page's entry has 16 bits for one, and 0 is none.
+/// The most contexts: a page's entry has 16 bits for a context, and 0 is none.
 pub(crate) const CONTEXTS_MAX: usize = u16::MAX as usize;
 
 /// The digits of a salt.
@@ -46,7 +46,7 @@ pub(super) struct SealContexts {
     /// The salt of this opening, and the contexts that have it.
     salt: u128,
     current: HashMap<(u32, u32), u16>,
-    /// One has lost its last page.
+    /// A context has lost its last page.
     has_lost_last: bool,
 }
 
@@ -106,7 +106,7 @@ impl SealContexts {
         self.count
     }
 
-    /// Whether this opening has one for a data key.
+    /// Whether this opening has a context for a data key.
     pub(super) fn has_current(&self, family: u32, version: u32) -> bool {
         self.current.contains_key(&(family, version))
     }
@@ -129,7 +129,7 @@ impl SealContexts {
         Some(number)
     }
 
-    /// A page refers to this one from here on.
+    /// A page refers to this context from here on.
     pub(super) fn gain(&mut self, number: u16) {
         if let Some(Some(context)) = self.list.get_mut(usize::from(number)) {
             context.live = context.live.saturating_add(1);
@@ -150,12 +150,12 @@ impl SealContexts {
         }
     }
 
-    /// Whether one has lost its last page since this was asked.
+    /// Whether a context has lost its last page since this was asked.
     pub(super) fn take_lost_last(&mut self) -> bool {
         std::mem::take(&mut self.has_lost_last)
     }
 
-    /// Pages that are sealed with a family's other data keys than this one.
+    /// Pages that are sealed with data keys of a family other than this key.
     pub(super) fn live_of_others(&self, family: u32, version: u32) -> u64 {
         let others = self.list.iter().flatten();
         let others =

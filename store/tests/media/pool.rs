@@ -363,7 +363,7 @@ pub(crate) fn open(devices: &mut MemoryDevices, salt: u64) -> PoolEngine {
     let sizes = devices.sizes();
     let mut engine = PoolEngine::open(devices, &sizes, options, salt.into(), 0).unwrap();
     for volume in engine.volumes().iter().filter(|volume| volume.seal.is_some()) {
-        // A removed one is listed as well, and has no key any more.
+        // A removed volume is listed as well, and has no key any more.
         let _ = engine.unlock(volume.id, &wrapping());
     }
     engine

@@ -253,7 +253,7 @@ class Devices:
             for block in (4 * slot, 8 + 4 * slot):
                 try:
                     found = Superblock(self.block_of(file, block))
-                    # A device that joined says so in one slot, and in the other still not.
+                    # A device that joined says so in one slot, and not yet in the other slot.
                     age = found.checkpoint, not found.joining
                     if newest is None or age > (newest.checkpoint, not newest.joining):
                         newest = found

@@ -10,7 +10,7 @@ use super::life::{Ask, Request, World};
 /// The most devices of a world.
 const DEVICES_MAX: usize = 5;
 
-/// The most segments of a device that joins, or that another one gets.
+/// The most segments of a device that joins, or that another device gets.
 const SEGMENTS_MAX: u64 = 48;
 
 impl World {

@@ -102,7 +102,7 @@ impl World {
         engine.sealed_volume(&name, blocks, key, &entropy)
     }
 
-    /// A new volume or clone of an encrypted one is there: its family is open from now on.
+    /// A new volume, or clone of an encrypted volume, is there: its family is open from now on.
     pub(crate) fn unlock_new(&mut self) -> Result<(), Failure> {
         let list = self.engine.as_ref().expect("the pool is open").volumes();
         self.seals.know(&list);
@@ -126,7 +126,7 @@ impl World {
     /// The pool gets its keys after an opening, at once or after some rounds without them.
     pub(crate) fn unlock(&mut self) -> Result<Turn, Failure> {
         let list = self.engine.as_ref().expect("the pool is open").volumes();
-        // A number of a volume that a crash took back may be given to another one.
+        // A number of a volume that a crash took back may be given to another volume.
         self.seals.volumes.clear();
         self.seals.know(&list);
         let sealed = list

@@ -111,7 +111,7 @@ impl World {
         self.rest()?;
         self.check_empty()?;
         let status = self.engine.as_ref().expect("the pool is open").status();
-        // An emptied one is free with the next checkpoint.
+        // An emptied segment is free with the next checkpoint.
         let SegmentCounts { total: segments, free, emptied, .. } = status.segments;
         let free = free + emptied;
         if self.plan.has_good_media() && free + SEGMENTS_USED_MAX < segments {

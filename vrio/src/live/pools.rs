@@ -39,7 +39,7 @@ pub(crate) enum PoolCommand {
     Remove(Remove),
     /// List the pools.
     List(NodeChoice),
-    /// Make a pool larger: use what its devices have become longer, or have another one join.
+    /// Make a pool larger: use the length that its devices have gained, or have a device join.
     Grow(PoolGrow),
     /// Empty a device of a pool in the background, and let it go; `vrio pool show` has the
     /// progress.
@@ -202,7 +202,7 @@ impl PoolGrow {
         let body = json!({ "add": { "device": device, "force": self.force } });
         let changed = change(&self.which, "PUT", &path, &body);
         if let (Err(_), Some(file)) = (&changed, made) {
-            // It was made for the pool alone; the error that is told is the first one.
+            // It was made for the pool alone; the error that is told is the first error.
             let _ = std::fs::remove_file(file);
         }
         changed

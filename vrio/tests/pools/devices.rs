@@ -10,8 +10,8 @@ use random::Random;
 use testbed::nodes::{Node, NodePlan};
 
 use super::{
-    PATIENCE, VOLUME, check, connect, make_pool, mix, plan, plan_with_pool, pool, told, tried,
-    work_a_while,
+    PATIENCE, VOLUME, check, connect, make_pool, mix, plan, plan_with_pool, pool, refused, told,
+    tried, work_a_while,
 };
 
 /// Waits until a pool has so many devices.
@@ -23,7 +23,7 @@ fn wait_for_devices(node: &Node, count: usize) {
     }
 }
 
-/// The file becomes longer, another one joins and the first one leaves, with a kill in the middle
+/// The file becomes longer, another file joins and the first file leaves, with a kill in the middle
 /// of that, while a guest works all the time.
 #[test]
 fn a_pool_grows_and_leaves_a_device_under_a_guest() {
@@ -160,8 +160,7 @@ fn a_volume_at_its_limit_does_not_stop_its_neighbour() {
         ("volume quota q --limit 8MiB", "there is no volume \"q\""),
         ("volume quota a --limit 1G", "is not a size"),
     ] {
-        let (done, text) = tried(&node, words);
-        assert!(!done && text.contains(wanted), "vrio {words}: {text}");
+        refused(&node, words, wanted);
     }
     // A reservation of the file that the pool cannot give keeps no node from starting.
     told(&node, "volume quota b --reservation none --limit 8MiB");
@@ -205,8 +204,7 @@ fn wrong_devices_of_a_pool_are_refused() {
         ("pool shrink p --remove q.pool", "is none of its devices"),
         ("pool shrink q --remove p.pool", "there is no pool \"q\""),
     ] {
-        let (done, text) = tried(&node, words);
-        assert!(!done && text.contains(wanted), "vrio {words}: {text}");
+        refused(&node, words, wanted);
     }
     // All is as it was.
     assert_eq!(pool(&node)["devices"].as_array().map(Vec::len), Some(1));

@@ -123,7 +123,7 @@ fn an_encrypted_volume_is_closed_without_its_key_and_no_other_is() {
     node.stop().expect("an orderly end");
     assert_eq!(in_clear(&medium), 0);
 
-    // No key, the key of something else, a key file that is missing, and one that others may read.
+    // No key, the key of something else, a key file that is missing, and one for others to read.
     let (missing, open) = (home.path().join("missing.key"), new_key(home.path(), "open.key"));
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(&open, mode).expect("ours");
@@ -165,7 +165,7 @@ fn an_encrypted_volume_is_closed_without_its_key_and_no_other_is() {
     node.stop().expect("an orderly end");
 }
 
-/// Each data key follows another one, and a kill comes before all blocks are under it.
+/// Each data key follows another key, and a kill comes before all blocks are under it.
 fn changes_data_keys_with_kills(mut node: Node, guest: &mut StandIn) -> Node {
     let mut kills = 0;
     for round in 0..6 {
@@ -275,7 +275,7 @@ fn clones_share_the_key_and_a_shredded_volume_is_gone_for_good() {
     check(&mut clone);
     work_a_while(&mut clone, 500);
 
-    // Shredding one of them would take the others' blocks.
+    // Shredding a clone would take its relatives' blocks.
     let (done, text) = tried(&node, "volume remove a --shred --force");
     assert!(!done && text.contains("a@s"), "{text}");
     assert!(listed(&node, "a").is_some_and(|it| it["served"] == true), "{text}");

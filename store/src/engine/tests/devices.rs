@@ -172,7 +172,7 @@ fn a_device_is_emptied_and_leaves() {
         pool.devices.blocks[usize::from(number)].clear();
         let mut pool = pool.reopened(3);
         check(&mut pool, disk, 29);
-        // Another one takes its place.
+        // Another device takes its place.
         assert_eq!(add(&mut pool, 80), number);
         write(&mut pool, disk, 30);
         let mut pool = pool.reopened(4);

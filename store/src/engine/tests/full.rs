@@ -1,33 +1,13 @@
 //! Pools that are full, and get room again.
 
 use super::pool::TestPool;
-use crate::api::{Admission, PoolChange, VolumeId};
-
-/// Writes until a write is refused for a long time; how many blocks were taken.
-fn fill(pool: &mut TestPool, disk: VolumeId, from: u64, blocks: u64) -> u64 {
-    for block in from..blocks {
-        let tag = pool.tag();
-        let mut refused = 0;
-        loop {
-            let taken = pool.engine.write(tag, disk, block, 1, &mut |_, page| page.0.fill(1));
-            pool.round();
-            if taken == Admission::Taken {
-                break;
-            }
-            refused += 1;
-            if refused > 2_000 {
-                return block;
-            }
-        }
-    }
-    blocks
-}
+use crate::api::{Admission, PoolChange};
 
 #[test]
 fn a_full_pool_lets_writes_wait_and_is_cleaned_up_by_zeroes() {
     let mut pool = TestPool::new(1, 64, 32);
     let disk = pool.create("disk", 10_000);
-    let taken = fill(&mut pool, disk, 0, 10_000);
+    let taken = pool.fill(disk, 0, 10_000);
     let status = pool.engine.status();
     assert!(status.is_full, "{status:#?}");
     assert!(taken * 2 > status.size_blocks, "{taken} of {}", status.size_blocks);
@@ -37,7 +17,7 @@ fn a_full_pool_lets_writes_wait_and_is_cleaned_up_by_zeroes() {
     }
     pool.rest();
     assert!(!pool.engine.status().is_full);
-    let again = fill(&mut pool, disk, 0, 10_000);
+    let again = pool.fill(disk, 0, 10_000);
     assert!(again * 10 > taken * 9, "{again} blocks, and {taken} before");
 }
 
@@ -46,12 +26,12 @@ fn a_removed_snapshot_makes_room() {
     let mut pool = TestPool::new(1, 64, 32);
     let disk = pool.create("disk", 10_000);
     let half = pool.engine.status().size_blocks / 2;
-    assert_eq!(fill(&mut pool, disk, 0, half), half);
+    assert_eq!(pool.fill(disk, 0, half), half);
     let snapshot = pool.snapshot(disk, "s");
-    let taken = fill(&mut pool, disk, 0, half);
+    let taken = pool.fill(disk, 0, half);
     assert!(taken < half, "the snapshot keeps the old blocks");
     pool.change(PoolChange::Remove { volume: snapshot }).expect("a removal in a full pool");
-    assert_eq!(fill(&mut pool, disk, taken, half), half);
+    assert_eq!(pool.fill(disk, taken, half), half);
 }
 
 #[test]

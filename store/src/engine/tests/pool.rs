@@ -11,6 +11,9 @@ use crate::layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, P
 /// Rounds after which a test gives up: far more than any request here takes.
 const ROUNDS_MAX: usize = 200_000;
 
+/// Refusals of one write after which the pool counts as full: collection has had its time.
+const REFUSALS_MAX: usize = 2_000;
+
 /// A block of a read: its count in the request, and its content unless it is zeroes.
 type Piece = (u32, Option<Vec<u8>>);
 
@@ -119,6 +122,26 @@ impl TestPool {
             }
         }
         panic!("the request does not end: {:#?}", self.engine.status());
+    }
+
+    /// Writes new blocks from one on, until a write is refused for a long time: the block of that
+    /// write, or `end`.
+    pub(crate) fn fill(&mut self, disk: VolumeId, from: u64, end: u64) -> u64 {
+        for block in from..end {
+            let tag = self.tag();
+            let mut refused = 0;
+            while {
+                let taken = self.engine.write(tag, disk, block, 1, &mut |_, page| page.0.fill(1));
+                self.round();
+                taken != Admission::Taken
+            } {
+                refused += 1;
+                if refused > REFUSALS_MAX {
+                    return block;
+                }
+            }
+        }
+        end
     }
 
     pub(crate) fn change(&mut self, change: PoolChange) -> Result<VolumeId, PoolError> {

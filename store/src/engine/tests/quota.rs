@@ -1,7 +1,7 @@
 //! Limits and reservations of volumes, and the counts of their pages.
 
 use super::pool::TestPool;
-use crate::api::{Admission, PoolChange, PoolError, QuotaWait, VolumeId};
+use crate::api::{PoolChange, PoolError, QuotaWait, VolumeId};
 use crate::map::PoolVolume;
 
 fn quota(
@@ -15,22 +15,10 @@ fn quota(
 
 /// Writes new blocks until a write is refused for a long time; how many were taken.
 fn fill(pool: &mut TestPool, disk: VolumeId, from: u64) -> u64 {
-    for block in from..from + 100_000 {
-        let tag = pool.tag();
-        let mut refused = 0;
-        loop {
-            let taken = pool.engine.write(tag, disk, block, 1, &mut |_, page| page.0.fill(1));
-            pool.round();
-            if taken == Admission::Taken {
-                break;
-            }
-            refused += 1;
-            if refused > 2_000 {
-                return block - from;
-            }
-        }
-    }
-    panic!("it is never refused");
+    let end = from + 100_000;
+    let refused = pool.fill(disk, from, end);
+    assert!(refused < end, "it is never refused");
+    refused - from
 }
 
 fn listed(pool: &TestPool, volume: VolumeId) -> PoolVolume {

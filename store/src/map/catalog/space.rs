@@ -89,7 +89,7 @@ impl PoolCatalog {
         self.charge(version, 0, pages);
     }
 
-    /// The pages of one version are another one's from here on.
+    /// The pages of one version are another version's from here on.
     pub(super) fn hand_on(&mut self, from: u32, to: u32) {
         let owned = self.versions[&from].space.owned;
         self.charge(from, 0, owned);

@@ -62,7 +62,7 @@ pub(super) fn create(plan: &PoolPlan) -> Result<(), StorePoolError> {
     let done = make(plan, wanted_blocks, &mut made);
     if done.is_err() {
         for path in made {
-            // The error that is told is the first one.
+            // The error that is told is the first error.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -128,7 +128,7 @@ fn make(
 /// Makes a file for a pool that another process has: the owner of its directory has it as well.
 ///
 /// # Errors
-/// [`StorePoolError`]: there is one already, or no space for it. Then no file is left.
+/// [`StorePoolError`]: there is a pool already, or no space for it. Then no file is left.
 pub(super) fn make_device(path: &Path, size_bytes: u64) -> Result<(), StorePoolError> {
     if !make_file(path, Some(size_bytes))? {
         return Err(StorePoolError::Exists { path: path.to_owned() });
@@ -143,7 +143,7 @@ pub(super) fn make_device(path: &Path, size_bytes: u64) -> Result<(), StorePoolE
         sync_directory(path).map_err(|error| system(path, "sync its directory", error))
     });
     if made.is_err() {
-        // The error that is told is the first one.
+        // The error that is told is the first error.
         let _ = std::fs::remove_file(path);
     }
     made

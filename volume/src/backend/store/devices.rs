@@ -56,7 +56,7 @@ impl PoolFiles {
         same_twice(paths)?;
         let mut direct = true;
         let mut found = Vec::with_capacity(paths.len());
-        // Devices without a superblock: one that is empty, or that was to join when a crash came.
+        // Devices without a superblock: an empty one, or a device that a crash kept from joining.
         let mut without = Vec::new();
         for path in paths {
             let (locked, is_direct) = open_device(path, lock_timeout)?;
@@ -246,7 +246,7 @@ pub(super) fn superblock_of(path: &Path, file: &File) -> Result<Superblock, Stor
         }
         match Superblock::decode(&buffer.blocks()[0]) {
             Ok(found) => {
-                // A device that joined says so in one place, and in the other one still not.
+                // A device that joined says so in one place, and not yet in the other place.
                 let age = |it: &Superblock| (it.checkpoint.get(), it.joining == 0);
                 if newest.is_none_or(|newest| age(&found) > age(&newest)) {
                     newest = Some(found);

@@ -278,13 +278,13 @@ impl StorePool {
     /// Whether a key is that of an encrypted volume or snapshot.
     ///
     /// # Errors
-    /// [`PoolError`]: it is another one's key.
+    /// [`PoolError`]: it is another volume's key.
     pub fn check_key(&self, id: VolumeId, key: &VolumeKey) -> Result<(), PoolError> {
         let wrapping = key.wrapping();
         self.inside.plan(|engine| engine.unlock(id, &wrapping))
     }
 
-    /// The volumes and snapshots that share the data key of an encrypted one, which is among them.
+    /// The volumes and snapshots that share the data key of an encrypted volume, itself among them.
     pub fn relatives(&self, id: VolumeId) -> Vec<VolumeId> {
         let all = self.volumes();
         let family = |it: &PoolVolume| it.seal.as_ref().map(|seal| seal.family);
