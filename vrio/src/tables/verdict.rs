@@ -84,26 +84,33 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
 /// Damaged blocks of a pool that a problem names.
 const DAMAGED_SHOWN: usize = 4;
 
+/// Whether a scrub has found damage, or a read since the pool was opened.
+fn is_damaged(pool: &StoragePoolStatus) -> bool {
+    let by_reads = pool.counters.get("damaged_blocks").is_some_and(|blocks| *blocks > 0);
+    by_reads || pool.scrub.damaged_blocks > 0 || pool.scrub.damaged_map_blocks > 0
+}
+
 /// The problems of pools: those that take no data, damage, devices that cannot leave, and volumes
 /// whose writes wait.
 pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
     let found = all.iter().filter(|pool| matches!(pool.state, PoolState::Full | PoolState::Failed));
     let states = found.map(|pool| format!("pool {} is {}: {}", pool.name, pool.state, pool.detail));
-    let is_damaged = |pool: &&StoragePoolStatus| {
-        pool.scrub.damaged_blocks > 0 || pool.scrub.damaged_map_blocks > 0
-    };
-    let damaged = all.iter().filter(is_damaged).map(|pool| {
+    let damaged = all.iter().filter(|pool| is_damaged(pool)).map(|pool| {
         let found = &pool.scrub.found;
         let more = match found.len().saturating_sub(DAMAGED_SHOWN) {
             0 => String::new(),
             more => format!(", and {more} more (`vrio pool show {} --json`)", pool.name),
         };
-        let shown = &found[..found.len().min(DAMAGED_SHOWN)];
+        let shown = found[..found.len().min(DAMAGED_SHOWN)].join(", ");
+        let places = if found.is_empty() {
+            format!("`vrio pool scrub {}` finds their places", pool.name)
+        } else {
+            format!("{shown}{more}")
+        };
         format!(
             "pool {} has damaged blocks: write them again, or restore them from a snapshot or \
-             backup: {}{more}",
+             backup: {places}",
             pool.name,
-            shown.join(", ")
         )
     });
     let stuck = all.iter().flat_map(|pool| {
@@ -325,6 +332,16 @@ mod tests {
                 are left, --undo ends the drain)
         "#]]
         .assert_eq(&told);
+    }
+
+    #[test]
+    fn damage_that_reads_have_found_is_a_problem() {
+        let mut pool = StoragePoolStatus { name: "p".to_owned(), ..StoragePoolStatus::default() };
+        pool.counters.insert("damaged_blocks".to_owned(), 0);
+        assert!(pools(std::slice::from_ref(&pool)).is_empty());
+        pool.counters.insert("damaged_blocks".to_owned(), 7);
+        let told = pools(&[pool]).concat();
+        assert!(told.contains("`vrio pool scrub p` finds their places"), "{told}");
     }
 
     #[test]

@@ -29,6 +29,8 @@ fn a_scrub_goes_on_after_a_hand_over_and_a_kill_and_ends_in_time() {
     assert!(!done && text.contains("is not being scrubbed"), "{text}");
     let (done, text) = tried(&node, "pool scrub p --within 7");
     assert!(!done && text.contains("is not a duration"), "{text}");
+    let (done, text) = tried(&node, "pool scrub p --rate 0B");
+    assert!(!done && text.contains("at least 4KiB"), "{text}");
     // It would take an hour.
     told(&node, "pool scrub p --rate 4KiB");
     assert_eq!(flags(&node), (true, false));

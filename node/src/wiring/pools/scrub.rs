@@ -17,6 +17,9 @@ use api::{API_VERSION, Done, Refused, RefusedKind, SnapshotDiff, SnapshotRun};
 /// The rate of a scrub without another one: an eighth of an NVMe drive's.
 const RATE_BYTES: u64 = 100 << 20;
 
+/// The least rate: a block in a second. `--within` and `--pause` are for slower ones.
+const RATE_BYTES_MIN: u64 = BLOCK_BYTES as u64;
+
 /// The most runs of an answer: a few megabytes.
 const RUNS_MAX: usize = 32_768;
 
@@ -42,10 +45,14 @@ impl Scrub {
         let rate = rate.map_err(|error| bad("rate", error))?;
         let within_ns = self.within.as_deref().map(duration_ns).transpose();
         let within_ns = within_ns.map_err(|error| bad("within", error))?;
+        if rate.is_some_and(|rate| rate < RATE_BYTES_MIN) {
+            let least = config::show_size(RATE_BYTES_MIN);
+            return Err(bad("rate", format!("it is at least {least} in a second")));
+        }
         if self.pause && (rate.is_some() || within_ns.is_some()) {
             return Err(bad("pause", "a scrub that rests has no pace; send it alone".to_owned()));
         }
-        let pace = |bytes: u64| (bytes / BLOCK_BYTES as u64).max(1);
+        let pace = |bytes: u64| bytes / BLOCK_BYTES as u64;
         Ok(match (rate, within_ns) {
             (None, None) => None,
             (Some(rate), within_ns) => Some(ScrubPace { blocks_per_s_max: pace(rate), within_ns }),

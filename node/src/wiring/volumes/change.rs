@@ -145,7 +145,9 @@ impl Inside {
         self.objects().add_volume(volume, Arc::clone(&served));
         self.volumes.publish(&served);
         self.accept_as_allowed();
-        Ok(Vec::new())
+        let stopped = served.export.unusable();
+        let note = |why| format!("volume {:?} takes no requests: {why}", volume.name);
+        Ok(stopped.map(note).into_iter().collect())
     }
 
     pub(crate) fn remove_volume(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {

@@ -341,8 +341,9 @@ fn volume(id: u32) -> Version {
 
 fn check_quota(reservation: u64, limit: Option<u64>) -> Result<(), PoolError> {
     if let Some(limit) = limit.filter(|limit| *limit < reservation) {
+        let [limit, reservation] = [limit, reservation].map(|blocks| blocks.saturating_mul(4));
         let text = format!(
-            "a limit of {limit} blocks is less than the reservation of {reservation}: make it \
+            "a limit of {limit} KiB is less than the reservation of {reservation} KiB: make it \
              larger"
         );
         return Err(PoolError::Invalid(text));
