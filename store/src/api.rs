@@ -90,6 +90,8 @@ pub enum DeviceOp {
 pub enum PoolDeviceError {
     /// There is no space under the device: ENOSPC or EDQUOT of a pool's file.
     NoSpace,
+    /// The device ends before the blocks that the pool has on it.
+    Shorter,
     /// Anything else, by its errno.
     Failed(i32),
 }
@@ -98,6 +100,7 @@ impl fmt::Display for PoolDeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSpace => write!(f, "no space"),
+            Self::Shorter => write!(f, "the device is shorter than the pool on it"),
             Self::Failed(errno) => write!(f, "error {errno}"),
         }
     }

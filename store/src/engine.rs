@@ -741,7 +741,15 @@ impl PoolEngine {
         buffer: Option<BlockBuffer>,
         result: Result<(), PoolDeviceError>,
     ) {
-        match self.core.answered(token) {
+        let purpose = self.core.answered(token);
+        if let Err(error @ PoolDeviceError::Shorter) = result
+            && !matches!(purpose, None | Some(IoPurpose::Farewell))
+        {
+            // Pages of the map may be gone that are in memory still: blocks that are written below
+            // them would be lost when the pool is opened again.
+            self.core.failed.get_or_insert(error);
+        }
+        match purpose {
             None => {}
             Some(IoPurpose::OrderedRow(sequence)) => {
                 self.core.ordered_row_answered(sequence, buffer, result);

@@ -391,7 +391,7 @@ impl EngineCore {
                 NO_SPACE_PAUSE_NS
             }
             PoolDeviceError::Failed(_) if failures < ROW_FAILURES_MAX => 0,
-            PoolDeviceError::Failed(_) => {
+            PoolDeviceError::Failed(_) | PoolDeviceError::Shorter => {
                 self.failed = Some(error);
                 return;
             }

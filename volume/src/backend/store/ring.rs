@@ -314,8 +314,7 @@ impl RingSlot {
         }
         let left = self.len_bytes - self.done_bytes;
         if result == 0 && left > 0 {
-            // The device has become shorter than its pool.
-            return Some(Err(PoolDeviceError::Failed(libc::EIO)));
+            return Some(Err(PoolDeviceError::Shorter));
         }
         self.done_bytes += (result as usize).min(left);
         (self.done_bytes == self.len_bytes).then_some(Ok(()))

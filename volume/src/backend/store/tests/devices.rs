@@ -197,3 +197,22 @@ fn a_pool_on_a_block_device_and_a_file_holds_both() {
     let in_use = StorePool::create(&plan(&paths[..1], 0)).expect_err("there is a pool");
     assert!(matches!(in_use, StorePoolError::InUse { .. }), "{in_use}");
 }
+
+/// A write to such a device could be acknowledged, and be lost with the map above it.
+#[test]
+fn a_device_that_is_cut_while_it_is_used_fails_its_pool() {
+    let Some(home) = Home::new("a_device_that_is_cut") else { return };
+    let paths = home.create(&["a"], 16 << 20);
+    let pool = open(&paths);
+    let id = make_volume(&pool, "v", 1 << 20);
+    let volume = volume(&pool, id);
+    let mut bench = ChannelBench::new(&volume, 4);
+    assert_eq!(bench.write(0, &[5; 4096]), Status::Done);
+    let file = OpenOptions::new().write(true).open(&paths[0]).expect("there");
+    file.set_len(64 << 10).expect("shorter");
+    assert_eq!(bench.read(0, 4096).map(|_| ()), Err(Status::Error));
+    let failed = pool.status().failed.expect("it is seen");
+    assert!(failed.contains("shorter than the pool"), "{failed}");
+    assert_eq!(bench.write(0, &[6; 4096]), Status::Error);
+    file.set_len(16 << 20).expect("longer");
+}
