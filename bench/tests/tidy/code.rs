@@ -78,7 +78,7 @@ fn function_lines(lines: &[&str]) -> Option<usize> {
 }
 
 /// The file whose type of a page's alignment is never on a stack, and the least such alignment.
-const PAGE_ALIGNED: &str = "store/src/block.rs";
+const PAGE_ALIGNED: &str = "pool-format/src/block.rs";
 const PAGE_BYTES: u32 = 4096;
 
 /// LLVM 22 drops the prologue of some optimised functions that have a value of such a type on the
