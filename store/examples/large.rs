@@ -27,7 +27,11 @@ use store::{
 #[path = "../tests/devices/written.rs"]
 mod written;
 
+#[path = "../tests/devices/zipf.rs"]
+mod zipf;
+
 use written::WrittenBlocks;
+use zipf::Zipf;
 
 /// Blocks of a segment, as pools are made.
 const SEGMENT_BLOCKS: u32 = 8192;
@@ -125,22 +129,6 @@ impl PoolDevices for MadeUpDevice {
 
     fn sync(&mut self, _: u8) -> Result<(), PoolDeviceError> {
         Ok(())
-    }
-}
-
-/// Numbers from 0 to `end`, of which the number k comes with a share of about 1 / (k + 1), spread
-/// over the volume.
-struct Zipf {
-    end: u64,
-    random: Random,
-}
-
-impl Zipf {
-    fn next(&mut self) -> u64 {
-        let share = self.random.draw() as f64 / u64::MAX as f64;
-        let rank = ((self.end as f64 + 1.0).powf(share) - 1.0) as u64;
-        // A prime number: each rank has a place of its own, unless the volume is a multiple of it.
-        rank.min(self.end - 1) * 1_000_003 % self.end
     }
 }
 

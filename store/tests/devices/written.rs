@@ -55,11 +55,17 @@ impl WrittenBlocks {
     pub(crate) fn amplification(&self) -> f64 {
         self.0.iter().sum::<u64>() as f64 / self.0[0] as f64
     }
+
+    /// Those of the map and of checkpoints' states, for each page of a guest.
+    pub(crate) fn map_amplification(&self) -> f64 {
+        self.0[5..].iter().sum::<u64>() as f64 / self.0[0] as f64
+    }
 }
 
 impl fmt::Display for WrittenBlocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3} blocks for a block", self.amplification())?;
+        let (all, map) = (self.amplification(), self.map_amplification());
+        write!(f, "{all:.3} blocks for a block, {map:.3} of them for the map")?;
         for (kind, count) in KINDS.iter().zip(&self.0) {
             write!(f, "; {kind} {:.3}", *count as f64 / self.0[0] as f64)?;
         }
