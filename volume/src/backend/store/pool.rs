@@ -365,7 +365,7 @@ impl StorePool {
         let until = Instant::now() + SCRUB_SAVE_TIME_MAX;
         loop {
             // The pool's thread hears of the work by this round.
-            drive.round(now_ns());
+            drive.round(now_ns(), None);
             if drive.engine().is_none_or(|engine| engine.is_scrub_saved()) || Instant::now() > until
             {
                 return;
@@ -508,11 +508,11 @@ impl PoolInside {
         drive.stop_signals();
         for _ in 0..ROUNDS_MAX {
             self.thread_rounds.fetch_add(1, Relaxed);
-            if drive.round(now_ns()) {
+            if drive.round(now_ns(), None) {
                 continue;
             }
             drive.ask_for_signals();
-            return drive.round(now_ns()) || drive.has_own_work();
+            return drive.round(now_ns(), None) || drive.has_own_work();
         }
         true
     }
@@ -601,7 +601,7 @@ impl PoolInside {
         let mut drive = self.lock_drive();
         let planned = drive.engine().map_or(Err(PoolError::Closed), plan);
         // The pool's thread hears of the work by this round.
-        drive.round(now_ns());
+        drive.round(now_ns(), None);
         planned
     }
 
@@ -631,7 +631,7 @@ impl PoolInside {
                 Some(Admission::Taken) => break,
                 Some(Admission::Busy) => {}
             }
-            drive.round(now_ns());
+            drive.round(now_ns(), None);
             drop(drive);
             if began.elapsed() >= CHANGE_TIME_MAX {
                 let error = PoolError::Invalid(format!(
@@ -645,7 +645,7 @@ impl PoolInside {
         }
         loop {
             let mut drive = self.lock_drive();
-            drive.round(now_ns());
+            drive.round(now_ns(), None);
             if let Some(ended) = drive.take_changed(number) {
                 return (number, ended);
             }
@@ -662,7 +662,7 @@ impl PoolInside {
         }
         loop {
             let mut drive = self.lock_drive();
-            let moved = drive.round(now_ns());
+            let moved = drive.round(now_ns(), None);
             if drive.has_closed() {
                 drive.halt();
                 return Ok(());
