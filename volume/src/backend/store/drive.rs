@@ -292,7 +292,7 @@ impl Drive {
         self.lanes.iter().any(|lane| !lane.inbox.is_empty())
     }
 
-    /// The ring, for an opening while the pool is stopped.
+    /// The ring.
     pub(super) fn ring(&mut self) -> &mut StoreRing {
         &mut self.ring
     }

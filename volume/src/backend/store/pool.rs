@@ -221,8 +221,9 @@ impl StorePool {
 
     /// Gives its counters, by their names.
     pub fn counted(&self, put: &mut dyn FnMut(&str, u64)) {
-        let (signs, thread_rounds) = (&self.inside.signs, &self.inside.thread_rounds);
-        let counts = PoolCounts::of(&self.status(), signs.rounds(), thread_rounds.load(Relaxed));
+        let rounds = [self.inside.signs.rounds(), self.inside.thread_rounds.load(Relaxed)];
+        let enters = self.inside.drive.lock().ring().enters();
+        let counts = PoolCounts::of(&self.status(), rounds, enters);
         counts.counted().for_each(|(name, value)| put(name, value));
     }
 

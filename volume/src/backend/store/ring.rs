@@ -106,6 +106,11 @@ impl StoreRing {
         self.slots.len() - self.free.len()
     }
 
+    /// How often a thread has entered the kernel for it.
+    pub(super) fn enters(&self) -> u64 {
+        self.uring.counters().enters.get()
+    }
+
     /// Whether another request can begin.
     pub(super) fn has_room(&mut self) -> bool {
         !self.free.is_empty() && self.again.is_empty() && self.uring.has_room()
