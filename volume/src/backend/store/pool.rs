@@ -27,7 +27,7 @@ use super::create::{self, PoolPlan};
 use super::devices::PoolFiles;
 use super::drive::{Drive, LaneTag};
 use super::error::StorePoolError;
-use super::failure::VolumeSigns;
+use super::failure::{VolumeSigns, reason_of_full};
 use super::ring::{RingDevices, StoreRing};
 use super::signs::PoolSigns;
 use super::thread as driver;
@@ -548,11 +548,10 @@ impl PoolInside {
             );
         }
         match (before.is_full, now.is_full) {
-            (false, true) => tracing::warn!(
-                pool,
-                "the pool is full, and writes wait: remove \
-                snapshots or volumes, or discard blocks (fstrim)"
-            ),
+            (false, true) => {
+                let reason = reason_of_full(&status);
+                tracing::warn!(pool, reason, "the pool takes no writes");
+            }
             (true, false) => tracing::info!(pool, "the pool has space again"),
             _ => {}
         }
