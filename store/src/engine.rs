@@ -14,6 +14,7 @@ mod changed;
 mod checkpoint;
 mod collect;
 mod core;
+mod dedup;
 mod devices;
 mod packing;
 mod parts;
@@ -41,7 +42,7 @@ pub use devices::{DeviceChange, PoolDevice};
 pub use recover::{SEGMENTS_MIN, format_pool};
 pub use scrub::{DamagedBlock, ScrubPace, ScrubStatus};
 pub use segments::SegmentCounts;
-pub use status::PoolStatus;
+pub use status::{DedupStatus, PoolStatus};
 
 use self::core::{EngineCore, IoPurpose};
 use crate::api::{
@@ -618,8 +619,12 @@ impl PoolEngine {
                 _ => PoolError::Invalid("the change was not possible any more".into()),
             }),
         };
-        if let LogRecord::Write { volume, .. } | LogRecord::Sealed { volume, .. } = *record {
-            self.core.map.write_ends(VolumeId(volume));
+        match *record {
+            LogRecord::Write { volume, .. } | LogRecord::Sealed { volume, .. } => {
+                self.core.map.write_ends(VolumeId(volume));
+            }
+            LogRecord::Alias { shared, .. } => self.core.alias_applied(shared, result.is_ok()),
+            _ => {}
         }
         if let Some(change) = &change {
             self.core.follow_keys(change);
@@ -779,6 +784,9 @@ impl PoolEngine {
             }
             Some(IoPurpose::Reseal(page)) => {
                 self.resealer.answered(&mut self.core, page, buffer, result);
+            }
+            Some(IoPurpose::Twin(read)) => {
+                self.collector.twin_answered(&mut self.core, read, buffer, result);
             }
             Some(IoPurpose::Window) => self.collector.answered(&mut self.core, buffer, result),
         }

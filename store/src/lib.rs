@@ -9,6 +9,7 @@ extern crate self as store;
 
 mod api;
 pub mod block;
+mod contents;
 mod engine;
 pub mod format;
 mod layout;
@@ -21,12 +22,13 @@ pub use api::{
     Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
     PoolDevices, PoolError, QuotaWait, RequestTag, VolumeId,
 };
+pub use contents::{CONTENT_BYTES, DedupOptions};
 pub use engine::{
-    DamagedBlock, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine, PoolStatus,
+    DamagedBlock, DedupStatus, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine, PoolStatus,
     RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
-pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind};
+pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind, SharedPages};
 pub use origin::{SnapshotOrigin, VolumeReceive};
 pub use pack::PageCompression;
 pub use seal::{SealEntropy, WrappedKey, WrappingKey};

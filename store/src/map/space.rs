@@ -72,4 +72,10 @@ impl SpaceAccount {
         let left = self.reservation.saturating_sub(self.owned);
         left + left.div_ceil(MAP_PART)
     }
+
+    /// Blocks of its reservation that have pages. Those that share their content would take room
+    /// if they were written again.
+    pub(super) fn lent(&self) -> u64 {
+        self.reservation.min(self.owned)
+    }
 }
