@@ -307,7 +307,7 @@ impl Scrubber {
         while self.under_way < READS_MAX && self.next_ns <= now_ns {
             let Some((number, entry)) = self.pages.pop() else {
                 if index >= core.map.table_blocks(kind) {
-                    self.step = self.end_of(core, kind, index);
+                    self.step = self.end_of(kind, index);
                     return;
                 }
                 if index.is_multiple_of(POINT_BLOCKS) && !self.is_at_point(kind, index) {
@@ -344,7 +344,7 @@ impl Scrubber {
     }
 
     /// The step behind the last block of a table, once all of its pages are known.
-    fn end_of(&mut self, core: &EngineCore, kind: TableKind, index: u64) -> ScrubStep {
+    fn end_of(&mut self, kind: TableKind, index: u64) -> ScrubStep {
         if self.under_way > 0 || !self.suspects.is_empty() {
             return ScrubStep::Reads(kind, index);
         }

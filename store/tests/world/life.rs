@@ -149,7 +149,7 @@ impl World {
             random: Random::new(plan.seed),
             disks,
             engine: None,
-            model: Model::new(!plan.has_good_media()),
+            model: Model::new(!plan.has_good_media(), &plan),
             seals: SealWatch::new(plan.layout.uuid),
             requests: BTreeMap::new(),
             next_tag: 1,
@@ -657,6 +657,11 @@ impl World {
         let (used, scrub) = (status.data_blocks, status.scrub);
         self.tally.add("scrubs", scrub.passes);
         self.tally.add("packed pages at rest", status.packed_pages);
+        self.tally.add("aliases at rest", status.shared.aliases);
+        self.tally.add("pages of zeroes at rest", status.shared.zeroes);
+        self.tally.add("pages kept for aliases at rest", status.shared.kept);
+        self.tally.add("pages shared by a life", status.counters.shared_pages);
+        self.tally.add("pages that only seemed to be the same", status.counters.different_pages);
         let damaged = scrub.damaged_blocks + scrub.damaged_map_blocks;
         if damaged > 0 && self.plan.has_good_media() {
             return Err(Failure::new("damage on a good medium", format!("{scrub:?}")));
