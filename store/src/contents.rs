@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn few_bits_of_a_hash_make_other_contents_fall_together() {
         let mut index = contents(4096, 2);
-        for number in 1..=100 {
+        for number in 1..=100_u64 {
             index.put(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number);
         }
         assert!(index.pages().0 <= 4);

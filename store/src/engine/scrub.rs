@@ -190,7 +190,7 @@ impl Scrubber {
             self.status = ScrubStatus {
                 is_running: true,
                 passes: self.status.passes,
-                total_blocks: core.map.used_pages() + core.map.used_nodes(),
+                total_blocks: core.map.stored_pages() + core.map.used_nodes(),
                 ..ScrubStatus::default()
             };
             self.note_point(TableKind::Data, 0);
@@ -391,7 +391,7 @@ impl Scrubber {
         let passed = if kind == TableKind::Nodes { blocks[0] + index } else { index };
         let all = blocks[0] + blocks[1];
         let left = u128::from(all.saturating_sub(passed));
-        let pages = u128::from(core.map.used_pages() + core.map.used_nodes());
+        let pages = u128::from(core.map.stored_pages() + core.map.used_nodes());
         let left = (pages * left / u128::from(all.max(1))).max(1) as u64;
         let page_ns = deadline_ns.saturating_sub(core.now_ns) / left;
         self.page_ns = page_ns.max(self.pace.page_ns_min());

@@ -127,6 +127,12 @@ impl PoolMap {
         self.pages.shared
     }
 
+    /// Pages of data that are on devices.
+    pub(crate) fn stored_pages(&self) -> u64 {
+        let SharedPages { aliases, zeroes, .. } = self.shared();
+        self.used_pages().saturating_sub(aliases.saturating_add(zeroes))
+    }
+
     /// The number of this page is not given to another page, even if the page is freed, until
     /// [`Self::release_number`] is called as often: an alias of the page is under way.
     pub(crate) fn hold_number(&mut self, number: u64) {

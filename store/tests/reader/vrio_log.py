@@ -130,8 +130,8 @@ class Superblock:
             raise PoolError("a damaged superblock")
         (self.version, self.segment_blocks, self.uuid, self.device, self.devices) = (
             struct.unpack_from("<II16sBB", block, 16))
-        if self.version != 3:
-            raise PoolError(f"the pool has the format {self.version}, and this program reads 3")
+        if self.version != 4:
+            raise PoolError(f"the pool has the format {self.version}, and this program reads 4")
         (self.opening, self.salt, self.checkpoint, self.sequence) = (
             struct.unpack_from("<Q16sQQ", block, 48))
         self.state = [Entry.at(block, at) for at in (88, 120)]

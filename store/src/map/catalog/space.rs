@@ -6,7 +6,7 @@
 
 use super::{PoolCatalog, PoolVolumeKind, Version};
 use crate::api::{QuotaWait, VolumeId};
-use crate::map::space::{GoneWords, SpaceAccount, VersionSpace};
+use crate::map::space::{GoneWords, SpaceAccount, VersionSpace, with_map};
 
 /// Blocks that a volume at its limit may have under way: it can go on to overwrite what it has. So
 /// it owns so many more than its limit at most.
@@ -124,10 +124,10 @@ impl PoolCatalog {
     /// their content now: that is what sharing has `saved`, or all of these volumes' pages. One
     /// volume may have another reservation.
     pub(in crate::map) fn lent(&self, saved: u64, with: Option<(VolumeId, u64)>) -> u64 {
-        let Some((volume, reservation)) = with else { return saved.min(self.lent) };
+        let Some((volume, reservation)) = with else { return with_map(saved.min(self.lent)) };
         let account = self.accounts.get(&volume.0).copied().unwrap_or_default();
         let changed = SpaceAccount { reservation, ..account };
-        saved.min(self.lent - account.lent() + changed.lent())
+        with_map(saved.min(self.lent - account.lent() + changed.lent()))
     }
 
     /// Why a volume may not write so many blocks now, if the pool has `room` for so many more, and
@@ -150,6 +150,7 @@ impl PoolCatalog {
         let is_reserved = account.owned <= account.reservation && under_way <= OVERWRITTEN_BLOCKS;
         let is_reserved = is_reserved && account.reservation > 0;
         let lent = if is_reserved { 0 } else { saved.min(self.lent - account.lent()) };
+        let lent = with_map(lent);
         let others = self.promised - account.promised() + lent;
         (others > 0 && room < others).then_some(QuotaWait::Reserved)
     }
