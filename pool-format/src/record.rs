@@ -190,10 +190,9 @@ impl LogRecord {
     /// The form of its payload; `None` if it has none.
     pub fn form(&self) -> Option<PageForm> {
         match *self {
-            Self::Zero { .. }
-            | Self::Lost { .. }
-            | Self::Alias { .. }
-            | Self::Removal { .. } => None,
+            Self::Zero { .. } | Self::Lost { .. } | Self::Alias { .. } | Self::Removal { .. } => {
+                None
+            }
             Self::Move { form, .. } => Some(form),
             _ => Some(PageForm::PLAIN),
         }

@@ -251,7 +251,10 @@ fn entries_of_a_page_table_have_these_bytes() {
     let entries = [entry, PageEntry::lost(), shared, alias];
     let bytes = entries.map(|entry| entry.as_bytes().to_vec()).concat();
     assert_eq!((shared.shares(), shared.place(), shared.seal()), (shares, entry.place(), None));
-    assert_eq!((alias.alias_of(), alias.place(), alias.is_free()), (Some(0x0a_0b0c_0d0e), None, false));
+    assert_eq!(
+        (alias.alias_of(), alias.place(), alias.is_free()),
+        (Some(0x0a_0b0c_0d0e), None, false)
+    );
     check(
         &bytes,
         &expect![[r#"

@@ -194,7 +194,8 @@ mod tests {
         assert_eq!(index.pages(), (8, 8));
         assert_eq!(index.find(hash(1)), Some(1));
         index.put(hash(9), 9);
-        let found: Vec<u64> = (1..=9).filter(|&number| index.find(hash(number)).is_some()).collect();
+        let found: Vec<u64> =
+            (1..=9).filter(|&number| index.find(hash(number)).is_some()).collect();
         assert_eq!(found, [1, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(index.pages(), (8, 8));
     }

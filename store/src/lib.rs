@@ -22,8 +22,8 @@ pub use api::{
 };
 pub use contents::{CONTENT_BYTES, DedupOptions};
 pub use engine::{
-    DamagedBlock, DedupStatus, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine, PoolStatus,
-    RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
+    DamagedBlock, DedupStatus, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine,
+    PoolStatus, RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind, SharedPages};

@@ -591,8 +591,7 @@ impl EngineCore {
         // Rows under way dirty a leaf and a block of the table for each block, and one more if it
         // was shared; an alias two. At most all pages that there are.
         let each = if self.map.shared().is_none() { 2 } else { 3 };
-        let under_way =
-            each * self.log.payload_under_way() as usize + 2 * self.aliases_under_way;
+        let under_way = each * self.log.payload_under_way() as usize + 2 * self.aliases_under_way;
         let dirty = (self.map.dirty_blocks() + under_way).min(self.map.cached_blocks() + 8);
         KEPT_FOR_OPENING + 2 * self.checkpoint_segments(dirty)
     }
@@ -608,7 +607,7 @@ impl EngineCore {
                 + self.map.contexts() * STATE_BYTES_PER_CONTEXT
                 + segments * size_of::<SegmentRecord>()
                 + STATE_BYTES_OF_SHARED)
-            .div_ceil(crate::block::BLOCK_BYTES)
+                .div_ceil(crate::block::BLOCK_BYTES)
             + 6;
         RowLog::segments_for(dirty + tables + state, &self.segments)
     }

@@ -170,8 +170,7 @@ pub(crate) fn compare(
     }
     let mut buffer = core.buffer(2);
     let [own, other, ..] = buffer.blocks_mut() else { unreachable!("the buffer has two blocks") };
-    let is_proved = found
-        .is_some_and(|found| unpack(core, read.number, &read.entry, found, other))
+    let is_proved = found.is_some_and(|found| unpack(core, read.number, &read.entry, found, other))
         && unpack(core, read.of, &read.page, blocks, own);
     let is_same = own.0 == other.0;
     core.recycle(buffer);

@@ -266,13 +266,7 @@ fn span_of(run: &[ReadPage]) -> u32 {
     span(&run[0].entry, &run[run.len() - 1].entry)
 }
 
-fn send(
-    core: &mut EngineCore,
-    read: &mut Read,
-    token: u64,
-    first: u32,
-    pages: Vec<ReadPage>,
-) {
+fn send(core: &mut EngineCore, read: &mut Read, token: u64, first: u32, pages: Vec<ReadPage>) {
     read.parts += 1;
     let place = pages[0].entry.place().expect("a page that is read has a place");
     core.segments.pin(place.segment);

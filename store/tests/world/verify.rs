@@ -128,7 +128,8 @@ impl World {
         if !self.plan.has_good_media() || is_empty {
             return Ok(());
         }
-        let text = format!("{} blocks are used by {list:?}, {:?}", status.data_blocks, status.shared);
+        let text =
+            format!("{} blocks are used by {list:?}, {:?}", status.data_blocks, status.shared);
         Err(Failure::new("not empty", text))
     }
 
