@@ -31,8 +31,8 @@ impl PageEntry {
     /// the content.
     pub const ALIAS: u64 = 1 << 60;
 
-    /// An alias of the page `shared`. `crc` proves the content, for this page and that one. The
-    /// number 0 stands for zeroes, which need no page.
+    /// An alias of the page `shared`. `crc` proves the content for both pages. The number 0 stands
+    /// for zeroes, which need no page.
     pub fn alias(shared: u64, crc: u64) -> Self {
         debug_assert!(shared <= NUMBER_MAX);
         Self { place: (Self::ALIAS | shared).into(), crc: crc.into(), ..Self::FREE }

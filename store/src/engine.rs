@@ -50,6 +50,7 @@ use crate::api::{
     RequestTag, VolumeId,
 };
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
+use crate::contents::DedupOptions;
 use crate::format::{
     LogRecord, PayloadPlace, RECORDS_MAX, ROW_PAYLOAD_MAX, SealTag, ZERO_BLOCKS_MAX,
 };
@@ -396,6 +397,12 @@ impl PoolEngine {
     /// The answer to a request of [`Self::changed`] that is done.
     pub fn take_changed(&mut self, tag: RequestTag) -> Option<ChangedBlocks> {
         self.differences.take(tag)
+    }
+
+    /// Has the pool look for pages with the same content from here on, or not any more. Pages that
+    /// share their content stay as they are.
+    pub fn set_dedup(&mut self, options: Option<DedupOptions>) {
+        self.core.contents.set(options);
     }
 
     /// Begins to read and prove all pages at a pace, or has the pass under way go on, at this pace

@@ -3,6 +3,7 @@
 //! Nothing here does I/O. An operation whose pages are not in memory answers [`MapError::Missing`]
 //! and changes nothing; [`PoolMap::next_load`] says what to read, and the operation is tried again.
 
+mod aliases;
 mod cache;
 mod catalog;
 mod diff;

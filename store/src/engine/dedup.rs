@@ -1,13 +1,11 @@
-//! Pages with the same content share it: the contents of pages that collection or an idle pool looks
-//! at are looked up, and a page with the content of another one becomes its alias.
+//! Pages with the same content share it: collection and an idle pool look up the contents of pages,
+//! and a page with the content of another one becomes its alias.
 //!
 //! Both pages are proved by their own checks, and compared byte by byte.
 
-use super::PoolEngine;
 use super::core::{EngineCore, IoPurpose, TwinRead, unless_missing};
 use super::rows::{RecordOwner, RowStream};
 use crate::block::Block;
-use crate::contents::DedupOptions;
 use crate::format::{LogRecord, PageEntry, PayloadPlace, TagDomain, tag_crc};
 
 /// Moves for which the hash of a content counts, by the time that it takes.
@@ -211,12 +209,4 @@ pub(crate) fn push_alias(
         core.close_row(RowStream::Moved);
     }
     true
-}
-
-impl PoolEngine {
-    /// Has the pool look for pages with the same content from here on, or not any more. Pages that
-    /// share their content stay as they are.
-    pub fn set_dedup(&mut self, options: Option<DedupOptions>) {
-        self.core.contents.set(options);
-    }
 }

@@ -325,8 +325,8 @@ impl TreePlan {
     }
 }
 
-/// Ensures the entries of pages that will be freed. A page whose entry is damaged, or an alias of such
-/// a page, keeps its number for ever, and goes from the list.
+/// Ensures the entries of pages that will be freed. A page whose entry is damaged keeps its number
+/// for ever, as an alias of such a page does, and goes from the list.
 pub(super) fn need_freed(
     pages: &mut MapPages,
     kind: TableKind,

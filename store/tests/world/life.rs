@@ -712,7 +712,9 @@ impl World {
             Some((_, kind)) => kind,
             None => self.crash_kind(),
         };
-        self.engine = None;
+        if let Some(engine) = self.engine.take() {
+            self.tally.add("aliases at a crash", engine.status().shared.aliases);
+        }
         let requests = std::mem::take(&mut self.requests);
         self.note(|| format!("{kind:?} with {} requests under way", requests.len()));
         self.tally.add(if kind == CrashKind::Kill { "kills" } else { "power cuts" }, 1);

@@ -1,4 +1,4 @@
-//! Pages with the same content share it, whoever goes first.
+//! Pages with the same content share it, and can go in any order.
 
 use super::pool::TestPool;
 use crate::api::{PoolChange, PoolError, VolumeId};
@@ -226,7 +226,7 @@ fn zeroes_that_were_written_are_stored_nowhere() {
 }
 
 #[test]
-fn what_was_shared_stays_when_it_is_switched_off() {
+fn shared_pages_stay_when_the_search_is_switched_off() {
     let (mut pool, disk) = pool();
     pool.put(disk, 0, &[1, 1, 2]);
     assert_eq!(counts(&pool.shared()), (1, 0, 1, 0));
@@ -318,7 +318,7 @@ fn a_page_that_was_exchanged_is_damage_and_no_alias() {
     assert_eq!(read, Err(PoolError::Damaged { block: 1 }));
 }
 
-/// What sharing has saved of a volume with a reservation stays free for it.
+/// The savings of a volume with a reservation stay free for this volume.
 #[test]
 fn a_reservation_keeps_room_for_pages_that_are_shared() {
     let (mut pool, disk) = pool();

@@ -146,7 +146,7 @@ impl PoolCatalog {
                 return Some(QuotaWait::Limit);
             }
         }
-        // What sharing has saved of volumes with a reservation is there for all of them.
+        // The savings of volumes with a reservation are there for all of these volumes.
         let is_reserved = account.owned <= account.reservation && under_way <= OVERWRITTEN_BLOCKS;
         let is_reserved = is_reserved && account.reservation > 0;
         let lent = if is_reserved { 0 } else { saved.min(self.lent - account.lent()) };
