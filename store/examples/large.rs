@@ -24,8 +24,20 @@ use store::{
     WrappingKey, format_pool,
 };
 
+#[path = "../tests/devices/written.rs"]
+mod written;
+
+#[path = "../tests/devices/zipf.rs"]
+mod zipf;
+
+use written::WrittenBlocks;
+use zipf::Zipf;
+
 /// Blocks of a segment, as pools are made.
 const SEGMENT_BLOCKS: u32 = 8192;
+
+/// The pool.
+const UUID: [u8; 16] = [1; 16];
 
 /// Blocks before the first segment of a device.
 const HEADER_BLOCKS: u64 = 16;
@@ -58,6 +70,7 @@ struct MadeUpDevice {
     blocks: u64,
     reads: u64,
     read_blocks: u64,
+    written: WrittenBlocks,
 }
 
 impl MadeUpDevice {
@@ -65,7 +78,8 @@ impl MadeUpDevice {
         let blocks = HEADER_BLOCKS + segments * u64::from(SEGMENT_BLOCKS);
         let parts = blocks.div_ceil(SEGMENT_BLOCKS.into()) as usize;
         let page = Box::new(Block([GUEST_BYTE; BLOCK_BYTES]));
-        Self { kept: (0..parts).map(|_| None).collect(), page, blocks, reads: 0, read_blocks: 0 }
+        let kept = (0..parts).map(|_| None).collect();
+        Self { kept, page, blocks, reads: 0, read_blocks: 0, written: WrittenBlocks::default() }
     }
 
     fn place(block: u64) -> (usize, usize) {
@@ -99,6 +113,7 @@ impl PoolDevices for MadeUpDevice {
         buffer: &BlockBuffer,
         blocks: u32,
     ) -> Result<(), PoolDeviceError> {
+        self.written.note(&UUID, &buffer.blocks()[..blocks as usize]);
         for (at, from) in (block..).zip(&buffer.blocks()[..blocks as usize]) {
             let (part, index) = Self::place(at);
             let kept =
@@ -114,22 +129,6 @@ impl PoolDevices for MadeUpDevice {
 
     fn sync(&mut self, _: u8) -> Result<(), PoolDeviceError> {
         Ok(())
-    }
-}
-
-/// Numbers from 0 to `end`, of which the number k comes with a share of about 1 / (k + 1), spread
-/// over the volume.
-struct Zipf {
-    end: u64,
-    random: Random,
-}
-
-impl Zipf {
-    fn next(&mut self) -> u64 {
-        let share = self.random.draw() as f64 / u64::MAX as f64;
-        let rank = ((self.end as f64 + 1.0).powf(share) - 1.0) as u64;
-        // A prime number: each rank has a place of its own, unless the volume is a multiple of it.
-        rank.min(self.end - 1) * 1_000_003 % self.end
     }
 }
 
@@ -150,7 +149,7 @@ impl LargePool {
     fn new(segments: u64, volume_blocks: u64, options: PoolOptions) -> Self {
         let mut device = MadeUpDevice::new(segments);
         let layout = PoolLayout {
-            uuid: [1; 16],
+            uuid: UUID,
             segment_blocks: SEGMENT_BLOCKS,
             devices: vec![DeviceLayout { uuid: [2; 16], blocks: device.blocks }],
         };
@@ -423,14 +422,15 @@ fn steady(blocks: u64, cache: u64) {
     );
     let mut zipf = Zipf { end: used, random: Random::new(3) };
     for round in 0..8 {
-        let (since, counters) = (pool.counts(), pool.engine.status().counters);
+        let (written, counters) = (pool.device.written, pool.engine.status().counters);
         let places: Vec<u64> = (0..used / 2).map(|_| zipf.next()).collect();
         let ((), took) = timed(|| pool.write(places.into_iter()));
         rate(&format!("round {round}"), used / 2, took);
         let now = pool.engine.status().counters;
         println!(
-            "  blocks written for each (all, rows, moved, map): {:.2?}; {} checkpoints, {} loads",
-            pool.amplification(since),
+            "  {}; {} segments collected, {} checkpoints, {} loads of the map",
+            pool.device.written.since(&written),
+            now.collected_segments - counters.collected_segments,
             now.checkpoints - counters.checkpoints,
             now.map_loads - counters.map_loads,
         );

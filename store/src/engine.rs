@@ -16,6 +16,7 @@ mod collect;
 mod core;
 mod dedup;
 mod devices;
+mod early;
 mod packing;
 mod parts;
 mod reads;
@@ -60,6 +61,7 @@ use changed::Differences;
 use checkpoint::Checkpointer;
 use collect::Collector;
 use devices::DeviceWork;
+use early::EarlySegments;
 use packing::IdlePacking;
 use parts::PartialWrites;
 use reads::{ReadFor, Reads};
@@ -94,6 +96,7 @@ pub struct PoolEngine {
     parts: PartialWrites,
     checkpointer: Checkpointer,
     collector: Collector,
+    early: EarlySegments,
     packing: IdlePacking,
     differences: Differences,
     scrubber: Scrubber,
@@ -147,6 +150,7 @@ impl PoolEngine {
             parts: PartialWrites::new(),
             checkpointer,
             collector: Collector::default(),
+            early: EarlySegments::default(),
             packing: IdlePacking::default(),
             differences: Differences::default(),
             scrubber: Scrubber::resumed(scrub, now_ns),
@@ -466,8 +470,9 @@ impl PoolEngine {
     fn admits_freeing(&self, records: usize) -> bool {
         let rows = records.div_ceil(RECORDS_MAX) + 1;
         self.core.log.rows() + rows < ROWS_MAX - ROWS_KEPT / 2
-            && self.core.segments.free_count()
-                > self.core.moved_floor() + RowLog::segments_for(rows, &self.core.segments)
+            && self.core.has_free(
+                self.core.moved_floor() + RowLog::segments_for(rows, &self.core.segments) + 1,
+            )
     }
 
     /// Makes all that completed before this call survive a power cut.
@@ -551,6 +556,7 @@ impl PoolEngine {
         // The end of a checkpoint lets rows be applied again.
         self.apply_rows();
         self.reseal();
+        self.release_early();
         self.collect();
         self.work_on_devices();
         self.remove();
@@ -831,6 +837,7 @@ impl PoolEngine {
                 && (self.is_working()
                     || self.checkpointer.is_busy()
                     || self.core.syncs.is_busy()
+                    || self.early.is_waiting()
                     || self.may_mark()
                     || self.scrubber.is_unsaved()
                     // A write that was refused for want of numbers is taken soon.

@@ -9,7 +9,7 @@ use super::rows::RowStream;
 const FREE_URGENT: usize = 4;
 
 /// Blocks that a checkpoint for space frees, for each page of the map that it writes.
-const CHECKPOINT_GAIN: usize = 8;
+const CHECKPOINT_GAIN: usize = 2;
 
 /// The part of the pool that waits for such a checkpoint at most.
 const WAITING_PART: usize = 16;
@@ -32,7 +32,7 @@ impl PoolEngine {
         // Moves and removals wait at this floor. A checkpoint with fewer dirty pages needs fewer
         // segments, which lowers the floor, and it frees those that are empty.
         let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
-        let is_short = has_log && self.core.segments.free_count() <= self.core.moved_floor() + 1;
+        let is_short = has_log && self.core.segments.sure_count() <= self.core.moved_floor() + 1;
         if is_long || is_dirty || is_last || is_short {
             self.checkpointer.want_once();
         }
@@ -149,6 +149,9 @@ impl PoolEngine {
         }
         if self.collector.has_victim() {
             self.futile_victims += 1;
+            return;
+        }
+        if self.early.is_waiting() {
             return;
         }
         // A checkpoint frees empty segments, and cleans the pages that hold collection up. It has

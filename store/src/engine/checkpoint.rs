@@ -485,7 +485,9 @@ impl Checkpointer {
         core.durable = core.durable.max(self.sequence);
         core.log.is_marked(self.sequence);
         core.is_halted = false;
+        core.checkpointed = self.sequence;
         core.segments.release(&self.emptied);
+        core.segments.settle_early();
         for place in std::mem::replace(&mut self.places, std::mem::take(&mut self.new_places)) {
             core.segments.lose(place, BLOCK_SECTORS);
         }

@@ -7,8 +7,8 @@ use super::segments::SegmentTable;
 use crate::api::{PoolDeviceError, VolumeId};
 use crate::block::{Block, BlockBuffer};
 use crate::format::{
-    BlockPlace, LogRecord, PageEntry, PageForm, PayloadPlace, ROW_BLOCKS_MAX, RowHead, SegmentId,
-    TagDomain, payload_places, tag_crc,
+    BlockPlace, LogRecord, MAP_STREAM, PageEntry, PageForm, PayloadPlace, ROW_BLOCKS_MAX, RowHead,
+    SegmentId, TagDomain, payload_places, tag_crc,
 };
 use crate::pack::PageCompression;
 
@@ -342,7 +342,7 @@ pub(crate) fn may_move(core: &EngineCore) -> bool {
     let open = core.log.has_open(RowStream::Moved);
     // One more segment than the floor, since a row's end may take the next.
     (open || rows < ROWS_MAX - MOVED_ROWS_MAX)
-        && core.segments.free_count() > core.moved_floor()
+        && core.has_free(core.moved_floor() + 1)
         && core.failed.is_none()
 }
 
@@ -434,7 +434,13 @@ fn parse(core: &mut EngineCore, victim: &mut Victim) -> bool {
     let is_last = victim.start + victim.window_blocks >= victim.filled;
     let place = BlockPlace { segment: victim.segment, block: victim.at as u16 };
     let (records, length, sequence) = match parse_row(&core.uuid, rest, place, is_last) {
-        Parsed::Row(head) => (head.records, 1 + u32::from(head.payload), head.sequence),
+        Parsed::Row(head) => {
+            // A segment has rows of one stream. Behind its first row there may be older ones.
+            if victim.at == 0 && head.stream != MAP_STREAM {
+                core.segments.note_ordered(victim.segment);
+            }
+            (head.records, 1 + u32::from(head.payload), head.sequence)
+        }
         Parsed::Copy { records, payload, sequence } => (records, 1 + u32::from(payload), sequence),
         Parsed::Hidden(count) => {
             victim.is_complete = false;

@@ -203,6 +203,8 @@ pub(crate) struct EngineCore {
     pub(crate) applied: u64,
     /// All rows up to this one survive a power cut.
     pub(crate) durable: u64,
+    /// All rows up to this one are in the durable checkpoint of this opening; 0 before there is one.
+    pub(crate) checkpointed: u64,
     /// A checkpoint's cut is being written: no row is applied.
     pub(crate) is_halted: bool,
     /// A device failed: no more changes.
@@ -259,6 +261,7 @@ impl EngineCore {
             now_ns: 0,
             applied,
             durable: applied,
+            checkpointed: 0,
             is_halted: false,
             failed: None,
             no_space: false,
@@ -589,17 +592,19 @@ impl EngineCore {
     /// The same for rows of moved pages, and for rows that give space back.
     pub(crate) fn moved_floor(&self) -> usize {
         // Rows under way dirty a leaf and a block of the table for each block, and one more if it
-        // was shared; an alias two. At most all pages that there are.
-        let each = if self.map.shared().is_none() { 2 } else { 3 };
-        let under_way = each * self.log.payload_under_way() as usize + 2 * self.aliases_under_way;
-        let dirty = (self.map.dirty_blocks() + under_way).min(self.map.cached_blocks() + 8);
-        KEPT_FOR_OPENING + 2 * self.checkpoint_segments(dirty)
+        // was shared; an alias two. Each comes with a block above it, at most all pages that are
+        // clean now. A dirty page has all pages above it among the dirty ones.
+        let each = if self.map.shared().is_none() { 4 } else { 6 };
+        let under_way = each * self.log.payload_under_way() as usize + 4 * self.aliases_under_way;
+        let dirty = self.map.dirty_blocks();
+        let clean = 2 * (self.map.cached_blocks() + 8 - dirty);
+        KEPT_FOR_OPENING + 2 * self.checkpoint_segments(dirty + under_way.min(clean))
     }
 
     /// Segments that a checkpoint with so many dirty pages takes at most.
     fn checkpoint_segments(&self, dirty: usize) -> usize {
-        // Each dirty node dirties at most a block of the table and its parents.
-        let tables = dirty + 2 * usize::from(self.map.tables_levels()) + 2;
+        // Tables may grow by a level.
+        let roots = 2 * usize::from(self.map.tables_levels()) + 2;
         let segments = self.segments.total() + self.announced;
         let state = 2
             * (self.map.volume_count() * STATE_BYTES_PER_VOLUME
@@ -609,14 +614,20 @@ impl EngineCore {
                 + STATE_BYTES_OF_SHARED)
                 .div_ceil(crate::block::BLOCK_BYTES)
             + 6;
-        RowLog::segments_for(dirty + tables + state, &self.segments)
+        RowLog::segments_for(dirty + roots + state, &self.segments)
     }
 
     /// Whether guests may write `blocks` more blocks now.
     pub(crate) fn has_room(&self, blocks: usize) -> bool {
         let wanted = RowLog::segments_for(blocks, &self.segments);
         let live = self.segments.live() + self.log.payload_under_way() + blocks as u64;
-        self.segments.free_count() >= self.guest_floor() + wanted && live <= self.usable_blocks()
+        self.has_free(self.guest_floor() + wanted) && live <= self.usable_blocks()
+    }
+
+    /// Whether so many segments are free. Those that the log alone has freed count, but not for
+    /// an opening and its checkpoint: an opening may find them used.
+    pub(crate) fn has_free(&self, segments: usize) -> bool {
+        self.segments.free_count() >= segments && self.segments.sure_count() >= self.moved_floor()
     }
 
     /// Blocks that could be written now, if there are free segments for them.

@@ -497,8 +497,12 @@ impl Recovery<'_> {
     fn apply_row(&mut self, rows: &[FoundRow]) -> Result<(), PoolOpenError> {
         let row = &rows[0];
         let end = u32::from(row.place.block) + 1 + u32::from(row.payload);
+        if row.place.block == 0 {
+            self.segments.begin_again(row.place.segment);
+        }
         self.segments.found_used(row.place.segment);
         self.segments.note_row(row.place.segment, end, row.sequence);
+        self.segments.note_ordered(row.place.segment);
         for (record, at) in with_places(row) {
             let mut change = None;
             if let LogRecord::Change { is_copy, .. } = record {

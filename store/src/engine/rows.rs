@@ -426,6 +426,9 @@ impl RowLog {
             self.blocks += 1 + u64::from(row.payload);
         }
         segments.note_row(at.segment, at.block, self.sequence);
+        if stream != RowStream::Map {
+            segments.note_ordered(at.segment);
+        }
         if segments.segment_blocks() - at.block < 2 {
             segments.close(at.segment);
             at.segment = at.next;

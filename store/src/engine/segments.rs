@@ -44,6 +44,10 @@ struct Segment {
     readers: u32,
     /// The last row's sequence, or for a row of the map the sequence at which it was written.
     last: u64,
+    /// All its rows are known to be of guests' writes or moved pages: none has a page of the map.
+    is_ordered: bool,
+    /// It is free by the log, and the durable checkpoint says that it is used.
+    is_early: bool,
 }
 
 impl Segment {
@@ -55,6 +59,8 @@ impl Segment {
         filled: 0,
         readers: 0,
         last: 0,
+        is_ordered: false,
+        is_early: false,
     };
 
     /// The segment without a page of so many sectors; `None` if it cannot have had that.
@@ -83,6 +89,13 @@ impl Segment {
         use SegmentState::{Coming, Free, Open};
         let is_written = !matches!(self.state, Coming | Free | Open);
         is_written && self.live == 0
+    }
+
+    /// Nothing in it is alive, and the log says so: the checkpoint after the row `checkpointed`
+    /// refers to pages of data in it alone, which rows behind that one have freed or moved, and no
+    /// row in it is replayed.
+    fn is_empty_by_log(&self, checkpointed: u64) -> bool {
+        self.is_empty() && self.is_ordered && self.last <= checkpointed && self.readers == 0
     }
 
     /// Whether a collection may give enough back, if so few blocks are alive at most.
@@ -122,10 +135,17 @@ pub struct SegmentCounts {
     pub total: u64,
     /// Free ones.
     pub free: u64,
+    /// Those among them that the log has freed, without a checkpoint.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub early: u64,
     /// Those that the next checkpoint frees.
     pub emptied: u64,
     /// Those that cannot be freed, because a damaged head hides what is in them.
     pub kept: u64,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The segments of one device; none in a place of the pool's table that no device has.
@@ -134,12 +154,21 @@ struct DeviceSegments {
     segments: Vec<Segment>,
     /// The newest free segment is used last.
     free: VecDeque<SegmentId>,
+    /// Those that are free by the log alone, which are used first.
+    early: VecDeque<SegmentId>,
     /// Nothing new comes to it, if there is room on the other devices.
     is_leaving: bool,
     /// Sectors of live pages.
     live: u64,
     /// Segments that no durable superblock has yet.
     coming: usize,
+}
+
+impl DeviceSegments {
+    /// How many segments are free.
+    fn free(&self) -> usize {
+        self.free.len() + self.early.len()
+    }
 }
 
 /// The counts of a device.
@@ -162,6 +191,8 @@ pub(crate) struct SegmentTable {
     devices: Vec<DeviceSegments>,
     /// Free segments of all devices.
     free_count: usize,
+    /// Those among them that are free by the log alone.
+    early_count: usize,
     next_device: usize,
     /// Sectors of live pages.
     live: u64,
@@ -191,6 +222,7 @@ impl SegmentTable {
             segment_blocks,
             devices: (0u8..).zip(devices).map(of_device).collect(),
             free_count: devices.iter().map(|&count| count as usize).sum(),
+            early_count: 0,
             next_device: 0,
             live: 0,
             packed: 0,
@@ -288,6 +320,11 @@ impl SegmentTable {
         self.free_count
     }
 
+    /// Those that an opening would find free, even if pages of the map were damaged.
+    pub(crate) fn sure_count(&self) -> usize {
+        self.free_count - self.early_count
+    }
+
     /// Blocks that the pool's live pages take, with what rows of packed pages take more.
     pub(crate) fn live(&self) -> u64 {
         self.live.div_ceil(BLOCK_SECTORS.into()) + packing_blocks(self.packed)
@@ -323,20 +360,25 @@ impl SegmentTable {
     }
 
     fn take_where(&mut self, may: impl Fn(&DeviceSegments) -> bool) -> Option<SegmentId> {
-        for _ in 0..self.devices.len() {
+        let count = self.devices.len();
+        for turn in 0..2 * count {
             let device = self.next_device;
-            self.next_device = (device + 1) % self.devices.len();
+            self.next_device = (device + 1) % count;
             if !may(&self.devices[device]) {
                 continue;
             }
-            if let Some(id) = self.devices[device].free.pop_front() {
+            let DeviceSegments { free, early, .. } = &mut self.devices[device];
+            let list = if turn < count { early } else { free };
+            if let Some(id) = list.pop_front() {
                 self.free_count -= 1;
                 self.change(id, |segment| {
                     debug_assert!(segment.state == SegmentState::Free && segment.live == 0);
                     // A late or senseless entry of a page table has a free segment read.
-                    let readers = segment.readers;
-                    *segment = Segment { state: SegmentState::Open, readers, ..Segment::FREE };
+                    let Segment { readers, is_early, .. } = *segment;
+                    let state = SegmentState::Open;
+                    *segment = Segment { state, readers, is_early, ..Segment::FREE };
                 });
+                self.early_count -= usize::from(turn < count);
                 return Some(id);
             }
         }
@@ -348,6 +390,26 @@ impl SegmentTable {
         let segment = self.at_mut(id);
         segment.filled = segment.filled.max(end);
         segment.last = segment.last.max(sequence);
+    }
+
+    /// All its rows are of guests' writes or moved pages.
+    pub(crate) fn note_ordered(&mut self, id: SegmentId) {
+        self.at_mut(id).is_ordered = true;
+    }
+
+    /// A replay has come to the first row of a segment. The checkpoint may have it as a used one,
+    /// if the log had freed it; all that was alive in it has gone by rows before this one, unless
+    /// pages of the map are damaged.
+    pub(crate) fn begin_again(&mut self, id: SegmentId) {
+        let Segment { state, live, packed, packed_sectors, readers, .. } = *self.at(id);
+        if state == SegmentState::Free {
+            return;
+        }
+        self.live -= u64::from(live);
+        self.devices[usize::from(id.device())].live -= u64::from(live);
+        self.packed -= u64::from(packed);
+        self.packed_sectors -= u64::from(packed_sectors);
+        self.change(id, |segment| *segment = Segment { state, readers, ..Segment::FREE });
     }
 
     /// A stream has left it.
@@ -392,11 +454,40 @@ impl SegmentTable {
         self.empty.iter().copied().filter(move |&id| self.at(id).last <= applied)
     }
 
+    /// Segments that the log has emptied, if the row `checkpointed` is the last one of the durable
+    /// checkpoint.
+    pub(crate) fn emptied_by_log(&self, checkpointed: u64) -> impl Iterator<Item = SegmentId> {
+        let is_empty = move |id: &SegmentId| self.at(*id).is_empty_by_log(checkpointed);
+        self.empty.iter().copied().filter(is_empty)
+    }
+
+    /// Frees segments that the log has emptied, by rows that are durable.
+    pub(crate) fn release_early(&mut self, ids: &[SegmentId], checkpointed: u64) {
+        for &id in ids {
+            if self.at(id).is_empty_by_log(checkpointed) {
+                self.change(id, |segment| *segment = Segment { is_early: true, ..Segment::FREE });
+                self.add_free(id);
+            }
+        }
+    }
+
+    /// A checkpoint is durable that has all free segments as free ones.
+    pub(crate) fn settle_early(&mut self) {
+        for device in 0..self.devices.len() {
+            while let Some(id) = self.devices[device].early.pop_front() {
+                self.early_count -= 1;
+                self.at_mut(id).is_early = false;
+                self.devices[device].free.push_back(id);
+            }
+        }
+    }
+
     /// How many segments there are of each sort.
     pub(crate) fn counts(&self, applied: u64) -> SegmentCounts {
         SegmentCounts {
             total: self.total() as u64,
             free: self.free_count as u64,
+            early: self.early_count as u64,
             emptied: self.emptied(applied).count() as u64,
             kept: self.kept as u64,
         }
@@ -466,8 +557,15 @@ impl SegmentTable {
                 let last = record.last.get().min(applied);
                 let state = SegmentState::Closed;
                 self.change(id, |segment| {
-                    *segment =
-                        Segment { state, live, packed, packed_sectors, filled, last, readers: 0 };
+                    *segment = Segment {
+                        state,
+                        live,
+                        packed,
+                        packed_sectors,
+                        filled,
+                        last,
+                        ..Segment::FREE
+                    };
                 });
             }
         }
@@ -524,8 +622,11 @@ impl SegmentTable {
     }
 
     fn add_free(&mut self, id: SegmentId) {
-        self.devices[usize::from(id.device())].free.push_back(id);
+        let is_early = self.at(id).is_early;
+        let DeviceSegments { free, early, .. } = &mut self.devices[usize::from(id.device())];
+        if is_early { early } else { free }.push_back(id);
         self.free_count += 1;
+        self.early_count += usize::from(is_early);
     }
 
     /// Segments of devices that stay, as far as a durable superblock has them.
@@ -537,7 +638,7 @@ impl SegmentTable {
     /// Free segments of devices that stay.
     pub(crate) fn free_staying(&self) -> usize {
         let leaving = self.devices.iter().filter(|device| device.is_leaving);
-        self.free_count - leaving.map(|device| device.free.len()).sum::<usize>()
+        self.free_count - leaving.map(DeviceSegments::free).sum::<usize>()
     }
 
     /// Whether the pool is leaving the device of a segment.
@@ -589,7 +690,8 @@ impl SegmentTable {
     pub(crate) fn withdraw(&mut self, device: u8) {
         debug_assert!(self.is_clear(device));
         let gone = std::mem::take(&mut self.devices[usize::from(device)]);
-        self.free_count -= gone.free.len();
+        self.free_count -= gone.free();
+        self.early_count -= gone.early.len();
         while self.devices.last().is_some_and(|device| device.segments.is_empty()) {
             self.devices.pop();
         }
@@ -599,7 +701,7 @@ impl SegmentTable {
     /// Sectors of live pages, and free segments, of the devices that the pool is leaving.
     pub(crate) fn left(&self) -> (u64, usize) {
         let leaving = self.devices.iter().filter(|device| device.is_leaving);
-        leaving.fold((0, 0), |(live, free), device| (live + device.live, free + device.free.len()))
+        leaving.fold((0, 0), |(live, free), device| (live + device.live, free + device.free()))
     }
 
     /// A device that the pool is leaving, and in which nothing is.
@@ -630,7 +732,7 @@ impl SegmentTable {
         self.devices.get(usize::from(device)).map_or_else(DeviceCounts::default, |device| {
             DeviceCounts {
                 segments: device.segments.len() as u32,
-                free: device.free.len() as u32,
+                free: device.free() as u32,
                 live_blocks: device.live.div_ceil(BLOCK_SECTORS.into()),
                 is_leaving: device.is_leaving,
             }
@@ -678,6 +780,13 @@ impl SegmentTable {
         assert_eq!(self.kept, count(&is_kept));
         assert_eq!(self.victim(applied), self.best(applied));
         assert_eq!(self.free_count, count(&|segment| segment.state == SegmentState::Free));
+        let is_early = |it: &Segment| it.state == SegmentState::Free && it.is_early;
+        assert_eq!(self.early_count, count(&is_early));
+        let lists = |of: fn(&DeviceSegments) -> &VecDeque<SegmentId>| {
+            self.devices.iter().map(|device| of(device).len()).sum::<usize>()
+        };
+        assert_eq!(lists(|device| &device.early), self.early_count);
+        assert_eq!(lists(|device| &device.free), self.sure_count());
         for (number, device) in (0u8..).zip(&self.devices) {
             let live = self.ids_of(number).map(|id| u64::from(self.at(id).live)).sum::<u64>();
             assert_eq!(device.live, live);

@@ -16,7 +16,7 @@ fn step(table: &mut SegmentTable, written: &mut Vec<SegmentId>, random: &mut Ran
     };
     let place = BlockPlace { segment: id, block: random.below(blocks.into()) as u16 };
     let sectors = if random.one_in(2) { 8 } else { random.between(1, 8) as u8 };
-    match random.below(12) {
+    match random.below(14) {
         0 => table.close(id),
         1 => table.collected(id, true),
         2 => table.collected(id, false),
@@ -30,6 +30,15 @@ fn step(table: &mut SegmentTable, written: &mut Vec<SegmentId>, random: &mut Ran
             (0..table.live_in(id) / 2).for_each(|_| table.lose(place, sectors));
         }
         6..9 => table.lose(place, sectors),
+        9 => table.note_ordered(id),
+        10 => {
+            let freed: Vec<_> = table.emptied_by_log(now).collect();
+            table.release_early(&freed, now);
+            written.retain(|id| !freed.contains(id));
+            if random.one_in(4) {
+                table.settle_early();
+            }
+        }
         _ => {
             let end = (table.filled(id) + 1).min(blocks);
             table.note_row(id, end, now + random.below(3));
