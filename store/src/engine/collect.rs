@@ -122,6 +122,16 @@ impl Collector {
         self.victim.is_some()
     }
 
+    /// Whether pages with the contents of a row's pages are looked for, behind which moves follow.
+    pub(crate) fn is_looking(&self, core: &EngineCore) -> bool {
+        self.victim.as_ref().is_some_and(|victim| {
+            core.contents.is_on()
+                && victim.window.is_some()
+                && !victim.twins.is_empty()
+                && (victim.twin_reads > 0 || victim.twins.len() < victim.payloads.len())
+        })
+    }
+
     /// Begins with a segment, if one is worth it.
     pub(crate) fn begin(&mut self, core: &mut EngineCore) {
         if let Some(segment) = core.segments.victim(core.applied) {

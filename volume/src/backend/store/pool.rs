@@ -355,7 +355,7 @@ impl StorePool {
         let mut drive = self.inside.lock_drive();
         drive.engine().into_iter().for_each(|engine| engine.set_dedup(dedup));
         // The pool's thread hears of the work by this round.
-        drive.round(now_ns());
+        drive.round(now_ns(), None);
     }
 
     /// Begins to read and prove all blocks at this pace, or has a pass that is under way go on, at
