@@ -2,13 +2,13 @@
 //! found is a state that the pool had since the last flush. A cut loses, tears and keeps any of the
 //! writes behind it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use random::Random;
 use store::block::{BLOCK_BYTES, Block};
 use store::format::{DEVICE_HEADER_BLOCKS, RowHead, SegmentId};
-use store::{PoolChange, VolumeId};
+use store::{Admission, DeviceIo, DeviceOp, PoolChange, PoolCompletion, RequestTag, VolumeId};
 
 use crate::crash::contents;
 use crate::memory::{DeviceWatch, MemoryDevices};
@@ -293,6 +293,104 @@ fn an_opening_makes_durable_the_checkpoint_that_it_found() {
     }
     println!("{tried} cuts of openings behind {checkpoints} checkpoints");
     assert!(tried > 40, "{tried} cuts of openings");
+}
+
+/// Rounds that a sync takes in [`SlowLife`]: rows of some segments are written meanwhile.
+const SYNC_ROUNDS: u64 = 30;
+
+/// A life of writes without a flush in a pool that is nearly full, on devices whose syncs take long.
+struct SlowLife {
+    pool: MediaPool,
+    /// Syncs, by the round of their answers.
+    held: VecDeque<(u64, DeviceIo)>,
+    rounds: u64,
+    /// Segments that the log had freed, and that were taken before a checkpoint.
+    taken_early: u64,
+}
+
+impl SlowLife {
+    /// A round, and whether the request is done.
+    fn round(&mut self, wanted: RequestTag) -> bool {
+        let MediaPool { engine, devices, now_ns, .. } = &mut self.pool;
+        let before = engine.status();
+        self.rounds += 1;
+        *now_ns += 1_000_000;
+        engine.poll(*now_ns);
+        let after = engine.status();
+        if after.checkpoint == before.checkpoint {
+            self.taken_early += before.segments.early.saturating_sub(after.segments.early);
+        }
+        while let Some(io) = engine.next_io() {
+            match io.op {
+                DeviceOp::Sync => self.held.push_back((self.rounds + SYNC_ROUNDS, io)),
+                _ => devices.answer(engine, io),
+            }
+        }
+        while let Some((_, io)) = self.held.pop_front_if(|(due, _)| *due <= self.rounds) {
+            devices.answer(engine, io);
+        }
+        let mut is_done = false;
+        while let Some(completion) = engine.next_completion() {
+            is_done |= matches!(completion, PoolCompletion::Done { tag, .. } if tag == wanted);
+        }
+        is_done
+    }
+
+    fn write(&mut self, volume: VolumeId, block: u64) {
+        let page = self.pool.new_block();
+        self.pool.tags += 1;
+        let tag = RequestTag(self.pool.tags);
+        let fill = &mut |_: u32, into: &mut Block| into.clone_from(&page);
+        while self.pool.engine.write(tag, volume, block, 1, fill) == Admission::Busy {
+            self.round(tag);
+        }
+        while !self.round(tag) {}
+        let content = self.pool.model.get_mut(&volume).expect("the only volume");
+        content[block as usize] = Some(page);
+    }
+}
+
+/// Segments that the log has freed are written before a checkpoint, and no cut needs what they had.
+#[test]
+fn a_cut_needs_nothing_of_a_segment_that_the_log_has_freed() {
+    let (mut cuts, mut taken_early) = (0, 0);
+    for seed in 1..=number("CUT_SEEDS").unwrap_or(3) {
+        let mut random = Random::new(seed);
+        let mut pool = MediaPool::small(seed);
+        let blocks = pool.engine.status().size_blocks * 8 / 10;
+        let volume = pool.create(blocks);
+        (0..blocks / 20).for_each(|at| pool.write(volume, 20 * at, 20));
+        pool.flush();
+        pool.settle();
+        let before = Recording::new(bytes_of(&pool.devices));
+        let running = Running::watch(&mut pool.devices, before);
+        let state = PoolState::of(&pool);
+        let mut moments = vec![Moment { begun: 0, ended: 0, is_durable: true, state }];
+        let mut life = SlowLife { pool, held: VecDeque::new(), rounds: 0, taken_early: 0 };
+        for _ in 0..3 * blocks {
+            let begun = running.len();
+            life.write(volume, random.below(blocks));
+            let (ended, state) = (running.len(), PoolState::of(&life.pool));
+            moments.push(Moment { begun, ended, is_durable: false, state });
+        }
+        taken_early += life.taken_early;
+        let recording = running.recording();
+        for _ in 0..number("CUTS").unwrap_or(40) {
+            let at = random.between(recording.len() as u64 / 2, recording.len() as u64) as usize;
+            // The newest writes are kept, and those before them lost; or any of them.
+            let newest = at.saturating_sub(random.below(60) as usize);
+            let image = recording.up_to(at).cut(|part| match part.step >= newest {
+                true => Kept::All,
+                false => Kept::Nothing,
+            });
+            check(&contents(devices_of(&image)), &moments, at);
+            let image = recording.up_to(at).cut(chance(&mut random));
+            check(&contents(devices_of(&image)), &moments, at);
+            cuts += 2;
+        }
+    }
+    println!("{cuts} cuts; {taken_early} segments that the log had freed were taken");
+    assert!(taken_early > 100, "{taken_early} segments");
 }
 
 /// A pool with a volume, flushed, and its record.

@@ -67,3 +67,49 @@ fn lists_and_counts_follow_each_change() {
         assert_eq!((restored.live(), restored.packed()), (table.live(), table.packed()));
     }
 }
+
+/// A table with a written segment, whose last row is 5, and in which nothing is alive.
+fn table_with_empty() -> (SegmentTable, SegmentId) {
+    let mut table = SegmentTable::new(8, &[3]);
+    let id = table.take().expect("a free segment");
+    table.note_row(id, 8, 5);
+    table.close(id);
+    (table, id)
+}
+
+#[test]
+fn the_log_frees_segments_of_pages_of_data_that_the_checkpoint_covers() {
+    let (mut table, id) = table_with_empty();
+    assert_eq!(table.emptied_by_log(9).count(), 0, "it may have pages of the map");
+    table.note_ordered(id);
+    assert_eq!(table.emptied_by_log(4).count(), 0, "its last row is behind the checkpoint");
+    table.pin(id);
+    assert_eq!(table.emptied_by_log(5).count(), 0, "it is being read");
+    table.unpin(id);
+    assert!(table.emptied_by_log(5).eq([id]));
+    table.release_early(&[id], 4);
+    assert_eq!(table.free_count(), 2, "it is not free by an older checkpoint");
+    table.release_early(&[id], 5);
+    assert_eq!((table.free_count(), table.sure_count()), (3, 2));
+    assert_eq!(table.take(), Some(id), "it is used first");
+    assert_eq!((table.free_count(), table.sure_count()), (2, 2));
+    table.give_back(id);
+    assert_eq!((table.free_count(), table.sure_count()), (3, 2));
+    table.settle_early();
+    assert_eq!((table.free_count(), table.sure_count()), (3, 3));
+    table.check(5);
+}
+
+#[test]
+fn a_replay_begins_a_segment_anew_that_the_log_had_freed() {
+    let (mut table, id) = table_with_empty();
+    let place = BlockPlace { segment: id, block: 7 };
+    table.gain(place, 8);
+    let mut restored = SegmentTable::new(8, &[3]);
+    restored.restore(&table.records(5, &[]), 5).expect("records of a table");
+    assert_eq!((restored.filled(id), restored.live_in(id), restored.live()), (8, 8, 1));
+    restored.begin_again(id);
+    restored.note_row(id, 3, 6);
+    assert_eq!((restored.filled(id), restored.live_in(id), restored.live()), (3, 0, 0));
+    restored.check(6);
+}
