@@ -203,7 +203,7 @@ pub(crate) struct EngineCore {
     pub(crate) applied: u64,
     /// All rows up to this one survive a power cut.
     pub(crate) durable: u64,
-    /// All rows up to this one are in the durable checkpoint of this opening; 0 before there is one.
+    /// All rows up to this are in the durable checkpoint of this opening; 0 before there is one.
     pub(crate) checkpointed: u64,
     /// A checkpoint's cut is being written: no row is applied.
     pub(crate) is_halted: bool,

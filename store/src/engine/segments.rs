@@ -92,7 +92,7 @@ impl Segment {
     }
 
     /// Nothing in it is alive, and the log says so: the checkpoint after the row `checkpointed`
-    /// refers to pages of data in it alone, which rows behind that one have freed or moved, and no
+    /// refers to pages of data in it alone, which rows behind that row have freed or moved, and no
     /// row in it is replayed.
     fn is_empty_by_log(&self, checkpointed: u64) -> bool {
         self.is_empty() && self.is_ordered && self.last <= checkpointed && self.readers == 0
