@@ -16,7 +16,7 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 23] = [
+const EVENTS: [&str; 28] = [
     "turns with segments that the log has freed",
     "kills",
     "power cuts",
@@ -24,6 +24,11 @@ const EVENTS: [&str; 23] = [
     "clean ends",
     "rests",
     "packed pages at rest",
+    "aliases at a crash",
+    "aliases at rest",
+    "pages of zeroes at rest",
+    "pages kept for aliases at rest",
+    "pages that only seemed to be the same",
     "snapshots",
     "differences",
     "differences that go on",

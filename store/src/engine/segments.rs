@@ -92,8 +92,8 @@ impl Segment {
     }
 
     /// Nothing in it is alive, and the log says so: the checkpoint after the row `checkpointed`
-    /// refers to pages of data in it alone, which later rows have freed or moved, and no row in it is
-    /// replayed.
+    /// refers to pages of data in it alone, which rows behind that row have freed or moved, and no
+    /// row in it is replayed.
     fn is_empty_by_log(&self, checkpointed: u64) -> bool {
         self.is_empty() && self.is_ordered && self.last <= checkpointed && self.readers == 0
     }
@@ -297,6 +297,12 @@ impl SegmentTable {
     fn ids_of(&self, device: u8) -> impl Iterator<Item = SegmentId> + use<> {
         let count = self.devices[usize::from(device)].segments.len() as u32;
         (0..count).map(move |index| SegmentId::new(device, index))
+    }
+
+    /// The segments before this one, of all devices.
+    pub(crate) fn position(&self, id: SegmentId) -> usize {
+        let before = self.devices.iter().take(id.device().into());
+        before.map(|device| device.segments.len()).sum::<usize>() + id.index() as usize
     }
 
     /// Blocks of a segment.

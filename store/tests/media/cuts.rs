@@ -298,8 +298,7 @@ fn an_opening_makes_durable_the_checkpoint_that_it_found() {
 /// Rounds that a sync takes in [`SlowLife`]: rows of some segments are written meanwhile.
 const SYNC_ROUNDS: u64 = 30;
 
-/// A life of writes without a flush in a pool that is nearly full, on devices whose syncs take
-/// long.
+/// A life of writes without a flush in a pool that is nearly full, on devices whose syncs are slow.
 struct SlowLife {
     pool: MediaPool,
     /// Syncs, by the round of their answers.

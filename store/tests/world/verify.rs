@@ -124,10 +124,12 @@ impl World {
     fn check_empty(&mut self) -> Result<(), Failure> {
         let engine = self.engine.as_ref().expect("the pool is open");
         let (list, status) = (engine.volumes(), engine.status());
-        if !self.plan.has_good_media() || list.is_empty() && status.data_blocks == 0 {
+        let is_empty = list.is_empty() && status.data_blocks == 0 && status.shared.is_none();
+        if !self.plan.has_good_media() || is_empty {
             return Ok(());
         }
-        let text = format!("{} blocks are used by {list:?}", status.data_blocks);
+        let text =
+            format!("{} blocks are used by {list:?}, {:?}", status.data_blocks, status.shared);
         Err(Failure::new("not empty", text))
     }
 
