@@ -208,8 +208,11 @@ impl Model {
     pub(crate) fn reconcile(&mut self, list: &[PoolVolume]) -> Result<(), Failure> {
         for (stamp, change) in self.take_maybe() {
             if self.has_happened(&change, list) {
+                let is_told = self.is_told(&change);
                 self.end_change(stamp, &change, list)?;
-                self.note_in(stamp);
+                if is_told {
+                    self.note_in(stamp);
+                }
             } else if let PoolChange::Clear { volume } = change {
                 // Only the blocks can tell.
                 self.is_vague |= self.volumes[&volume].parent != self.visible_ancestor(volume);
@@ -231,6 +234,22 @@ impl Model {
             }
         }
         self.check_list(list)
+    }
+
+    /// Whether a list with what the change makes tells that the change has happened: a volume may
+    /// have had all of it before.
+    fn is_told(&self, change: &PoolChange) -> bool {
+        let known = |volume: &VolumeId| &self.volumes[volume];
+        match change {
+            PoolChange::Quota { volume, reservation, limit } => {
+                known(volume).quota != (*reservation, *limit)
+            }
+            PoolChange::Compression { volume, compression } => {
+                known(volume).compression != *compression
+            }
+            PoolChange::Resize { volume, blocks } => known(volume).blocks != *blocks,
+            _ => true,
+        }
     }
 
     /// A change that ends a stream may have happened.
