@@ -83,7 +83,8 @@ impl PoolEngine {
             self.collector.poll(&mut self.core, pace);
         }
         // A row of moves stays open until it is full, unless nothing more comes.
-        let waits = self.collector.moves_under_way == before && !self.collector.is_looking(&self.core);
+        let waits =
+            self.collector.moves_under_way == before && !self.collector.is_looking(&self.core);
         if waits || !self.collector.has_victim() {
             self.core.close_row(RowStream::Moved);
         }
