@@ -5,6 +5,7 @@
 //! locked, a peer that does not answer) is found when the node starts, and says the same line.
 
 mod address;
+mod cache;
 mod change;
 mod checks;
 mod config;
@@ -25,6 +26,7 @@ mod sections;
 mod values;
 
 pub use address::PeerAddress;
+pub use cache::CacheConfig;
 pub use change::{Change, ChangeStep};
 pub use config::Config;
 pub use difference::{Revoked, changes, needs_restart, revoked};

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use block::disk::QueueCounters;
-use config::{Config, DiskConfig};
+use config::{Config, DiskConfig, InPlace};
 use sessions::ObjectError;
 use sidecore::CounterText;
 
+use super::cache::cache_metrics;
 use super::report::{self, DISK_METRICS};
 use crate::kinds::{Changed, RunningObject};
 use crate::wiring::change::{refuse_used, takes_restart};
@@ -19,11 +20,16 @@ impl RunningObject for DiskConfig {
     type Status = DiskStatus;
 
     fn metrics() -> Vec<CounterText> {
-        DISK_METRICS.iter().chain(QueueCounters::DECLARED).copied().collect()
+        let own = DISK_METRICS.iter().chain(QueueCounters::DECLARED).copied();
+        own.chain(cache_metrics()).collect()
     }
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_disk(self)
+    }
+
+    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
+        node.change_disk_cache(self)
     }
 
     fn remove(name: &str, node: &Inside, force: bool) -> Changed {

@@ -47,6 +47,7 @@ fn of_disk(shown: &ServedDisk, origin: Origin) -> DiskStatus {
         by_queue: by_queue(&look),
         by_sidecore: look.core.as_deref().map(by_sidecore).unwrap_or_default(),
         reach: reach(&shown.volume),
+        cache: shown.cache_status(),
     }
 }
 
@@ -188,6 +189,9 @@ fn counters(shown: &ServedDisk, look: &DiskSnapshot) -> Counters {
         map.insert("volume_away_ns_now".to_owned(), away_ns);
         map.insert("volume_outages".to_owned(), outlook.outages);
     }
+    shown.count_cache(&mut |name, value| {
+        map.insert(name, value);
+    });
     map.insert("front_ends_turned_away".to_owned(), look.turned_away);
     map.insert("front_ends_too_costly".to_owned(), look.too_costly);
     map

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use block::attachment::Remembered;
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{Attach, LocalVolume, RemoteVolume};
+use cache::CachedVolume;
 use config::{Config, DiskConfig, Role, WhenLost};
 use parking_lot::{Mutex, MutexGuard};
 use peer::AttachmentSecret;
@@ -14,6 +15,8 @@ use sessions::{ObjectError, key_files};
 use sidecore::Sidecore;
 use virtio::{DeviceServer, Parking, ServerState, Socket};
 
+use super::cache::DiskCache;
+use crate::wiring::pools::PoolStock;
 use crate::wiring::volumes::OwnDisks;
 
 /// How long attachments may take to close when their disks are taken away: a sync of each volume
@@ -33,6 +36,11 @@ pub(crate) struct ServedDisk {
     pub(crate) number: u64,
     pub(crate) config: DiskConfig,
     pub(crate) volume: DiskVolume,
+    /// A peer's volume, with room for a cache.
+    pub(crate) cached: Option<Arc<CachedVolume>>,
+    cache: Mutex<DiskCache>,
+    /// Held while the cache is made or taken away.
+    pub(crate) cache_turn: Mutex<()>,
     state: Mutex<ServedDiskState>,
     /// The reason, if this node cannot remember how it holds the volume.
     forgets: Mutex<Option<String>>,
@@ -67,13 +75,6 @@ pub(crate) fn attachment_key(
 }
 
 impl DiskVolume {
-    pub(crate) fn volume(&self) -> Arc<dyn Attach> {
-        match self {
-            Self::Local(volume) => Arc::clone(volume) as Arc<dyn Attach>,
-            Self::Remote(volume) => Arc::clone(volume) as Arc<dyn Attach>,
-        }
-    }
-
     /// Its size, once known.
     pub(crate) fn size_bytes(&self) -> Option<u64> {
         match self {
@@ -141,7 +142,34 @@ impl ServedDisk {
     pub(crate) fn new(config: &DiskConfig, volume: DiskVolume) -> Arc<Self> {
         let number = NUMBER_NEXT.fetch_add(1, Relaxed);
         let (state, forgets) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { number, config: config.clone(), volume, state, forgets })
+        let cached = match &volume {
+            DiskVolume::Local(_) => None,
+            DiskVolume::Remote(remote) => Some(CachedVolume::new(Arc::clone(remote) as _)),
+        };
+        let cache = Mutex::new(DiskCache::wanted(config));
+        Arc::new(Self {
+            number,
+            config: config.clone(),
+            volume,
+            cached,
+            cache,
+            cache_turn: Mutex::default(),
+            state,
+            forgets,
+        })
+    }
+
+    pub(crate) fn cache_slot(&self) -> MutexGuard<'_, DiskCache> {
+        self.cache.lock()
+    }
+
+    /// The volume as the guest's requests find it.
+    fn attached_volume(&self) -> Arc<dyn Attach> {
+        match (&self.volume, &self.cached) {
+            (_, Some(cached)) => Arc::clone(cached) as Arc<dyn Attach>,
+            (DiskVolume::Local(volume), None) => Arc::clone(volume) as Arc<dyn Attach>,
+            (DiskVolume::Remote(volume), None) => Arc::clone(volume) as Arc<dyn Attach>,
+        }
     }
 
     /// The disk's present state.
@@ -215,7 +243,7 @@ impl ServedDisk {
         };
         options.active = Arc::clone(&ground.active);
         options.remembered = self.remembered(ground);
-        Disk::new(options, self.volume.volume(), ground.sidecores.clone())
+        Disk::new(options, self.attached_volume(), ground.sidecores.clone())
     }
 
     /// The record of how this node held the volume. Without one the disk is still served; log and
@@ -269,6 +297,8 @@ pub(crate) struct DiskSidecores {
     pub(crate) active: Arc<AtomicUsize>,
     /// The records of attachments.
     pub(crate) own_disks: OwnDisks,
+    /// The pools that caches are in.
+    pub(crate) stock: Arc<PoolStock>,
 }
 
 /// Waits until the sidecores have let go of a disk whose device is gone. Then this caller is the

@@ -62,6 +62,7 @@ impl Inside {
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
         })?;
         stock.pools().insert(&pool.name, Ok(opened));
+        self.have_caches(&pool.name);
         self.objects().note(pool);
         Ok(Vec::new())
     }
@@ -74,6 +75,11 @@ impl Inside {
         for volume in volumes {
             notes.extend(self.remove_volume(&volume, true)?);
             notes.push(format!("volume {volume:?} was removed with its pool, which still has it"));
+        }
+        for disk in self.disks_with_cache(name) {
+            if disk.lose_pool(name, self.volumes.stock(), &self.sidecores()) {
+                notes.push(format!("disk {:?} goes on without its cache", disk.config.name));
+            }
         }
         if let Some(Ok(pool)) = self.volumes.stock().pools().remove(name) {
             pool.close();
