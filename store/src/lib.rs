@@ -8,9 +8,7 @@
 extern crate self as store;
 
 mod api;
-pub mod block;
 mod engine;
-pub mod format;
 mod layout;
 mod map;
 mod origin;
@@ -29,4 +27,5 @@ pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, Pool
 pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind};
 pub use origin::{SnapshotOrigin, VolumeReceive};
 pub use pack::PageCompression;
+pub use pool_format::{self as format, block};
 pub use seal::{SealEntropy, WrappedKey, WrappingKey};

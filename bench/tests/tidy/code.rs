@@ -77,6 +77,27 @@ fn function_lines(lines: &[&str]) -> Option<usize> {
     None
 }
 
+/// The file whose type of a page's alignment is never on a stack, and the least such alignment.
+const PAGE_ALIGNED: &str = "pool-format/src/block.rs";
+const PAGE_BYTES: u32 = 4096;
+
+/// LLVM 22 drops the prologue of some optimised functions that have a value of such a type on the
+/// stack: a release build crashes where a test build does not.
+fn page_alignment(source: &Source) -> Vec<Finding> {
+    if !source.is("rs") || source.path == PAGE_ALIGNED {
+        return Vec::new();
+    }
+    let aligned = |line: &str| {
+        let (_, rest) = line.split_once("align(")?;
+        line.contains("repr(").then_some(())?;
+        rest.split(')').next()?.parse::<u32>().ok()
+    };
+    let lines = source.text.lines().enumerate();
+    let lines = lines.filter(|(_, line)| aligned(line).is_some_and(|bytes| bytes >= PAGE_BYTES));
+    let text = "a value of this type could be on a stack: keep the alignment on the heap";
+    lines.map(|(index, _)| source.finding(index + 1, text.to_owned())).collect()
+}
+
 fn stray_words(source: &Source) -> Vec<Finding> {
     if !source.is("rs") && !source.is_script() && !source.is("toml") {
         return Vec::new();
@@ -167,6 +188,13 @@ fn a_function_is_known_by_its_first_line() {
     ] {
         assert_eq!(function_name(line), name, "{line}");
     }
+}
+
+#[test]
+fn no_value_on_a_stack_is_aligned_to_a_page() {
+    let bad = format!("#[repr(C, {}n(8192))]\nstruct A;\n", "alig");
+    try_check(page_alignment, "a.rs", &bad, 1, "#[repr(C, align(64))]\nstruct A;\n");
+    everywhere(page_alignment);
 }
 
 #[test]

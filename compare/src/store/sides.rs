@@ -135,7 +135,9 @@ impl StoreSide {
             }
             (Some(Snapshots::InQcow2(program)), _) => {
                 let (file, bytes) = (self.file.display().to_string(), DISK_BYTES.to_string());
-                run(program, &["create", "-q", "-f", "qcow2", &file, &bytes])?;
+                // The daemon is killed after each turn, with clusters that no table has yet.
+                let kept = "preallocation=metadata";
+                run(program, &["create", "-q", "-f", "qcow2", "-o", kept, &file, &bytes])?;
                 fill(self)
             }
             (None, _) => {

@@ -1,4 +1,4 @@
-//! The store on its devices. `docs/store-format.md` has the same byte by byte.
+//! A pool on its devices. `docs/store-format.md` has the same byte by byte.
 //!
 //! ```text
 //! device   superblocks (16 blocks), then segments
@@ -9,6 +9,7 @@
 //!
 //! All numbers are little-endian.
 
+pub mod block;
 mod head;
 mod payload;
 mod place;
