@@ -445,9 +445,9 @@ impl Request {
 }
 
 impl Reply {
-    /// Writes the head. A text that is too long is cut at a character. The volume's ways of zeroing,
-    /// its topology and whether it is sole are written only if they differ from the default: see
-    /// [`told_before_zeroing`].
+    /// Writes the head. A text that is too long is cut at a character. The volume's ways of
+    /// zeroing, its topology and whether it is sole are written only if they differ from the
+    /// default: see [`told_before_zeroing`].
     pub fn encode(&self) -> EncodedHead {
         let cut = self.text.floor_char_boundary(TEXT_BYTES_MAX);
         let text = &self.text.as_bytes()[..cut];

@@ -28,7 +28,7 @@ use crate::counters::CacheCounters;
 use crate::gate::Pass;
 use crate::map::{BLOCK_BYTES, Blocks};
 use crate::plug::{Cache, Plug};
-use crate::works::{EVICTIONS_MAX, Work, WorkPhase, Works};
+use crate::works::{CacheWork, EVICTIONS_MAX, WorkPhase, Works};
 
 /// How soon a change looks again for blocks that another sidecore works on.
 const LOOK_AGAIN_NS: u64 = 100_000;
@@ -53,7 +53,7 @@ enum Stand {
     Waiting,
 }
 
-/// What must not have changed when the cache answers a read.
+/// The state that must still hold when the cache answers a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hit {
     pass: Pass,
@@ -425,7 +425,7 @@ impl Channel for CachedChannel {
 impl Drop for CachedChannel {
     fn drop(&mut self) {
         if let Some(side) = &self.side {
-            side.cache.gate.forget(self.index);
+            side.cache.gate.forget(self.index, side.is_idle());
         }
         self.plug.leave(self.index);
     }
@@ -476,7 +476,7 @@ impl CacheSide {
         if self.cache.map.is_tight() {
             self.evict(pass);
         }
-        // What is counted is counted before the cache is emptied, or not at all.
+        // Blocks are counted before the cache is emptied, or not at all.
         let began = match self.cache.gate.enter(self.index, pass) {
             true => {
                 let began = self.try_fill(ios, id, pass);
@@ -671,14 +671,18 @@ impl CacheSide {
 
     /// The cache has ended a request of its own.
     fn worked(&mut self, work: SlotId, status: Status) {
-        let Work { phase, kept, blocks, left, pass, reads, space, evicts, .. } =
+        let CacheWork { phase, kept, blocks, left, pass, reads, space, evicts, .. } =
             *self.works.get(work);
         let is_valid = self.cache.gate.is_valid(pass);
         match (phase, status) {
             (WorkPhase::Storing, Status::Done) if is_valid => {
                 self.cache.map.show(kept);
                 let counters = self.counters();
-                if reads { counters.fills.add(1) } else { counters.updates.add(1) }
+                if reads {
+                    counters.fills.add(1)
+                } else {
+                    counters.updates.add(1)
+                }
                 self.end_work(work, kept.count);
             }
             (WorkPhase::Storing, _) if is_valid && self.cache.gate.enter(self.index, pass) => {
@@ -710,7 +714,7 @@ impl CacheSide {
 
     /// Ends a request of the cache's own, of whose blocks so many have space from now on.
     fn end_work(&mut self, work: SlotId, shown: u64) {
-        let Work { blocks, space, pass, evicts, .. } = *self.works.get(work);
+        let CacheWork { blocks, space, pass, evicts, .. } = *self.works.get(work);
         // A cache that was closed counts anew.
         if space > shown && self.cache.gate.enter(self.index, pass) {
             self.cache.map.give_back(space - shown);

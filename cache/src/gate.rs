@@ -149,8 +149,14 @@ impl Gate {
         inside.store(inside.load(SeqCst) - 1, SeqCst);
     }
 
-    /// The channel is gone, and so are its requests.
-    pub fn forget(&self, index: u16) {
+    /// The channel is gone, and so are its requests. Unless it was idle, the content is worth
+    /// nothing: its blocks are half changed.
+    pub fn forget(&self, index: u16, was_idle: bool) {
+        if !was_idle {
+            let mut story = self.story.lock();
+            story.content = None;
+            self.close_now();
+        }
         self.inside[usize::from(index)].store(0, SeqCst);
     }
 
@@ -177,8 +183,8 @@ impl Gate {
         self.close_now();
     }
 
-    /// A channel shows the epoch that its attachment holds. `is_sole`: no other attachment can write
-    /// to the volume during the epoch.
+    /// A channel shows the epoch that its attachment holds. `is_sole`: no other attachment can
+    /// write to the volume during the epoch.
     pub fn show(&self, attachment: &Attachment, is_sole: bool) {
         let mut story = self.story.lock();
         let view = attachment.view();
@@ -243,8 +249,8 @@ impl Gate {
         self.stirred.notify_all();
     }
 
-    /// Opens the cache for `held`, unless another epoch was shown or the cache has failed meanwhile.
-    /// The content is right for it: the content of `before`, or nothing.
+    /// Opens the cache for `held`, unless another epoch was shown or the cache has failed
+    /// meanwhile. The content is right for it: the content of `before`, or nothing.
     pub(crate) fn open(&self, held: HeldEpoch, before: Option<HeldEpoch>) -> bool {
         let mut story = self.story.lock();
         let is_as_before = story.content == before && !story.has_failed;

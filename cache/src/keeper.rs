@@ -25,8 +25,8 @@ const TRY_AGAIN_NS: u64 = 30_000_000_000;
 
 /// The storage of a cache, beside the volume that channels use.
 ///
-/// A *mark* says that the storage has exactly what it had when the cache was closed, and under which
-/// epoch that was right. There is a mark only while the cache is closed.
+/// A *mark* says that the storage has exactly the blocks that it had when the cache was closed, and
+/// under which epoch they were right. There is a mark only while the cache is closed.
 pub trait CacheStorage: Send + fmt::Debug {
     /// The epoch of the mark and the blocks that are there, if there is a mark.
     ///
@@ -54,13 +54,13 @@ pub trait CacheStorage: Send + fmt::Debug {
 }
 
 /// Starts the thread.
-pub(crate) fn start(mut keeper: Keeper) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn start(mut keeper: CacheKeeper) -> std::io::Result<JoinHandle<()>> {
     thread::Builder::new().name("cache".to_owned()).spawn(move || keeper.run())
 }
 
-/// What the thread does, for a caller that does it itself.
+/// The work of the thread, for a caller that does it itself.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct CacheKeeper {
     cache: Arc<Cache>,
     plug: Arc<Plug>,
     is_loaded: bool,
@@ -68,7 +68,7 @@ pub struct Keeper {
     try_at_ns: u64,
 }
 
-impl Keeper {
+impl CacheKeeper {
     pub(crate) fn new(cache: &Arc<Cache>, plug: &Arc<Plug>) -> Self {
         let (cache, plug) = (Arc::clone(cache), Arc::clone(plug));
         Self { cache, plug, is_loaded: false, try_at_ns: 0 }
@@ -143,8 +143,8 @@ impl Keeper {
         match self.plug.remote.is_sole() {
             None => {
                 return Some(
-                    "the volume's node has not said that one attachment at a time uses the \
-                     volume; a node of an older version cannot say it",
+                    "the volume's node has not said that a single attachment uses the volume at a \
+                     time; a node of an older version cannot say it",
                 );
             }
             Some(false) => {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The remote volume has every write before the guest is told of it: the cache promises nothing,
-//! and its loss loses nothing. All that it must not do is to answer with an old block.
+//! and its loss loses nothing. But it must never answer with an old block.
 //!
 //! | file | has |
 //! | --- | --- |
@@ -18,6 +18,7 @@
 //! | `channel` | a sidecore's way to the cached volume |
 //! | `keeper` | the thread that empties the cache and opens it |
 //! | `pool` | the volume of the pool, and the mark of a clean end in it |
+//! | `slot` | the cache of a disk, wanted or there |
 //!
 //! Why it is so: `docs/decisions/076-caches.md`.
 
@@ -28,11 +29,13 @@ mod keeper;
 mod map;
 mod plug;
 mod pool;
+mod slot;
 mod works;
 
 pub use counters::CacheCounters;
 pub use gate::{Gate, HeldEpoch, Pass};
-pub use keeper::{CacheStorage, Keeper};
+pub use keeper::{CacheKeeper, CacheStorage};
 pub use map::{BLOCK_BYTES, Blocks, CacheMap};
 pub use plug::{Cache, CachedRemote, CachedVolume};
 pub use pool::{PoolStorage, cache_volume_name};
+pub use slot::{CachePlan, CacheSlot};

@@ -91,7 +91,7 @@ pub struct CacheMap {
     marks: Box<[AtomicU32]>,
     /// Blocks that have, or will have, space in the pool.
     used: AtomicU64,
-    capacity: AtomicU64,
+    capacity: u64,
     hand: AtomicUsize,
 }
 
@@ -106,7 +106,7 @@ impl CacheMap {
             busy: words(),
             marks: (0..regions).map(|_| AtomicU32::new(0)).collect(),
             used: AtomicU64::new(0),
-            capacity: AtomicU64::new(capacity),
+            capacity,
             hand: AtomicUsize::new(0),
         }
     }
@@ -123,12 +123,7 @@ impl CacheMap {
 
     /// The most blocks that it may have.
     pub fn capacity(&self) -> u64 {
-        self.capacity.load(Relaxed)
-    }
-
-    /// Gives it another bound. Blocks beyond a smaller one go when others are taken in.
-    pub fn set_capacity(&self, capacity: u64) {
-        self.capacity.store(capacity, Relaxed);
+        self.capacity
     }
 
     /// The blocks that it covers of these: a volume that has grown is longer than its map.

@@ -16,7 +16,7 @@ use volume::{Channel, OpenArguments, OpenError, Size, Volume, VolumeInfo};
 use crate::channel::CachedChannel;
 use crate::counters::CacheCounters;
 use crate::gate::Gate;
-use crate::keeper::{self, CacheStorage, Keeper};
+use crate::keeper::{self, CacheKeeper, CacheStorage};
 use crate::map::CacheMap;
 
 /// A remote volume that can have a cache.
@@ -176,16 +176,16 @@ impl CachedVolume {
     pub fn plug(&self, cache: Arc<Cache>) -> std::io::Result<()> {
         let mut keeper = self.keeper.lock();
         debug_assert!(keeper.is_none());
-        let thread = keeper::start(Keeper::new(&cache, &self.plug))?;
+        let thread = keeper::start(CacheKeeper::new(&cache, &self.plug))?;
         self.plug.change(Some(Arc::clone(&cache)));
         *keeper = Some(thread);
         Ok(())
     }
 
     /// The same without a thread: the caller does the keeper's steps.
-    pub fn plug_unkept(&self, cache: &Arc<Cache>) -> Keeper {
+    pub fn plug_unkept(&self, cache: &Arc<Cache>) -> CacheKeeper {
         self.plug.change(Some(Arc::clone(cache)));
-        Keeper::new(cache, &self.plug)
+        CacheKeeper::new(cache, &self.plug)
     }
 
     /// Takes the cache away. Channels let go of it in their next rounds: [`Self::is_followed`] says

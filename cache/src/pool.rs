@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
-use volume::backend::store::{Pools, StorePool, StoreVolume};
 use volume::backend::Opening;
+use volume::backend::store::{Pools, StorePool, StoreVolume};
 use volume::{Durability, Incarnation, Topology, Volume};
 
 use crate::gate::HeldEpoch;
@@ -50,9 +50,9 @@ impl PoolStorage {
         let found = pool.volumes().into_iter().find(|it| is_volume(it, name));
         let id = match &found {
             Some(found) => found.id,
-            None => pool
-                .change(PoolChange::Create { name: name.to_owned(), blocks })
-                .map_err(failed)?,
+            None => {
+                pool.change(PoolChange::Create { name: name.to_owned(), blocks }).map_err(failed)?
+            }
         };
         let storage = Self { pool: Arc::clone(pool), id, of: of.to_owned() };
         if found.as_ref().is_some_and(|found| found.blocks != blocks) {
@@ -63,8 +63,14 @@ impl PoolStorage {
         }
         let quota = found.map(|found| (found.reservation_blocks, found.limit_blocks));
         if quota != Some((capacity, None)) {
+            let is_new = quota.is_none();
             let change = PoolChange::Quota { volume: id, reservation: capacity, limit: None };
-            pool.change(change).map_err(failed)?;
+            let changed = pool.change(change).map_err(failed);
+            if changed.is_err() && is_new {
+                // Nothing of a cache that cannot be had stays.
+                pool.change(PoolChange::Remove { volume: id }).map_err(failed)?;
+            }
+            changed?;
         }
         let volume = StoreVolume::open(pool, id, &opening(name, &Pools::default()))?;
         Ok((storage, Arc::new(volume)))
@@ -83,18 +89,6 @@ impl PoolStorage {
             .unmark_all()
             .and_then(|()| pool.change(PoolChange::Remove { volume: found.id }).map(drop));
         removed.map_err(|error| format!("pool {:?}: {error}", pool.name()))
-    }
-
-    /// Another bound of its space.
-    ///
-    /// # Errors
-    /// Why the pool cannot reserve it.
-    pub fn set_capacity(pool: &Arc<StorePool>, name: &str, capacity: u64) -> Result<(), String> {
-        let found = pool.volumes().into_iter().find(|it| is_volume(it, name));
-        let Some(found) = found else { return Ok(()) };
-        let change = PoolChange::Quota { volume: found.id, reservation: capacity, limit: None };
-        let changed = pool.change(change).map(drop);
-        changed.map_err(|error| format!("pool {:?}: {error}", pool.name()))
     }
 
     fn marks(&self) -> Vec<PoolVolume> {
@@ -217,7 +211,8 @@ mod tests {
     #[test]
     fn a_mark_is_a_name_and_says_whose_it_is() {
         let incarnation = Incarnation([255; 16]);
-        let held = HeldEpoch { epoch: (1 << 60) - 1, incarnation, claimant: u64::MAX, resumed: None };
+        let (epoch, claimant) = ((1 << 60) - 1, u64::MAX);
+        let held = HeldEpoch { epoch, incarnation, claimant, resumed: None };
         let name = mark_name(&held, "io1/alice as alice");
         assert!(name.len() <= 64, "{} characters", name.len());
         assert_eq!(parse(&name, "io1/alice as alice"), Some(held));

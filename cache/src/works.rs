@@ -40,11 +40,11 @@ pub(crate) enum WorkPhase {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
+pub(crate) struct CacheWork {
     pub(crate) phase: WorkPhase,
     /// The blocks whose busy bits it holds.
     pub(crate) blocks: Blocks,
-    /// Of these, the blocks that are to be discarded yet.
+    /// Of these, the blocks that wait to be discarded.
     pub(crate) left: Blocks,
     /// The blocks that it keeps; none for one that only gives up.
     pub(crate) kept: Blocks,
@@ -64,7 +64,7 @@ pub(crate) struct Work {
     pub(crate) evicts: bool,
 }
 
-impl Work {
+impl CacheWork {
     /// Makes it ready for another request; keeps the room for pieces.
     fn reset(&mut self) {
         let mut guest = std::mem::take(&mut self.guest);
@@ -76,7 +76,7 @@ impl Work {
 /// The requests of the cache's own of one channel, and their buffers.
 #[derive(Debug)]
 pub(crate) struct Works {
-    all: Slots<Work>,
+    all: Slots<CacheWork>,
     memory: Vec<u8>,
     free: Vec<u16>,
 }
@@ -105,7 +105,7 @@ impl Works {
         self.all.free(id);
     }
 
-    pub(crate) fn get(&mut self, id: SlotId) -> &mut Work {
+    pub(crate) fn get(&mut self, id: SlotId) -> &mut CacheWork {
         &mut self.all[id]
     }
 

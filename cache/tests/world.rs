@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use block::attachment::{AttachOptions, Attachment};
-use cache::{BLOCK_BYTES, Blocks, Cache, CachedVolume, Keeper};
+use cache::{BLOCK_BYTES, Blocks, Cache, CacheKeeper, CachedVolume};
 use random::Random;
 use volume::Incarnation;
 
@@ -40,7 +40,7 @@ const CAPACITY: u64 = 120;
 /// Sidecores.
 const CHANNELS: u16 = 2;
 
-/// What happens to the guest's client.
+/// A turn of the guest's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// The guest goes on with a new process of the node, which has let go in order.
@@ -58,7 +58,7 @@ struct World {
     far: Arc<Far>,
     near: Arc<Near>,
     volume: Arc<CachedVolume>,
-    cache: Option<(Arc<Cache>, Keeper)>,
+    cache: Option<(Arc<Cache>, CacheKeeper)>,
     attachment: Arc<Attachment>,
     epoch: u64,
     claimants: u64,
@@ -317,7 +317,7 @@ impl World {
     }
 }
 
-/// What a run has seen, so that a run that sees nothing is noticed.
+/// Events that runs have seen: a run that sees nothing is noticed.
 #[derive(Debug, Default)]
 struct Seen {
     counters: std::collections::BTreeMap<&'static str, u64>,

@@ -1,7 +1,6 @@
 //! The cache of a disk whose volume is another node's.
 
-use std::fmt;
-
+use cache::CachePlan;
 use volume::settings::show_size;
 
 use crate::key_table::{SettingKey, key};
@@ -17,23 +16,8 @@ const BYTES_MAX: u64 = 1 << 50;
 /// The unit of a pool.
 const BLOCK_BYTES: u64 = 4096;
 
-/// A part of a pool of this node that keeps blocks of a disk's volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheConfig {
-    /// The pool.
-    pub pool: String,
-    /// The space that it has in the pool.
-    pub size_bytes: u64,
-}
-
-impl fmt::Display for CacheConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of pool {:?}", show_size(self.size_bytes), self.pool)
-    }
-}
-
 /// The cache of a disk in words, for people.
-pub(crate) fn show_cache(cache: Option<&CacheConfig>) -> String {
+pub(crate) fn show_cache(cache: Option<&CachePlan>) -> String {
     cache.map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
@@ -53,7 +37,7 @@ pub(crate) const CACHE_KEYS: [SettingKey; 3] = [
 ];
 
 /// Reads the cache of a disk.
-pub(crate) fn cache(value: &Value<'_, '_>) -> Option<CacheConfig> {
+pub(crate) fn cache(value: &Value<'_, '_>) -> Option<CachePlan> {
     let example = "{ pool = \"local\", size = \"20GiB\" }";
     let table = value.table_of(&CACHE_KEYS)?;
     let pool = table.require("pool", example).and_then(|value| name(&value));
@@ -76,7 +60,7 @@ pub(crate) fn cache(value: &Value<'_, '_>) -> Option<CacheConfig> {
             return None;
         }
     }
-    Some(CacheConfig { pool: pool?, size_bytes: size_bytes? })
+    Some(CachePlan { pool: pool?, size_bytes: size_bytes? })
 }
 
 #[cfg(test)]
@@ -89,7 +73,7 @@ mod tests {
     #[test]
     fn a_cache_is_read_and_shown() {
         let cache = Config::cache(&json!({ "pool": "p", "size": "20GiB", "mode": "read" }));
-        let wanted = CacheConfig { pool: "p".to_owned(), size_bytes: 20 << 30 };
+        let wanted = CachePlan { pool: "p".to_owned(), size_bytes: 20 << 30 };
         assert_eq!(cache, Ok(Some(wanted.clone())));
         assert_eq!(show_cache(Some(&wanted)), "20GiB of pool \"p\"");
         assert_eq!(Config::cache(&json!({})), Ok(None));

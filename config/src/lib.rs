@@ -26,7 +26,6 @@ mod sections;
 mod values;
 
 pub use address::PeerAddress;
-pub use cache::CacheConfig;
 pub use change::{Change, ChangeStep};
 pub use config::Config;
 pub use difference::{Revoked, changes, needs_restart, revoked};

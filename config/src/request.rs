@@ -7,7 +7,9 @@ use toml::Spanned;
 use toml::de::DeTable;
 use volume::stage::StageConfig;
 
-use crate::cache::{CacheConfig, cache};
+use cache::CachePlan;
+
+use crate::cache::cache;
 use crate::config::Config;
 use crate::consistent::consistent;
 use crate::kinds::Kind;
@@ -139,7 +141,7 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn cache(fields: &Value) -> Result<Option<CacheConfig>, Vec<Problem>> {
+    pub fn cache(fields: &Value) -> Result<Option<CachePlan>, Vec<Problem>> {
         if fields.as_object().is_some_and(Map::is_empty) {
             return Ok(None);
         }

@@ -12,7 +12,6 @@ pub mod metrics;
 mod notify;
 pub mod privilege;
 mod run;
-pub mod steering;
 pub mod wiring;
 
 pub use ::api;

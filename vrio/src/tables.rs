@@ -15,8 +15,8 @@ use comfy_table::Table;
 use direct::DirectStatus;
 use node::config::show_size;
 use node::status::{
-    CacheStatus, Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus, SidecoreStatus,
-    Status, VfStatus, VolumeStatus,
+    CacheStatus, Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus,
+    SidecoreStatus, Status, VfStatus, VolumeStatus,
 };
 use report::store::ListedRun;
 

@@ -88,7 +88,7 @@ impl VolumeReach {
     }
 }
 
-/// What the peer has said of the volume's use; 0 for nothing yet.
+/// The peer's word on whether one attachment at a time uses the volume; 0 for none yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SoleWord(Arc<AtomicU8>);
 

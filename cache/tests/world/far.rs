@@ -19,7 +19,7 @@ use volume::{
 
 use super::memory::{gathered, scattered};
 
-/// What all channels share.
+/// The state that all channels share.
 #[derive(Debug)]
 pub(crate) struct Far {
     pub(crate) content: Mutex<Vec<u8>>,
@@ -128,8 +128,11 @@ impl Channel for FarChannel {
 
     fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         if !self.is_there() {
-            // What was sent is sent again: its answer is not believed.
+            // Requests are sent again: their answers are not believed.
             self.pending.borrow_mut().iter_mut().for_each(|it| it.is_applied = false);
+            return Progress::Idle;
+        }
+        if self.far.random.lock().one_in(2) {
             return Progress::Idle;
         }
         for _ in 0..2 {
@@ -142,7 +145,8 @@ impl Channel for FarChannel {
                 let fails = self.far.fails.load(SeqCst) && random.one_in(5);
                 (random.below(count) as usize, fails)
             };
-            let (is_applied, id) = (self.pending.borrow()[at].is_applied, self.pending.borrow()[at].id);
+            let (is_applied, id) =
+                (self.pending.borrow()[at].is_applied, self.pending.borrow()[at].id);
             if fails {
                 self.pending.borrow_mut().swap_remove(at);
                 ios[id].status = Status::Error;

@@ -1,4 +1,4 @@
-//! What a guest may read: for each sector, the values that it can have at this moment.
+//! The values that a guest may read: for each sector, those that it can have at this moment.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -14,7 +14,7 @@ use volume::{
 
 use super::memory::{gathered, scattered};
 
-/// What the pool has on its devices.
+/// The content of the pool's devices.
 #[derive(Clone, Debug)]
 pub(crate) struct OnDevices {
     pub(crate) content: Vec<u8>,

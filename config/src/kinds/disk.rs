@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use cache::{CachePlan, cache_volume_name};
 use virtio::Access;
 use volume::name::NAME_BYTES_MAX;
 
-use crate::cache::{CACHE_KEYS, CacheConfig, cache, show_cache};
+use crate::cache::{CACHE_KEYS, cache, show_cache};
 use crate::checks::{Surroundings, socket_length, unique};
 use crate::key_table::{KeyTable, SettingKey, key};
 use crate::object::{InPlace, Object, PartOf, keys};
@@ -42,7 +43,7 @@ pub struct DiskConfig {
     /// Serve a resumed guest although acknowledged writes may be lost.
     pub accept_loss: bool,
     /// The part of a pool of this node that keeps blocks of the volume.
-    pub cache: Option<CacheConfig>,
+    pub cache: Option<CachePlan>,
     /// Where its keys are.
     pub lines: Lines,
 }
@@ -278,7 +279,7 @@ impl DiskConfig {
 
     /// The name of the volume of a pool that has the disk's cache.
     pub fn cache_volume(&self) -> String {
-        format!("cache.{}", self.name)
+        cache_volume_name(&self.name)
     }
 }
 

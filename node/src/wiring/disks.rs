@@ -156,7 +156,7 @@ impl Disks {
             let described = described.ok_or(AdoptError::Missing("description of its volume"))?;
             volume.assume(sidecore::now_ns(), described);
         }
-        shown.have_cache(&self.ground.stock);
+        shown.have_cache(&self.ground);
         let disk = shown.device(&self.ground);
         if !standing.is_none_or(|standing| disk.go_on(&standing)) {
             return Err(AdoptError::Missing("epoch that its attachment can have"));
@@ -200,7 +200,12 @@ impl Disks {
     /// volume sees it as torn off.
     pub(crate) fn remove(&self, shown: &ServedDisk) -> bool {
         let closed = shown.take_away();
-        shown.remove_cache(&self.ground.stock, &self.ground.sidecores);
+        if let Some(slot) = &shown.cache {
+            let pools = self.ground.stock.pools();
+            if let Err(why) = slot.set(None, pools, &self.ground.sidecores) {
+                tracing::warn!(disk = shown.config.name, why, "a cache is left in its pool");
+            }
+        }
         if let DiskVolume::Remote(volume) = &shown.volume {
             let volume = Arc::clone(volume);
             self.on_first(move |plane| plane.clients.forget(&volume));
@@ -279,7 +284,7 @@ impl WaitingDisk {
             return false;
         }
         self.since = Instant::now();
-        disk.have_cache(&ground.stock);
+        disk.have_cache(ground);
         match disk.serve(ground) {
             Ok(()) => {
                 let socket = disk.config.socket.display();

@@ -37,7 +37,6 @@ use virtio::{ParkedServer, ServerState};
 
 use self::meeting::{ANSWER_TIME_MAX, digest, meeting};
 use self::state::{HandoverEnd, NicState, NodeState, Verdict};
-use super::disks::cache;
 use super::disks::hand_over::{StillDisk, park};
 use super::disks::shown::ServedDisk;
 use super::inside::Inside;
@@ -259,7 +258,7 @@ impl<'i> StoppedNode<'i> {
         let looked = still.disks.iter_mut().try_for_each(StillDisk::look_at_attachment);
         looked.map_err(&failed)?;
         // After the channels have let go, and before the pools are closed.
-        cache::save_all(objects);
+        objects.disks.iter().for_each(|disk| disk.save_cache());
         sidecores::suspend(&inside.cores);
         still.suspended = true;
         let exports = || objects.volumes.iter().map(|served| &served.export);

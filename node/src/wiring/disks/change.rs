@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use block::disk::QueueCounters;
+use cache::CacheSlot;
 use config::{Config, DiskConfig, InPlace};
 use sessions::ObjectError;
 use sidecore::CounterText;
 
-use super::cache::cache_metrics;
 use super::report::{self, DISK_METRICS};
-use crate::kinds::{Changed, RunningObject};
+use crate::kinds::{Changed, RunningObject, with_prefix};
 use crate::wiring::change::{refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::Objects;
@@ -21,7 +21,7 @@ impl RunningObject for DiskConfig {
 
     fn metrics() -> Vec<CounterText> {
         let own = DISK_METRICS.iter().chain(QueueCounters::DECLARED).copied();
-        own.chain(cache_metrics()).collect()
+        own.chain(CacheSlot::counters().flat_map(|it| with_prefix("cache_", it))).collect()
     }
 
     fn add(&self, node: &Inside) -> Changed {

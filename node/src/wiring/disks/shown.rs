@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use block::attachment::Remembered;
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{Attach, LocalVolume, RemoteVolume};
-use cache::CachedVolume;
+use cache::CacheSlot;
 use config::{Config, DiskConfig, Role, WhenLost};
 use parking_lot::{Mutex, MutexGuard};
 use peer::AttachmentSecret;
@@ -15,7 +15,6 @@ use sessions::{ObjectError, key_files};
 use sidecore::Sidecore;
 use virtio::{DeviceServer, Parking, ServerState, Socket};
 
-use super::cache::DiskCache;
 use crate::wiring::pools::PoolStock;
 use crate::wiring::volumes::OwnDisks;
 
@@ -36,11 +35,8 @@ pub(crate) struct ServedDisk {
     pub(crate) number: u64,
     pub(crate) config: DiskConfig,
     pub(crate) volume: DiskVolume,
-    /// A peer's volume, with room for a cache.
-    pub(crate) cached: Option<Arc<CachedVolume>>,
-    cache: Mutex<DiskCache>,
-    /// Held while the cache is made or taken away.
-    pub(crate) cache_turn: Mutex<()>,
+    /// For a peer's volume: its cache, wanted or there.
+    pub(crate) cache: Option<CacheSlot>,
     state: Mutex<ServedDiskState>,
     /// The reason, if this node cannot remember how it holds the volume.
     forgets: Mutex<Option<String>>,
@@ -142,34 +138,35 @@ impl ServedDisk {
     pub(crate) fn new(config: &DiskConfig, volume: DiskVolume) -> Arc<Self> {
         let number = NUMBER_NEXT.fetch_add(1, Relaxed);
         let (state, forgets) = (Mutex::default(), Mutex::default());
-        let cached = match &volume {
+        let cache = match &volume {
             DiskVolume::Local(_) => None,
-            DiskVolume::Remote(remote) => Some(CachedVolume::new(Arc::clone(remote) as _)),
+            DiskVolume::Remote(remote) => {
+                let of = format!("{} as {}", config.volume, config.attachment);
+                Some(CacheSlot::new(remote, &config.name, of, config.cache.clone()))
+            }
         };
-        let cache = Mutex::new(DiskCache::wanted(config));
-        Arc::new(Self {
-            number,
-            config: config.clone(),
-            volume,
-            cached,
-            cache,
-            cache_turn: Mutex::default(),
-            state,
-            forgets,
-        })
-    }
-
-    pub(crate) fn cache_slot(&self) -> MutexGuard<'_, DiskCache> {
-        self.cache.lock()
+        Arc::new(Self { number, config: config.clone(), volume, cache, state, forgets })
     }
 
     /// The volume as the guest's requests find it.
     fn attached_volume(&self) -> Arc<dyn Attach> {
-        match (&self.volume, &self.cached) {
-            (_, Some(cached)) => Arc::clone(cached) as Arc<dyn Attach>,
+        match (&self.volume, &self.cache) {
+            (_, Some(slot)) => Arc::clone(slot.volume()) as Arc<dyn Attach>,
             (DiskVolume::Local(volume), None) => Arc::clone(volume) as Arc<dyn Attach>,
             (DiskVolume::Remote(volume), None) => Arc::clone(volume) as Arc<dyn Attach>,
         }
+    }
+
+    /// Gives the disk the cache that it should have.
+    pub(crate) fn have_cache(&self, ground: &DiskSidecores) {
+        if let Some(slot) = &self.cache {
+            slot.have(ground.stock.pools());
+        }
+    }
+
+    /// Writes down what the disk's cache has.
+    pub(crate) fn save_cache(&self) {
+        self.cache.iter().for_each(CacheSlot::save);
     }
 
     /// The disk's present state.

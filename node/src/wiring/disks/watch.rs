@@ -60,7 +60,7 @@ impl WatchedDisk {
         if disk.state().removed {
             return true;
         }
-        disk.have_cache(&ground.stock);
+        disk.have_cache(ground);
         let outlook = remote.outlook();
         let (state, why) = state(&disk, &disk.look());
         match state {

@@ -76,11 +76,7 @@ impl Inside {
             notes.extend(self.remove_volume(&volume, true)?);
             notes.push(format!("volume {volume:?} was removed with its pool, which still has it"));
         }
-        for disk in self.disks_with_cache(name) {
-            if disk.lose_pool(name, self.volumes.stock(), &self.sidecores()) {
-                notes.push(format!("disk {:?} goes on without its cache", disk.config.name));
-            }
-        }
+        notes.extend(self.lose_caches(name));
         if let Some(Ok(pool)) = self.volumes.stock().pools().remove(name) {
             pool.close();
         }
