@@ -14,6 +14,8 @@
 //! state's fields are a format between releases: where a field's name has changed, `serde(rename)`
 //! keeps the old one.
 
+pub mod channel;
+
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};

@@ -250,7 +250,7 @@ pub(crate) async fn gathered(gather: Gather) -> Result<Status, Response> {
 fn lock(path: &Path) -> Result<File, ControlError> {
     let refuse = |what| move |source| ControlError::Io { path: path.to_owned(), what, source };
     if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
-        crate::privilege::make_shown(directory).map_err(refuse("make its directory"))?;
+        privilege::make_shown(directory).map_err(refuse("make its directory"))?;
     }
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");

@@ -3,15 +3,14 @@
 //! [`Config::load`] reads a file, and [`run`] starts the node that it describes. The wiring of its
 //! parts is in [`wiring`], one file per kind of object.
 
-mod channel;
 pub mod control;
 mod heap;
 pub mod kinds;
 pub mod logging;
 pub mod metrics;
 mod notify;
-pub mod privilege;
 mod run;
+pub mod steering;
 pub mod wiring;
 
 pub use ::api;

@@ -8,9 +8,9 @@ use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::notify::Manager;
-use crate::privilege::{self, Opener};
 use crate::wiring::{Node, ObjectError, Opened, StartError, problems};
 use api::{Done, Refused};
+use privilege::Opener;
 
 /// How long a stop may take. Queues drain for at most 2 s, and closing an attachment takes a round
 /// trip and a sync. Work that is not done after several times that long will not be done, and

@@ -81,6 +81,7 @@ impl Side {
                 (POOL_BLOCKS_WRITTEN, written),
                 (POOL_PAGES_MOVED, of("moved_pages")),
                 (POOL_MAP_LOADS, of("map_loads")),
+                (URING_ENTERS, of(URING_ENTERS)),
             ]
         });
         for (name, count) in of_pools {
@@ -203,6 +204,9 @@ const IN_PLACE: &str = "file_in_place";
 /// Interrupts of the device behind a volume's file, for the role that has the volume.
 pub const DEVICE_INTERRUPTS: &str = "device_interrupts";
 
+/// Entries into the kernel: a sidecore's for files, and a pool's for its devices.
+const URING_ENTERS: &str = "uring_enters";
+
 /// Blocks that a pool wrote to its devices, its pages that collection moved, and reads of its map.
 pub const POOL_BLOCKS_WRITTEN: &str = "pool_blocks_written";
 const POOL_PAGES_MOVED: &str = "pool_pages_moved";
@@ -216,7 +220,7 @@ const OF_GUESTS: &str = "requests";
 /// direct client's ublk driver beside its ring, calls that wake another sidecore of the same node,
 /// a nic's kicks, and the check before a call through a descriptor that may block.
 const SYSTEM_CALLS: [&str; 14] = [
-    "uring_enters",
+    URING_ENTERS,
     IN_PLACE,
     "link_send_calls",
     "link_receive_calls",
@@ -292,7 +296,7 @@ impl Events {
             let name = role.name();
             note(format!("{name}_wakeups"), self.counted(role, &["sleeps", "naps"]));
             note(format!("{name}_system_calls"), self.sum(role, &SYSTEM_CALLS));
-            note(format!("{name}_uring_enters"), self.sum(role, &["uring_enters"]));
+            note(format!("{name}_uring_enters"), self.sum(role, &[URING_ENTERS]));
             note(format!("{name}_bytes_copied"), self.copied(role));
             let datagrams = ["link_datagrams_sent", "shm_datagrams_sent"];
             note(format!("{name}_datagrams_sent"), self.sum(role, &datagrams));

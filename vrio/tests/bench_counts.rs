@@ -247,13 +247,16 @@ fn a_sleeping_driver_of_a_remote_disk_is_called_once_for_several_requests() {
 /// All requests of one round enter the kernel together. A short request in memory is done in place,
 /// so this takes a file on a disk. Reads past the page cache end one by one, as fast as the disk
 /// is, and a round may find only one: then there is one entry for each, and never another one to
-/// reap.
+/// reap. The same holds for a pool, which has a ring of its own.
 #[test]
 fn requests_to_a_file_enter_the_kernel_together() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let file = folder.path().join("disk");
-    for (kind, at_most) in [("file", 0.5), ("direct", 1.0 + NEARLY_NONE)] {
-        let volume = format!("{kind}:{}", file.display());
+    for (kind, file, at_most) in [
+        ("file", "disk", 0.5),
+        ("direct", "disk", 1.0 + NEARLY_NONE),
+        ("pool", "pool", 1.0 + NEARLY_NONE),
+    ] {
+        let volume = format!("{kind}:{}", folder.path().join(file).display());
         let words = ["--volume", &volume, "--depth", "32", "--idle", "spin"];
         let report = measure_alone(&words);
         if each(&report, "vmhost_uring_enters") == 0.0 {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use sessions::{ConnectError, ObjectError, lines};
 
 use crate::control::ControlError;
-use crate::privilege::PrivilegeError;
 use api::Refused;
+use privilege::PrivilegeError;
 
 /// Why a node could not be started.
 #[derive(Debug, thiserror::Error)]

@@ -43,8 +43,8 @@ use super::inside::Inside;
 use super::networks::hand_over::nic_state;
 use super::objects::Objects;
 use super::volumes;
-use crate::channel::Channel;
 use api::{HandOver, Refused, RefusedKind};
+use handover::channel::Channel;
 
 /// How long requests under way may take, of disks and then of peers. A request that is not done by
 /// then is in the inflight region, or is sent again. A healthy storage needs less, and guests wait

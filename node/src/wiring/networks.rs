@@ -24,7 +24,7 @@ use self::cables::Cables;
 use self::remote::RemoteNetwork;
 use self::stages::WatchedStages;
 use self::uplinks::{AttachedUplink, OpenedUplink};
-use crate::privilege::Opener;
+use privilege::Opener;
 
 /// A network that exists.
 #[derive(Debug)]

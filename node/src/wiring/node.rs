@@ -27,9 +27,9 @@ use super::{disks, networks, report, volumes};
 use crate::control::{Claim, Control, Service};
 use crate::kinds::running_kind;
 use crate::notify::Pings;
-use crate::privilege::Opener;
 use api::status::Status;
 use api::{Done, Refused, Reload};
+use privilege::Opener;
 
 /// A running node.
 #[derive(Debug)]
@@ -247,7 +247,7 @@ pub(crate) fn directories(config: &Config) -> Result<(), StartError> {
     }
     let sockets = config.directories.sockets.iter();
     for path in sockets {
-        crate::privilege::make_shown(path).map_err(|source| StartError::Directory {
+        privilege::make_shown(path).map_err(|source| StartError::Directory {
             place: table("directories"),
             path: path.clone(),
             source,

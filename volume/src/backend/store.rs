@@ -46,6 +46,7 @@ pub use configured::{StoreBackend, snapshot_of};
 pub use counts::PoolCounts;
 pub use create::PoolPlan;
 pub use error::StorePoolError;
+pub use failure::reason_of_full;
 pub use pool::{StorePool, StoreSettings};
 pub use pools::{OpenedPool, Pools};
 pub use receive::{ReceiveError, ReceivedState};

@@ -20,9 +20,7 @@ use sessions::{LinkedSidecore, NetworkGate, keys::SidecoreKeys, shared::ShmState
 use super::fds::HandoverFds;
 use super::meeting::{ANSWER_TIME_MAX, digest, meeting};
 use super::state::{HandoverEnd, NodeState, Verdict};
-use crate::channel::Channel;
 use crate::control::{Claim, Service, Standby};
-use crate::privilege::Opener;
 use crate::wiring::disks::hand_over::TakenDisk;
 use crate::wiring::disks::steerer::Steerer;
 use crate::wiring::disks::{self, Disks};
@@ -40,6 +38,8 @@ use crate::wiring::turns::Turns;
 use crate::wiring::volumes::{self, Volumes};
 use crate::wiring::watchdog::Watchdog;
 use api::{HandOver, Refused};
+use handover::channel::Channel;
+use privilege::Opener;
 
 /// How long the node may take to stop, and then to send its state: the sum of its own time limits.
 const STATE_TIME_MAX: Duration = Duration::from_secs(20);

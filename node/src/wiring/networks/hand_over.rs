@@ -12,8 +12,8 @@ use virtio::{Adopted, ParkedServer, Parking};
 
 use super::uplinks::adopt_uplink;
 use super::{Nics, PreparedNic, live, make};
-use crate::privilege::Opener;
 use crate::wiring::hand_over::state::{NicState, UplinkState};
+use privilege::Opener;
 
 /// More bytes than all conversations of a filter take.
 const CONVERSATIONS_BYTES_MAX: u64 = 4 << 20;

@@ -12,8 +12,8 @@ use net::{Attached, Network, PortCounters, PortOptions};
 use serde_json::Value;
 
 use super::cables::Cables;
-use crate::privilege::Opener;
 use crate::wiring::ObjectError;
+use privilege::Opener;
 
 /// An uplink that was opened while the process had more rights.
 #[derive(Debug)]

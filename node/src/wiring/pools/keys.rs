@@ -114,9 +114,11 @@ impl Inside {
              key's file as long as backups of the pool need it"
         )];
         if !others.is_empty() {
+            let others: Vec<_> = others.iter().map(|name| format!("{name:?}")).collect();
             notes.push(format!(
-                "{others:?} have the same data key, and need the new key in the configuration as \
-                 well"
+                "of the same family, which needs the new key in the configuration as well: volume \
+                 {}",
+                others.join(", ")
             ));
         }
         notes
@@ -129,7 +131,12 @@ impl Inside {
         let pool = self.open_pool(pool)?;
         let id = VolumeId(number);
         let relatives = pool.relatives(id);
-        let what = format!("shred number {number} of pool {:?}", pool.name());
+        let volumes = pool.volumes();
+        let name = volumes.iter().find(|it| it.id == id).map(|it| it.name.clone());
+        let what = match name {
+            Some(name) => format!("shred {name:?} of pool {:?}", pool.name()),
+            None => format!("shred number {number} of pool {:?}", pool.name()),
+        };
         let change = PoolChange::Shred { volume: id, all };
         pool.check(&change).map_err(|error| refused(&what, &error))?;
         let served = self.objects().volumes.clone();
@@ -154,6 +161,9 @@ impl Inside {
             "the pool has forgotten the data key; old copies of it, in parts of the log that are \
              not written over yet and in backups of the pool, open with the volume's key: delete \
              that key's file as well if no other volume needs it"
+                .to_owned(),
+            "if the file of the configuration names the volume, take it out: otherwise the next \
+             start makes an empty volume of this name"
                 .to_owned(),
         ];
         Ok(Done { notes, ..done(vec![what]) })

@@ -5,7 +5,7 @@ use sidecore::CounterText;
 use store::{
     PoolStatus, PoolVolume, PoolVolumeKind, QuotaWait, ScrubStatus, VolumeId, block::BLOCK_BYTES,
 };
-use volume::backend::store::{PooledDevice, Pools, StorePool};
+use volume::backend::store::{PooledDevice, Pools, StorePool, reason_of_full};
 
 use super::streams::progress;
 use crate::wiring::objects::Objects;
@@ -144,15 +144,8 @@ fn verdict(status: &PoolStatus) -> (PoolState, String) {
     }
     let is_used_up = status.used_blocks + FULL_BLOCKS >= status.size_blocks;
     let (state, what) = match (status.no_space, status.is_full) {
-        (true, _) => {
-            let what = "the file system or the device beneath it has no space; make room there";
-            (PoolState::Full, what)
-        }
-        (false, true) if is_used_up => {
-            let what = "it is full and writes wait; remove snapshots or volumes, or have guests \
-                        discard (fstrim)";
-            (PoolState::Full, what)
-        }
+        (true, _) => (PoolState::Full, reason_of_full(status)),
+        (false, true) if is_used_up => (PoolState::Full, reason_of_full(status)),
         (false, true) => (PoolState::Collecting, "writes wait until it has collected room"),
         (false, false) if status.devices.iter().any(|device| device.is_stuck) => {
             let what = "a device that was to leave cannot: remove snapshots or volumes, add \

@@ -24,7 +24,7 @@ use store::{Admission, PoolCompletion, PoolEngine, PoolError, VolumeId};
 use super::cut::{cut, part, parts_of};
 use super::drive::{ANSWERS_USUAL, Drive, LaneTag};
 use super::guest::GuestCursor;
-use super::signs::Bell;
+use super::signs::{Bell, InKernel};
 use super::volume::StoreShared;
 use crate::volume::{Channel, Durability, Io, IoId, IoTable, Op, OpenError, Status};
 
@@ -58,6 +58,7 @@ pub(super) struct StoreChannel {
     shared: Arc<StoreShared>,
     bell: Arc<Bell>,
     lane: u16,
+    in_kernel: Arc<InKernel>,
     requests: ChannelRequests,
     inbox: VecDeque<PoolCompletion>,
     /// Buffers that go back to the engine.
@@ -115,6 +116,7 @@ impl StoreChannel {
             shared,
             bell,
             lane,
+            in_kernel: Arc::default(),
             requests,
             inbox: VecDeque::with_capacity(room * ANSWERS_USUAL),
             spent: Vec::with_capacity(room * ANSWERS_USUAL),
@@ -141,7 +143,7 @@ impl StoreChannel {
         if !inside.signs.has_sleepers() {
             drive.stop_signals();
         }
-        drive.round(now_ns);
+        drive.round(now_ns, Some(&self.in_kernel));
         drive.fetch(self.lane, &mut self.inbox);
         drop(drive);
         moved |= !self.inbox.is_empty();
@@ -396,7 +398,8 @@ impl Channel for StoreChannel {
 
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         let mut moved = false;
-        if self.requests.outstanding > 0 || !self.requests.waiting.is_empty() {
+        let waits = self.requests.outstanding > 0 || !self.requests.waiting.is_empty();
+        if waits || self.in_kernel.has_some() {
             let table = if self.abandoned { None } else { Some(&mut *ios) };
             moved = self.drive(table, now_ns);
         }
@@ -471,10 +474,10 @@ impl Channel for StoreChannel {
         self.requests.waiting.clear();
         self.requests.ready.clear();
         self.requests.fresh = false;
-        if self.requests.outstanding > 0 {
+        if self.requests.outstanding > 0 || self.in_kernel.has_some() {
             self.drive(None, now_ns);
         }
-        self.requests.outstanding == 0
+        self.requests.outstanding == 0 && !self.in_kernel.has_some()
     }
 }
 

@@ -22,12 +22,18 @@ sidecore::counters! {
         damaged_blocks: "Blocks whose content did not match their check, on two reads.",
         rounds: "Rounds of the engine, by sidecores and by the pool's thread.",
         thread_rounds: "Rounds of the engine by the pool's thread: no sidecore was polling.",
+        uring_enters: "Entries into the kernel for requests to the devices.",
     }
 }
 
 impl PoolCounts {
-    /// The counts of an engine and of those that drive it.
-    pub(super) fn of(status: &PoolStatus, rounds: u64, thread_rounds: u64) -> Self {
+    /// The counts of an engine, of its rounds, those of the pool's thread behind all of them, and
+    /// of the entries into the kernel.
+    pub(super) fn of(
+        status: &PoolStatus,
+        [rounds, thread_rounds]: [u64; 2],
+        uring_enters: u64,
+    ) -> Self {
         let counted = &status.counters;
         Self {
             guest_blocks: counted.guest_blocks,
@@ -46,6 +52,7 @@ impl PoolCounts {
             damaged_blocks: counted.damaged_blocks,
             rounds,
             thread_rounds,
+            uring_enters,
         }
     }
 }

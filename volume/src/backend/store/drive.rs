@@ -20,7 +20,7 @@ use store::{PoolCompletion, PoolEngine, PoolError, PoolStatus, PoolVolume, Reque
 
 use super::devices::{PoolFile, PoolFiles};
 use super::ring::{Answered, StoreRing};
-use super::signs::{Bell, PoolSigns};
+use super::signs::{Bell, InKernel, PoolSigns};
 
 /// The lane of requests that control threads wait for.
 const CONTROL: u16 = u16::MAX;
@@ -157,17 +157,18 @@ impl Drive {
     }
 
     /// One round for all: takes the engine's work on, hands it to the devices, takes their answers
-    /// and sorts the engine's into the lanes. Gives whether anything has moved.
-    pub(super) fn round(&mut self, now_ns: u64) -> bool {
+    /// and sorts the engine's into the lanes. `by` is the sidecore that does it; none is another
+    /// thread. Gives whether anything has moved.
+    pub(super) fn round(&mut self, now_ns: u64, by: Option<&Arc<InKernel>>) -> bool {
         let Some(Running { engine, files }) = &mut self.running else { return false };
         engine.poll(now_ns);
         let mut moved = false;
         while self.ring.has_room() {
             let Some(io) = engine.next_io() else { break };
-            self.ring.begin(files, io);
+            self.ring.begin(files, io, by);
             moved = true;
         }
-        moved |= self.ring.round(files, &mut self.answered);
+        moved |= self.ring.round(files, &mut self.answered, by);
         for answer in self.answered.drain(..) {
             engine.complete_io(answer.token, answer.buffer, answer.result);
         }
@@ -291,9 +292,15 @@ impl Drive {
         self.lanes.iter().any(|lane| !lane.inbox.is_empty())
     }
 
-    /// The ring, for an opening while the pool is stopped.
+    /// The ring.
     pub(super) fn ring(&mut self) -> &mut StoreRing {
         &mut self.ring
+    }
+
+    /// The ring and the devices, unless the pool is stopped.
+    #[cfg(test)]
+    pub(super) fn ring_and_files(&mut self) -> Option<(&mut StoreRing, &PoolFiles)> {
+        Some((&mut self.ring, &self.running.as_ref()?.files))
     }
 
     /// Whether everything has ended after the engine was told to close.

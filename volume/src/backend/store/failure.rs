@@ -1,11 +1,23 @@
-//! How a volume learns that a device of its pool has failed.
+//! How a volume learns that a device of its pool has failed; and the words for a pool without room.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 
 use parking_lot::Mutex;
+use store::PoolStatus;
 
 use crate::record::IncarnationNote;
+
+/// The reason why writes to a full pool wait, with the ways out.
+pub fn reason_of_full(status: &PoolStatus) -> &'static str {
+    match status.no_space {
+        true => "the file system or the device beneath it has no space; make room there",
+        false => {
+            "it is full and writes wait; remove snapshots or volumes, have guests discard \
+             (fstrim), or make it larger (vrio pool grow)"
+        }
+    }
+}
 
 /// The signs that a pool gives its volumes.
 #[derive(Debug, Default)]

@@ -64,7 +64,7 @@ impl<'a> ControlLane<'a> {
                 drive.has_taken(self.lane);
                 (next, under_way, moved_at) = (next + 1, under_way + 1, Instant::now());
             }
-            drive.round(now_ns());
+            drive.round(now_ns(), None);
             drive.fetch(self.lane, &mut self.inbox);
             drop(drive);
             let is_quiet = self.inbox.is_empty();

@@ -27,7 +27,7 @@ use super::create::{self, PoolPlan};
 use super::devices::PoolFiles;
 use super::drive::{Drive, LaneTag};
 use super::error::StorePoolError;
-use super::failure::VolumeSigns;
+use super::failure::{VolumeSigns, reason_of_full};
 use super::ring::{RingDevices, StoreRing};
 use super::signs::PoolSigns;
 use super::thread as driver;
@@ -221,8 +221,9 @@ impl StorePool {
 
     /// Gives its counters, by their names.
     pub fn counted(&self, put: &mut dyn FnMut(&str, u64)) {
-        let (signs, thread_rounds) = (&self.inside.signs, &self.inside.thread_rounds);
-        let counts = PoolCounts::of(&self.status(), signs.rounds(), thread_rounds.load(Relaxed));
+        let rounds = [self.inside.signs.rounds(), self.inside.thread_rounds.load(Relaxed)];
+        let enters = self.inside.drive.lock().ring().enters();
+        let counts = PoolCounts::of(&self.status(), rounds, enters);
         counts.counted().for_each(|(name, value)| put(name, value));
     }
 
@@ -365,7 +366,7 @@ impl StorePool {
         let until = Instant::now() + SCRUB_SAVE_TIME_MAX;
         loop {
             // The pool's thread hears of the work by this round.
-            drive.round(now_ns());
+            drive.round(now_ns(), None);
             if drive.engine().is_none_or(|engine| engine.is_scrub_saved()) || Instant::now() > until
             {
                 return;
@@ -508,11 +509,11 @@ impl PoolInside {
         drive.stop_signals();
         for _ in 0..ROUNDS_MAX {
             self.thread_rounds.fetch_add(1, Relaxed);
-            if drive.round(now_ns()) {
+            if drive.round(now_ns(), None) {
                 continue;
             }
             drive.ask_for_signals();
-            return drive.round(now_ns()) || drive.has_own_work();
+            return drive.round(now_ns(), None) || drive.has_own_work();
         }
         true
     }
@@ -547,11 +548,10 @@ impl PoolInside {
             );
         }
         match (before.is_full, now.is_full) {
-            (false, true) => tracing::warn!(
-                pool,
-                "the pool is full, and writes wait: remove \
-                snapshots or volumes, or discard blocks (fstrim)"
-            ),
+            (false, true) => {
+                let reason = reason_of_full(&status);
+                tracing::warn!(pool, reason, "the pool takes no writes");
+            }
             (true, false) => tracing::info!(pool, "the pool has space again"),
             _ => {}
         }
@@ -601,7 +601,7 @@ impl PoolInside {
         let mut drive = self.lock_drive();
         let planned = drive.engine().map_or(Err(PoolError::Closed), plan);
         // The pool's thread hears of the work by this round.
-        drive.round(now_ns());
+        drive.round(now_ns(), None);
         planned
     }
 
@@ -631,7 +631,7 @@ impl PoolInside {
                 Some(Admission::Taken) => break,
                 Some(Admission::Busy) => {}
             }
-            drive.round(now_ns());
+            drive.round(now_ns(), None);
             drop(drive);
             if began.elapsed() >= CHANGE_TIME_MAX {
                 let error = PoolError::Invalid(format!(
@@ -645,7 +645,7 @@ impl PoolInside {
         }
         loop {
             let mut drive = self.lock_drive();
-            drive.round(now_ns());
+            drive.round(now_ns(), None);
             if let Some(ended) = drive.take_changed(number) {
                 return (number, ended);
             }
@@ -662,7 +662,7 @@ impl PoolInside {
         }
         loop {
             let mut drive = self.lock_drive();
-            let moved = drive.round(now_ns());
+            let moved = drive.round(now_ns(), None);
             if drive.has_closed() {
                 drive.halt();
                 return Ok(());

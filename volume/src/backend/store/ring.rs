@@ -8,12 +8,14 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use io_uring::{opcode, squeue, types};
 use store::block::{BLOCK_BYTES, BlockBuffer};
 use store::{DeviceIo, DeviceOp, DeviceRead, PoolDeviceError, PoolDevices};
 
 use super::devices::PoolFiles;
+use super::signs::InKernel;
 use crate::uring::{ClientId, Completion, Mode, Uring};
 
 /// The most requests of a pool that its devices have at once. It is above the queue depth of every
@@ -49,6 +51,8 @@ struct RingSlot {
     done_bytes: usize,
     retries: u8,
     buffer: Option<BlockBuffer>,
+    /// The sidecore that began it; none for another thread, which sleeps in the kernel soon.
+    by: Option<Arc<InKernel>>,
 }
 
 /// The io_uring of a pool. A running node may not make one any more, so it is made before and
@@ -76,9 +80,15 @@ impl StoreRing {
     /// When the kernel has no io_uring or the administrator has switched it off
     /// (`kernel.io_uring_disabled`), or memory is short.
     pub fn new() -> io::Result<Self> {
-        // The better modes want one thread that enters the kernel, and a pool has as many as it has
-        // sidecores.
-        let mut uring = Uring::with_mode(Mode::Plain)?;
+        // The best mode wants one thread that enters the kernel, and a pool has as many as it has
+        // sidecores. In the next one the kernel interrupts no thread for an answer, which takes a
+        // virtual machine some 5 us; kernels before 5.19 do not have it.
+        let mut uring = match Uring::with_mode(Mode::Cooperative) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                Uring::with_mode(Mode::Plain)?
+            }
+            made => made?,
+        };
         let client = uring.add_client(IN_KERNEL_MAX);
         let places = IN_KERNEL_MAX as usize;
         Ok(Self {
@@ -96,13 +106,18 @@ impl StoreRing {
         self.slots.len() - self.free.len()
     }
 
+    /// How often a thread has entered the kernel for it.
+    pub(super) fn enters(&self) -> u64 {
+        self.uring.counters().enters.get()
+    }
+
     /// Whether another request can begin.
     pub(super) fn has_room(&mut self) -> bool {
         !self.free.is_empty() && self.again.is_empty() && self.uring.has_room()
     }
 
-    /// Begins a request. There must be room.
-    pub(super) fn begin(&mut self, files: &PoolFiles, io: DeviceIo) {
+    /// Begins a request for this sidecore, which does the next round. There must be room.
+    pub(super) fn begin(&mut self, files: &PoolFiles, io: DeviceIo, by: Option<&Arc<InKernel>>) {
         let place = self.free.pop().expect("the caller looked for room");
         let DeviceIo { token, device, op } = io;
         let (op, block, blocks, buffer) = match op {
@@ -126,12 +141,14 @@ impl StoreRing {
             done_bytes: 0,
             retries: 0,
             buffer,
+            by: None,
         });
-        self.push(files, place);
+        self.push(files, place, by);
     }
 
-    fn push(&mut self, files: &PoolFiles, place: u32) {
+    fn push(&mut self, files: &PoolFiles, place: u32, by: Option<&Arc<InKernel>>) {
         let slot = self.slots[place as usize].as_mut().expect("a slot in use");
+        slot.go_to(by);
         let entry = slot.entry(files);
         // SAFETY: the entry names the file of a device, which outlives all requests: `PoolFiles` is
         // let go only when no slot is in use, and a file of it when the engine has no request for
@@ -146,28 +163,38 @@ impl StoreRing {
 
     /// Enters the kernel if there is a reason, and adds the answers to `answered`. Gives whether
     /// anything has moved.
-    pub(super) fn round(&mut self, files: &PoolFiles, answered: &mut Vec<Answered>) -> bool {
-        self.push_again(files);
+    pub(super) fn round(
+        &mut self,
+        files: &PoolFiles,
+        answered: &mut Vec<Answered>,
+        by: Option<&Arc<InKernel>>,
+    ) -> bool {
+        self.push_again(files, by);
         let moved = self.uring.round().is_busy();
-        self.take(files, answered) | moved
+        self.take(files, answered, by) | moved
     }
 
     /// Waits for the requests that were begun, and adds the answers to `answered`. Those that have
     /// to go on are not among them.
     fn wait(&mut self, files: &PoolFiles, answered: &mut Vec<Answered>) {
-        self.push_again(files);
+        self.push_again(files, None);
         self.uring.wait_for(self.client);
-        self.take(files, answered);
+        self.take(files, answered, None);
     }
 
-    fn push_again(&mut self, files: &PoolFiles) {
+    fn push_again(&mut self, files: &PoolFiles, by: Option<&Arc<InKernel>>) {
         while self.uring.has_room() {
             let Some(place) = self.again.pop() else { break };
-            self.push(files, place);
+            self.push(files, place, by);
         }
     }
 
-    fn take(&mut self, files: &PoolFiles, answered: &mut Vec<Answered>) -> bool {
+    fn take(
+        &mut self,
+        files: &PoolFiles,
+        answered: &mut Vec<Answered>,
+        by: Option<&Arc<InKernel>>,
+    ) -> bool {
         let mut inbox = std::mem::take(&mut self.inbox);
         self.uring.take(self.client, &mut inbox);
         let moved = !inbox.is_empty();
@@ -175,10 +202,11 @@ impl StoreRing {
             let place = completion.token;
             let slot = self.slots[place as usize].as_mut().expect("the kernel answers once");
             let Some(result) = slot.received(completion.result) else {
-                self.push(files, place);
+                self.push(files, place, by);
                 continue;
             };
-            let slot = self.slots[place as usize].take().expect("looked at just now");
+            let mut slot = self.slots[place as usize].take().expect("looked at just now");
+            slot.go_to(None);
             self.free.push(place);
             answered.push(Answered { token: slot.token, buffer: slot.buffer, result });
         }
@@ -209,7 +237,10 @@ impl StoreRing {
         self.uring.take(self.client, &mut self.inbox);
         self.inbox.clear();
         self.again.clear();
-        self.slots.iter_mut().for_each(|slot| *slot = None);
+        for slot in &mut self.slots {
+            slot.iter_mut().for_each(|slot| slot.go_to(None));
+            *slot = None;
+        }
         self.free.clear();
         self.free.extend((0..IN_KERNEL_MAX).rev());
     }
@@ -245,7 +276,7 @@ impl PoolDevices for RingDevices<'_> {
                 let DeviceRead { device, block, blocks, .. } = reads[begun];
                 let buffer = std::mem::replace(&mut reads[begun].buffer, BlockBuffer::new(0));
                 let op = DeviceOp::Read { block, buffer, blocks };
-                self.ring.begin(self.files, DeviceIo { token: begun as u64, device, op });
+                self.ring.begin(self.files, DeviceIo { token: begun as u64, device, op }, None);
                 begun += 1;
             }
             self.ring.wait(self.files, &mut answered);
@@ -281,6 +312,16 @@ impl Drop for StoreRing {
 }
 
 impl RingSlot {
+    /// The request is the kernel's by this sidecore from now on.
+    fn go_to(&mut self, by: Option<&Arc<InKernel>>) {
+        if let Some(by) = by {
+            by.begun();
+        }
+        if let Some(before) = std::mem::replace(&mut self.by, by.cloned()) {
+            before.ended();
+        }
+    }
+
     /// The kernel's request for the part that is not done.
     fn entry(&mut self, files: &PoolFiles) -> squeue::Entry {
         let file = types::Fd(files.file(self.device).as_raw_fd());

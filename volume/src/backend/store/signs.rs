@@ -47,6 +47,29 @@ impl Bell {
     }
 }
 
+/// How many requests of a channel's sidecore the kernel has. It ends them in the thread that began
+/// them, when that thread enters the kernel next. So the sidecore goes on with the pool's rounds
+/// until there are none, for the sake of others.
+#[derive(Debug, Default)]
+pub(super) struct InKernel(AtomicU32);
+
+impl InKernel {
+    /// Whether there are any.
+    pub(super) fn has_some(&self) -> bool {
+        self.0.load(Relaxed) > 0
+    }
+
+    /// One was begun. Only the holder of the pool's lock calls this and [`Self::ended`].
+    pub(super) fn begun(&self) {
+        self.0.store(self.0.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// One has ended.
+    pub(super) fn ended(&self) {
+        self.0.store(self.0.load(Relaxed) - 1, Relaxed);
+    }
+}
+
 /// The knowledge that the threads of a pool have of each other.
 #[derive(Debug)]
 pub(super) struct PoolSigns {

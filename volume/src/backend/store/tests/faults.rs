@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
+use store::block::BlockBuffer;
+use store::{DeviceIo, DeviceOp};
+
+use super::super::signs::InKernel;
 use super::*;
 use crate::backend::BackendVolume;
 
@@ -33,6 +37,36 @@ fn an_interrupted_request_of_a_device_is_begun_again() {
         assert_eq!(bench.read(0, 8192), Ok(vec![errno as u8; 8192]));
     }
     assert!(!volume.has_failed());
+}
+
+/// The kernel ends a request in the thread that began it, so its sidecore must know of it until the
+/// end, also when another sidecore's round begins the request again.
+#[test]
+fn a_sidecore_knows_how_many_of_its_requests_the_kernel_has() {
+    let Some(home) = Home::new("a_sidecore_knows_how_many") else { return };
+    let pool = open(&home.create(&["a"], POOL_BYTES));
+    let (first, second) = (Arc::new(InKernel::default()), Arc::new(InKernel::default()));
+    let mut drive = pool.inside().lock_drive();
+    // Once in the first sidecore's round, then in the second one's.
+    let mut interrupted = false;
+    drive.ring().set_fault(move |completion| match std::mem::replace(&mut interrupted, true) {
+        false => -libc::EINTR,
+        true => completion.result,
+    });
+    let (ring, files) = drive.ring_and_files().expect("it is open");
+    let op = DeviceOp::Read { block: 0, buffer: BlockBuffer::new(1), blocks: 1 };
+    ring.begin(files, DeviceIo { token: 7, device: 0, op }, Some(&first));
+    assert!(first.has_some());
+    let mut answered = Vec::new();
+    while first.has_some() {
+        ring.round(files, &mut answered, Some(&second));
+    }
+    assert!(second.has_some() && answered.is_empty(), "it was begun again, by the other sidecore");
+    while answered.is_empty() {
+        ring.round(files, &mut answered, Some(&first));
+    }
+    assert!(!first.has_some() && !second.has_some());
+    assert_eq!((answered[0].token, answered[0].result), (7, Ok(())));
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn wanted_user(config: &Config) -> Result<Option<user::User>, PrivilegeError> {
 ///
 /// # Errors
 /// When the system refuses it.
-pub(crate) fn make_shown(path: &Path) -> io::Result<()> {
+pub fn make_shown(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 

@@ -40,13 +40,13 @@ const WORD_BYTES_MAX: u32 = 64 << 10;
 const BATCH: usize = 128;
 
 /// Descriptors came that this process may not have. The message is lost, and the next can be heard.
-pub(crate) const LOST: io::ErrorKind = io::ErrorKind::QuotaExceeded;
+pub const LOST: io::ErrorKind = io::ErrorKind::QuotaExceeded;
 const LOST_TEXT: &str = "descriptors were lost on the way, because this process has too many; \
                          raise its limit, `ulimit -n` or LimitNOFILE= of its unit";
 
 /// This process's end of the conversation.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub struct Channel {
     stream: UnixStream,
     limit: Duration,
     /// The part of a message that has arrived so far. It stays after a timeout, and the next call
@@ -61,29 +61,29 @@ pub(crate) struct Channel {
 impl Channel {
     /// A channel over a connection. No message takes longer than `limit`, into however many pieces
     /// the other end cuts it.
-    pub(crate) fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
+    pub fn new(stream: UnixStream, limit: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, limit, heard: Vec::new(), fds: Vec::new(), sent: 0 })
     }
 
     /// From now on no message takes longer than this.
-    pub(crate) fn set_limit(&mut self, limit: Duration) {
+    pub fn set_limit(&mut self, limit: Duration) {
         self.limit = limit;
     }
 
     /// From now on the other end can send nothing more. Bytes that it has sent are still received.
-    pub(crate) fn stop_hearing(&self) -> io::Result<()> {
+    pub fn stop_hearing(&self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Read)
     }
 
     /// Ends the connection in both directions, also for other processes that hold it.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         // An error means that the other end has closed the connection already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
     /// Sends a message. The receiver gets descriptors of the same files.
-    pub(crate) fn send(&mut self, message: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
+    pub fn send(&mut self, message: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
         let until = Instant::now() + self.limit;
         let json = serde_json::to_vec(message).map_err(io::Error::other)?;
         let too_large = || io::Error::other("there is too much to hand over");
@@ -105,12 +105,12 @@ impl Channel {
     }
 
     /// Waits for a message.
-    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Vec<OwnedFd>)> {
+    pub fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, Vec<OwnedFd>)> {
         self.receive_within(JSON_BYTES_MAX, FDS_MAX)
     }
 
     /// Waits for a message of a few words, with which no descriptors come.
-    pub(crate) fn receive_word<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+    pub fn receive_word<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         self.receive_within(WORD_BYTES_MAX, 0).map(|(word, _)| word)
     }
 

@@ -28,7 +28,7 @@ const CHILD: &str = "VRIO_PRIVILEGE_TEST_HOME";
 fn in_child(name: &str, home: &Path) -> Output {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "--nocapture", "--test-threads=1"]);
-    child.arg(format!("privilege::tests::{name}"));
+    child.arg(format!("tests::{name}"));
     child.env(CHILD, home).output().unwrap()
 }
 

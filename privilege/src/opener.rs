@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{PrivilegeError, system};
 use super::{calls, files, user};
-use crate::channel::{Channel, LOST};
+use handover::channel::{Channel, LOST};
 
 /// The capabilities for an interface: to set it up and attach a program (NET_ADMIN), to make
 /// sockets of AF_XDP and AF_PACKET (NET_RAW), to load the program (BPF), to lock frames into memory
