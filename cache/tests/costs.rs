@@ -227,7 +227,7 @@ fn a_read_of_a_cached_block_costs_about_what_the_pool_costs() {
     pool.close();
 }
 
-/// What a pool has for the next process.
+/// The mark in a pool for the next process, with its blocks.
 fn load(pool: &Arc<StorePool>, of: &str, room: (u64, u64)) -> Option<(HeldEpoch, Vec<Blocks>)> {
     let opened = PoolStorage::open(pool, &cache_volume_name("a"), of, room);
     let (mut storage, _) = opened.unwrap_or_else(|error| panic!("{error}"));
