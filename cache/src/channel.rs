@@ -33,6 +33,10 @@ use crate::works::{CacheWork, EVICTIONS_MAX, WorkPhase, Works};
 /// How soon a change looks again for blocks that another sidecore works on.
 const LOOK_AGAIN_NS: u64 = 100_000;
 
+/// How long a change waits until the keeper has decided whether the content of an earlier process
+/// or epoch is right. A decision takes some syncs of the pool. Later the content is given up.
+const DECISION_TIME_MAX_NS: u64 = 1_000_000_000;
+
 /// The mark of a request of the cache's own in the owner of a request in the cache.
 const OF_WORK: u64 = 1 << 32;
 
@@ -70,6 +74,8 @@ struct CacheSide {
     works: Works,
     evictions: u16,
     handed: Vec<IoId>,
+    /// Since when changes wait for the keeper's decision about old content.
+    closed_since_ns: u64,
 }
 
 /// See the module.
@@ -254,7 +260,7 @@ impl CachedChannel {
             self.pass(ios, id);
             return true;
         }
-        let Some(work) = side.begin_change(ios, id, blocks) else { return false };
+        let Some(work) = side.begin_change((ios, id), blocks, self.now_ns) else { return false };
         self.stands[id.index()] = Stand::Worked(work);
         self.remote.submit(ios, id);
         true
@@ -447,6 +453,7 @@ impl CacheSide {
             table: io_table(room),
             works: Works::new(open.depth),
             evictions: 0,
+            closed_since_ns: u64::MAX,
             handed: Vec::with_capacity(usize::from(room)),
         })
     }
@@ -522,7 +529,12 @@ impl CacheSide {
 
     /// Begins a change of these blocks: hides them, and lends the remote volume a copy of the data
     /// if the cache will keep it. Nothing where another request works on one of the blocks.
-    fn begin_change(&mut self, ios: &mut IoTable, id: IoId, blocks: Blocks) -> Option<SlotId> {
+    fn begin_change(
+        &mut self,
+        (ios, id): (&mut IoTable, IoId),
+        blocks: Blocks,
+        now_ns: u64,
+    ) -> Option<SlotId> {
         let work = self.works.begin()?;
         let cache = Arc::clone(&self.cache);
         let map = &cache.map;
@@ -534,11 +546,19 @@ impl CacheSide {
         let io = &ios[id];
         let (op, offset, len) = (io.op, io.offset_bytes, io.len_bytes);
         if !cache.gate.enter(self.index, pass) {
-            // It has nothing, and knows of the change until the change has ended.
+            // With the busy bits: no block is shown before the change has ended.
+            let is_late = now_ns >= self.closed_since_ns.saturating_add(DECISION_TIME_MAX_NS);
+            if !cache.gate.may_change(is_late) {
+                self.closed_since_ns = self.closed_since_ns.min(now_ns);
+                map.release(blocks);
+                self.works.end(work);
+                return None;
+            }
             let it = self.works.get(work);
             (it.blocks, it.pass) = (blocks, pass);
             return Some(work);
         }
+        self.closed_since_ns = u64::MAX;
         if map.is_tight() && op == Op::Write {
             self.evict(pass);
         }

@@ -17,7 +17,7 @@
 //! request in it, which a word for each channel says.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use block::attachment::{Attachment, CHANNELS_MAX, Phase};
@@ -67,7 +67,9 @@ pub struct Pass(u64);
 #[derive(Debug, Default)]
 pub(crate) struct GateStory {
     /// The right under which the content was right last; none while the content is worth nothing.
-    pub(crate) content: Option<HeldEpoch>,
+    content: Option<HeldEpoch>,
+    /// The content of an earlier process is known: it is the content, or there is none.
+    is_loaded: bool,
     /// The attachment whose channels use the cache, or used it last.
     attachment: Option<Arc<Attachment>>,
     /// The right for which the cache will be opened.
@@ -89,6 +91,8 @@ pub struct Gate {
     epoch: AtomicU64,
     /// The last epoch that a channel has shown.
     shown: AtomicU64,
+    /// The content is worth nothing: blocks that change need not be hidden. Set with the story.
+    is_void: AtomicBool,
     /// Requests in the cache, by channel. Only the channel writes its word.
     inside: [Padded<AtomicU64>; CHANNELS_MAX],
     story: Mutex<GateStory>,
@@ -101,6 +105,7 @@ impl Default for Gate {
             word: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             shown: AtomicU64::new(0),
+            is_void: AtomicBool::new(false),
             inside: std::array::from_fn(|_| Padded(AtomicU64::new(0))),
             story: Mutex::default(),
             stirred: Condvar::new(),
@@ -154,8 +159,8 @@ impl Gate {
     pub fn forget(&self, index: u16, was_idle: bool) {
         if !was_idle {
             let mut story = self.story.lock();
-            story.content = None;
             self.close_now();
+            self.spoil(&mut story);
         }
         self.inside[usize::from(index)].store(0, SeqCst);
     }
@@ -204,6 +209,9 @@ impl Gate {
             return;
         }
         self.close_now();
+        if story.is_loaded && !follows {
+            self.spoil(story);
+        }
         self.stirred.notify_all();
     }
 
@@ -214,7 +222,8 @@ impl Gate {
         if !std::mem::replace(&mut story.has_failed, true) {
             tracing::error!(why, "a cache is not used: requests go to the remote volume");
         }
-        (story.content, story.why) = (None, Some(why));
+        story.why = Some(why);
+        self.spoil(&mut story);
         self.stirred.notify_all();
     }
 
@@ -225,6 +234,49 @@ impl Gate {
         }
         let why = self.story.lock().why.clone();
         Some(why.unwrap_or_else(|| "no guest uses the disk".to_owned()))
+    }
+
+    /// Whether a change may go on while the cache is closed, with the busy bits of its blocks: its
+    /// content is worth nothing, and is forgotten before the cache is opened. `false`: the content
+    /// may be right, and is about to be used. A caller that cannot wait for that is `late`, and
+    /// makes the content worth nothing.
+    pub fn may_change(&self, late: bool) -> bool {
+        if self.is_void.load(SeqCst) {
+            return true;
+        }
+        let mut story = self.story.lock();
+        if late && !self.is_open() {
+            self.spoil(&mut story);
+        }
+        self.is_void.load(SeqCst)
+    }
+
+    /// The content is worth nothing from now on. With the story's lock held, and closed.
+    fn spoil(&self, story: &mut GateStory) {
+        (story.content, story.is_loaded) = (None, true);
+        self.is_void.store(true, SeqCst);
+    }
+
+    /// The keeper has read what an earlier process has left.
+    pub(crate) fn loaded(&self, content: Option<HeldEpoch>) {
+        let mut story = self.story.lock();
+        if !std::mem::replace(&mut story.is_loaded, true) {
+            story.content = content;
+            self.is_void.store(content.is_none(), SeqCst);
+        }
+    }
+
+    /// The right under which the content was right last.
+    pub(crate) fn content(&self) -> Option<HeldEpoch> {
+        self.story.lock().content
+    }
+
+    /// The content is about to be removed.
+    pub(crate) fn empty(&self) {
+        let mut story = self.story.lock();
+        if !self.is_open() {
+            self.spoil(&mut story);
+        }
     }
 
     /// Whether the cache is used.
@@ -258,6 +310,7 @@ impl Gate {
             return false;
         }
         (story.content, story.why) = (Some(held), None);
+        self.is_void.store(false, SeqCst);
         self.epoch.store(held.epoch, SeqCst);
         self.word.fetch_add(1, SeqCst);
         true
@@ -316,6 +369,7 @@ mod tests {
     #[test]
     fn a_pass_ends_with_the_epoch_that_it_is_for() {
         let (gate, it) = (Gate::default(), attachment(7, 5));
+        gate.loaded(None);
         gate.begin(&it);
         gate.show(&it, true);
         assert!(gate.pass(5).is_none() && gate.open(held(5, 7), None));
@@ -329,17 +383,18 @@ mod tests {
         assert!(!gate.is_valid(pass) && gate.pass(8).is_none() && !gate.enter(3, pass));
         gate.leave(3);
         assert!(gate.is_quiet());
-        assert!(!gate.open(held(6, 7), Some(held(6, 7))), "the keeper was late");
-        assert!(gate.open(held(8, 7), Some(held(6, 7))) && gate.is_open());
+        assert!(!gate.open(held(6, 7), None), "the keeper was late");
+        assert!(gate.open(held(8, 7), None) && gate.is_open());
         gate.fail("damage".to_owned());
         assert_eq!(gate.why().as_deref(), Some("damage"));
-        assert!(gate.story().content.is_none());
+        assert!(gate.content().is_none());
     }
 
     /// A volume that was made anew counts its epochs from the beginning.
     #[test]
     fn an_epoch_of_another_attachment_is_another_one() {
         let (gate, it) = (Gate::default(), attachment(7, 5));
+        gate.loaded(None);
         gate.begin(&it);
         gate.show(&it, true);
         assert!(gate.open(held(5, 7), None) && gate.pass(5).is_some());
@@ -348,6 +403,27 @@ mod tests {
         assert!(gate.pass(5).is_none() && !gate.open(held(5, 7), None));
         gate.show(&other, true);
         assert!(gate.pass(5).is_none(), "the keeper has to look first");
-        assert!(!held(5, 8).follows(&gate.story().content.expect("it was right")));
+        assert!(gate.content().is_none(), "another guest");
+    }
+
+    /// A change that the cache does not hear of must not be under way when old content is used.
+    #[test]
+    fn changes_wait_for_content_that_is_about_to_be_used() {
+        let gate = Gate::default();
+        assert!(!gate.may_change(false), "nothing is known of an earlier process");
+        gate.loaded(Some(held(5, 7)));
+        assert!(!gate.may_change(false));
+        let it = attachment(7, 6);
+        gate.begin(&it);
+        gate.show(&it, true);
+        assert!(!gate.may_change(false) && gate.open(held(6, 7), Some(held(5, 7))));
+        assert!(!gate.may_change(true), "it is open, and hears of changes");
+        gate.close();
+        assert!(!gate.may_change(false) && gate.may_change(true) && gate.may_change(false));
+        assert!(gate.content().is_none() && !gate.open(held(6, 7), Some(held(5, 7))));
+        let other = Gate::default();
+        assert!(other.may_change(true));
+        other.loaded(Some(held(5, 7)));
+        assert!(other.content().is_none() && other.may_change(false), "too late");
     }
 }

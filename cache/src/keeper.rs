@@ -93,15 +93,18 @@ impl CacheKeeper {
             match storage.load() {
                 Ok(Some((held, all))) => {
                     all.into_iter().for_each(|blocks| cache.map.restore(blocks));
-                    cache.gate.story().content = Some(held);
+                    cache.gate.loaded(Some(held));
                 }
-                Ok(None) => {}
-                Err(why) => tracing::warn!(why, "a cache begins empty: its mark is not readable"),
+                Ok(None) => cache.gate.loaded(None),
+                Err(why) => {
+                    tracing::warn!(why, "a cache begins empty: its mark is not readable");
+                    cache.gate.loaded(None);
+                }
             }
         }
-        let (asked, content, has_failed) = {
+        let (asked, has_failed) = {
             let story = cache.gate.story();
-            (story.asked, story.content, story.has_failed)
+            (story.asked, story.has_failed)
         };
         let Some(held) = asked.filter(|_| !cache.gate.is_open()) else { return REST };
         if let Some(why) = self.waits_for() {
@@ -114,11 +117,11 @@ impl CacheKeeper {
             cache.gate.story().has_failed = false;
             return REST;
         }
-        let follows = content.filter(|before| held.follows(before));
+        let follows = cache.gate.content().filter(|before| held.follows(before));
         let done = match follows {
             Some(_) => storage.unmark(),
             None => {
-                cache.gate.story().content = None;
+                cache.gate.empty();
                 cache.map.clear();
                 cache.emptied.fetch_add(1, SeqCst);
                 storage.clear()
@@ -168,7 +171,7 @@ pub(crate) fn save(cache: &Cache) -> Result<bool, String> {
     let mut storage = cache.storage.lock();
     let is_open = cache.gate.is_open();
     cache.gate.end();
-    let content = cache.gate.story().content;
+    let content = cache.gate.content();
     let Some(held) = content.filter(|_| is_open && cache.gate.is_quiet()) else { return Ok(false) };
     storage.mark(&held).map(|()| true)
 }

@@ -25,7 +25,7 @@ const LET_GO_TIME_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// How soon a cache that could not be had is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(60);
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 /// A part of a pool of the node that keeps blocks of a disk's volume.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -243,8 +243,20 @@ impl World {
         self.attachment = Arc::new(next);
         self.claim(if others { 2 } else { 1 });
         self.open();
-        for _ in 0..20 {
-            self.round();
+        // Requests come before the keeper has decided.
+        let waits = self.random.one_in(2);
+        if waits {
+            self.guest.submit_some();
+            for _ in 0..self.random.below(10) {
+                self.round();
+            }
+        } else {
+            for _ in 0..20 {
+                self.round();
+            }
+        }
+        if waits {
+            return;
         }
         let after = self.cache.as_ref().filter(|(cache, _)| cache.gate.is_open());
         let after = after.map_or(0, |(cache, _)| cache.map.used());

@@ -90,7 +90,7 @@ mod tests {
             (json!({ "pool": "p", "size": "1GiB", "keep": 1 }), "keep"),
         ] {
             let problems = Config::cache(&cache).expect_err("it is wrong");
-            assert!(problems.iter().any(|it| it.to_string().contains(why)), "{problems:?}");
+            assert!(problems.iter().any(|it| it.text.contains(why)), "{problems:?}");
         }
     }
 }
