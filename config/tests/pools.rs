@@ -47,6 +47,20 @@ fn volumes_are_cut_from_pools() {
     assert_eq!(texts, ["change volume \"a\": the compression is now zstd:3"]);
     // Without the key the volume keeps the compression that it has.
     assert!(changes(&packed, &config).is_empty(), "{:?}", changes(&packed, &config));
+    let shared = POOLS.replace("log =", "deduplication = true\nlog =");
+    let shared = Config::parse(Path::new("a.toml"), &shared).expect("this is fine");
+    let texts: Vec<_> = changes(&config, &shared).iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["change pool \"p\": deduplication is now on, with 64MiB of memory"]);
+    let texts: Vec<_> = changes(&shared, &config).iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["change pool \"p\": deduplication is now off"]);
+    // Memory of what is not used is of no interest.
+    let memory = POOLS.replace("log =", "deduplication-memory = \"1GiB\"\nlog =");
+    let memory = Config::parse(Path::new("a.toml"), &memory).expect("this is fine");
+    assert!(changes(&config, &memory).is_empty(), "{:?}", changes(&config, &memory));
+    assert_eq!(
+        (memory.pools[0].dedup_bytes(), shared.pools[0].dedup_bytes()),
+        (None, Some(64 << 20))
+    );
     let moved = POOLS.replace("/dev/sdb", "/dev/sdc");
     let moved = Config::parse(Path::new("a.toml"), &moved).expect("this is fine");
     let texts: Vec<_> = changes(&config, &moved).iter().map(ToString::to_string).collect();

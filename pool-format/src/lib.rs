@@ -14,6 +14,7 @@ mod head;
 mod payload;
 mod place;
 mod record;
+mod shared;
 mod superblock;
 mod tag;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use place::{
 pub use record::{
     LogRecord, NUMBER_MAX, RECORD_BYTES, RecordError, SealTag, TableKind, ZERO_BLOCKS_MAX,
 };
+pub use shared::PageShares;
 pub use superblock::{
     COUNT_MAX, DEVICE_HEADER_BLOCKS, DeviceRecord, FORMAT_VERSION, MAP_STREAM, STREAMS,
     StreamPosition, Superblock, SuperblockError, superblock_blocks,

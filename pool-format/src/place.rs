@@ -186,7 +186,8 @@ pub struct PageEntry {
     pub crc: U64,
     /// The sequence of the row that has the page; of a sealed page the back half of the tag.
     pub sequence: U64,
-    /// Of a sealed page its context and the sequence in which it was sealed; else 0.
+    /// Of a sealed page its context and the sequence in which it was sealed; of a shared page how
+    /// many aliases it has, [`PageShares`]; else 0.
     pub extra: U64,
 }
 
@@ -229,7 +230,7 @@ impl PageEntry {
         tag[..8].copy_from_slice(self.crc.as_bytes());
         tag[8..].copy_from_slice(self.sequence.as_bytes());
         let (context, sequence) = ((extra >> SEQUENCE_BITS) as u16, extra & SEAL_SEQUENCE_MAX);
-        (extra != 0).then_some(PageSeal { context, sequence, tag })
+        (context != 0).then_some(PageSeal { context, sequence, tag })
     }
 
     /// The same sealed page at another place: its tag proves it wherever it is.

@@ -115,6 +115,18 @@ pub enum LogRecord {
         /// Where it was.
         from: BlockPlace,
     },
+    /// The page `number` has the content of the page `shared`, or zeroes. The record counts only
+    /// while the page is still at `from`. No payload.
+    Alias {
+        /// The number of the page.
+        number: u64,
+        /// Where it was.
+        from: BlockPlace,
+        /// The page whose content it has; 0 for zeroes.
+        shared: u64,
+        /// The check of the content, [`super::TagDomain::Alias`]; 0 for zeroes.
+        crc: u64,
+    },
     /// A change of the catalog: the payload is JSON, and zeroes behind it.
     Change {
         /// How many bytes the JSON has.
@@ -178,7 +190,9 @@ impl LogRecord {
     /// The form of its payload; `None` if it has none.
     pub fn form(&self) -> Option<PageForm> {
         match *self {
-            Self::Zero { .. } | Self::Lost { .. } | Self::Removal { .. } => None,
+            Self::Zero { .. } | Self::Lost { .. } | Self::Alias { .. } | Self::Removal { .. } => {
+                None
+            }
             Self::Move { form, .. } => Some(form),
             _ => Some(PageForm::PLAIN),
         }
@@ -219,6 +233,10 @@ impl LogRecord {
                 raw = Raw { kind: 3, flag, blocks, volume, number, crc, place, ..raw };
             }
             Self::Lost { number, from } => raw = Raw { kind: 4, number, place: from.word(), ..raw },
+            Self::Alias { number, from, shared, crc } => {
+                let place = from.word();
+                raw = Raw { kind: 13, block: shared, number, crc, place, ..raw };
+            }
             Self::Change { bytes, crc, is_copy } => {
                 raw = Raw { kind: 5, flag: u8::from(is_copy), blocks: bytes, crc, ..raw };
             }
@@ -268,6 +286,7 @@ impl LogRecord {
             },
             9 => Self::State { index: number, crc },
             10 | 11 => Self::decode_sealed(bytes),
+            13 => Self::Alias { number, from: place()?, shared: block, crc },
             _ => return Err(wrong),
         };
         // A field that the kind does not have is 0: there is one encoding of each record.
@@ -299,6 +318,10 @@ impl LogRecord {
         match *self {
             Self::Resealed { number, from, .. } => {
                 (1..=NUMBER_MAX).contains(&number) && from.segment.is_possible()
+            }
+            Self::Alias { number, shared, crc, .. } => {
+                let is_possible = shared <= NUMBER_MAX && shared != number;
+                (1..=NUMBER_MAX).contains(&number) && is_possible && (shared > 0 || crc == 0)
             }
             Self::Write { number, .. }
             | Self::Sealed { number, .. }

@@ -17,6 +17,9 @@ pub enum TagDomain {
     State,
     /// A change of the catalog, in a row.
     Change,
+    /// The content of a page that is an alias: the number of the page that has the content is in
+    /// place of a sequence.
+    Alias,
 }
 
 impl TagDomain {
@@ -28,6 +31,7 @@ impl TagDomain {
             Self::Table(level) => 3 | u64::from(level) << 8,
             Self::State => 4,
             Self::Change => 5,
+            Self::Alias => 6,
         }
     }
 }
@@ -63,6 +67,7 @@ pub fn tag_of(record: &LogRecord) -> (TagDomain, u64) {
         LogRecord::Change { .. }
         | LogRecord::Zero { .. }
         | LogRecord::Lost { .. }
+        | LogRecord::Alias { .. }
         | LogRecord::Removal { .. } => (TagDomain::Change, 0),
     }
 }

@@ -68,6 +68,12 @@ fn records() -> Vec<LogRecord> {
             tag: *b"the cipher's tag",
             version: 3,
         },
+        LogRecord::Alias {
+            number: 0x0a_0b0c_0d0e,
+            from: place(15, 0x00ab_cdef, 0x1234),
+            shared: 0x01_0203_0405,
+            crc,
+        },
     ]
 }
 
@@ -157,6 +163,9 @@ fn records_have_these_bytes() {
             01e0  0b033412 efcdab0f ffffffff ff000000
             01f0  88776655 44332211 74686520 63697068
             0200  65722773 20746167 00000000 00000000
+            0210  0d000000 00000000 05040302 01000000
+            0220  0e0d0c0b 0a000000 88776655 44332211
+            0230  3412efcd ab0f0080 00000000 00000000
         "#]],
     );
 }
@@ -166,11 +175,11 @@ fn a_head_has_these_bytes() {
     check(
         &encoded(&head()).0,
         &expect![[r#"
-            0000  7672696f 2d726f77 1a1b2752 3497f0b9
+            0000  7672696f 2d726f77 24e60b9f fc06e37a
             0010  30313233 34353637 38396162 63646566
             0020  175a175a 175a175a 03000000 00000000
             0030  e8030000 00000000 de030000 00000000
-            0040  02000001 03000208 09000001 0b020101
+            0040  02000001 03000208 09000001 0c020101
             0050  01000200 00010080 e6030000 00000000
             0060  01000000 07000000 05040302 01000000
             0070  0e0d0c0b 0a000000 88776655 44332211
@@ -197,10 +206,13 @@ fn a_head_has_these_bytes() {
             01e0  74686520 63697068 65722773 20746167
             01f0  0b033412 efcdab0f ffffffff ff000000
             0200  88776655 44332211 74686520 63697068
-            0210  65722773 20746167 01000000 07000000
+            0210  65722773 20746167 0d000000 00000000
             0220  05040302 01000000 0e0d0c0b 0a000000
-            0230  88776655 44332211 00000000 00000000
-            0240  02003e00 07000000 82000000 00000000
+            0230  88776655 44332211 3412efcd ab0f0080
+            0240  01000000 07000000 05040302 01000000
+            0250  0e0d0c0b 0a000000 88776655 44332211
+            0260  00000000 00000000 02003e00 07000000
+            0270  82000000 00000000 00000000 00000000
         "#]],
     );
 }
@@ -210,8 +222,8 @@ fn a_superblock_has_these_bytes() {
     check(
         &encoded_superblock(&superblock()).0,
         &expect![[r#"
-            0000  7672696f 506f6f6c b006158a 04cdcf84
-            0010  03000000 00200000 30313233 34353637
+            0000  7672696f 506f6f6c 00c83609 4030618c
+            0010  04000000 00200000 30313233 34353637
             0020  38396162 63646566 01020000 00000000
             0030  03000000 00000000 175a175a 175a175a
             0040  f0debc9a 78563412 04000000 00000000
@@ -233,14 +245,26 @@ fn a_superblock_has_these_bytes() {
 #[test]
 fn entries_of_a_page_table_have_these_bytes() {
     let entry = PageEntry::at(place(15, 0x00ab_cdef, 0x1234), 0x1122_3344_5566_7788, 1000);
-    let bytes = [entry.as_bytes(), PageEntry::lost().as_bytes()].concat();
+    let shares = PageShares { aliases: 0x0102_0304, is_kept: true };
+    let shared = entry.with_shares(shares);
+    let alias = PageEntry::alias(0x0a_0b0c_0d0e, 0x1122_3344_5566_7788);
+    let entries = [entry, PageEntry::lost(), shared, alias];
+    let bytes = entries.map(|entry| entry.as_bytes().to_vec()).concat();
+    assert_eq!((shared.shares(), shared.place(), shared.seal()), (shares, entry.place(), None));
+    assert_eq!(
+        (alias.alias_of(), alias.place(), alias.is_free()),
+        (Some(0x0a_0b0c_0d0e), None, false)
+    );
     check(
         &bytes,
         &expect![[r#"
-        0000  3412efcd ab0f0080 88776655 44332211
-        0010  e8030000 00000000 00000000 00000000
-        0020  00000000 00000040 00000000 00000000
-    "#]],
+            0000  3412efcd ab0f0080 88776655 44332211
+            0010  e8030000 00000000 00000000 00000000
+            0020  00000000 00000040 00000000 00000000
+            0040  3412efcd ab0f0080 88776655 44332211
+            0050  e8030000 00000000 04030201 00800000
+            0060  0e0d0c0b 0a000010 88776655 44332211
+        "#]],
     );
     assert_eq!(PageEntry::FREE.as_bytes(), [0; 32]);
 }
@@ -256,6 +280,7 @@ fn tags_are_these() {
         TagDomain::Table(5),
         TagDomain::State,
         TagDomain::Change,
+        TagDomain::Alias,
     ] {
         let crc = tag_crc(&UUID, domain, 0x0a_0b0c_0d0e, 1000, &page);
         writeln!(text, "{domain:?} {:04x} {crc:016x}", domain.word()).unwrap();
@@ -268,6 +293,7 @@ fn tags_are_these() {
         Table(5) 0503 fc8c9da2edf7560b
         State 0004 3ef8d2c4d6b99865
         Change 0005 d088c1aac00af07a
+        Alias 0006 d6c1d24ba348db30
         check ae8b14860a799888
     "#]]
     .assert_eq(&text);
@@ -297,7 +323,13 @@ fn any_record(random: &mut Random) -> LogRecord {
     let number = random.between(1, NUMBER_MAX);
     let (crc, block, volume) = (random.draw(), random.draw(), random.draw() as u32);
     let (tag, version) = (*b"0123456789abcdef", random.draw() as u8);
-    match random.below(11) {
+    match random.below(12) {
+        11 => {
+            let shared = random.below(NUMBER_MAX);
+            let shared = if shared == number { 0 } else { shared };
+            let crc = if shared == 0 { 0 } else { crc };
+            LogRecord::Alias { number, from: any_place(random), shared, crc }
+        }
         9 => LogRecord::Sealed { volume, block: block >> 24, number, crc, tag, version },
         10 => LogRecord::Resealed { number, crc, from: any_place(random), tag, version },
         0 => LogRecord::Write { volume, block, number, crc },
@@ -493,7 +525,7 @@ fn values_that_no_head_has_are_named() {
         (75, 16, "next"),
         (76, 51, "records"),
         (77, 51, "previous records"),
-        (76, 12, "kind of record"),
+        (76, 13, "kind of record"),
         (77, 1, "bytes behind the records"),
         (78, 2, "previous payload"),
         (79, 2, "has previous"),

@@ -14,6 +14,7 @@ mod changed;
 mod checkpoint;
 mod collect;
 mod core;
+mod dedup;
 mod devices;
 mod packing;
 mod parts;
@@ -41,7 +42,7 @@ pub use devices::{DeviceChange, PoolDevice};
 pub use recover::{SEGMENTS_MIN, format_pool};
 pub use scrub::{DamagedBlock, ScrubPace, ScrubStatus};
 pub use segments::SegmentCounts;
-pub use status::PoolStatus;
+pub use status::{DedupStatus, PoolStatus};
 
 use self::core::{EngineCore, IoPurpose};
 use crate::api::{
@@ -49,6 +50,7 @@ use crate::api::{
     RequestTag, VolumeId,
 };
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
+use crate::contents::DedupOptions;
 use crate::format::{
     LogRecord, PayloadPlace, RECORDS_MAX, ROW_PAYLOAD_MAX, SealTag, ZERO_BLOCKS_MAX,
 };
@@ -397,6 +399,12 @@ impl PoolEngine {
         self.differences.take(tag)
     }
 
+    /// Has the pool look for pages with the same content from here on, or not any more. Pages that
+    /// share their content stay as they are.
+    pub fn set_dedup(&mut self, options: Option<DedupOptions>) {
+        self.core.contents.set(options);
+    }
+
     /// Begins to read and prove all pages at a pace, or has the pass under way go on, at this pace
     /// or its own. A new pass without a pace reads one page in a second. The status says how far it
     /// is and which damage it has found. The pool goes on with the pass when it is opened again.
@@ -618,8 +626,12 @@ impl PoolEngine {
                 _ => PoolError::Invalid("the change was not possible any more".into()),
             }),
         };
-        if let LogRecord::Write { volume, .. } | LogRecord::Sealed { volume, .. } = *record {
-            self.core.map.write_ends(VolumeId(volume));
+        match *record {
+            LogRecord::Write { volume, .. } | LogRecord::Sealed { volume, .. } => {
+                self.core.map.write_ends(VolumeId(volume));
+            }
+            LogRecord::Alias { shared, .. } => self.core.alias_applied(shared, result.is_ok()),
+            _ => {}
         }
         if let Some(change) = &change {
             self.core.follow_keys(change);
@@ -779,6 +791,9 @@ impl PoolEngine {
             }
             Some(IoPurpose::Reseal(page)) => {
                 self.resealer.answered(&mut self.core, page, buffer, result);
+            }
+            Some(IoPurpose::Twin(read)) => {
+                self.collector.twin_answered(&mut self.core, read, buffer, result);
             }
             Some(IoPurpose::Window) => self.collector.answered(&mut self.core, buffer, result),
         }

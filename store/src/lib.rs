@@ -8,6 +8,7 @@
 extern crate self as store;
 
 mod api;
+mod contents;
 mod engine;
 mod layout;
 mod map;
@@ -19,12 +20,13 @@ pub use api::{
     Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
     PoolDevices, PoolError, QuotaWait, RequestTag, VolumeId,
 };
+pub use contents::{CONTENT_BYTES, DedupOptions};
 pub use engine::{
-    DamagedBlock, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine, PoolStatus,
-    RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
+    DamagedBlock, DedupStatus, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine,
+    PoolStatus, RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
-pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind};
+pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind, SharedPages};
 pub use origin::{SnapshotOrigin, VolumeReceive};
 pub use pack::PageCompression;
 pub use pool_format::{self as format, block};

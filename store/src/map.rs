@@ -3,6 +3,7 @@
 //! Nothing here does I/O. An operation whose pages are not in memory answers [`MapError::Missing`]
 //! and changes nothing; [`PoolMap::next_load`] says what to read, and the operation is tried again.
 
+mod aliases;
 mod cache;
 mod catalog;
 mod diff;
@@ -10,6 +11,7 @@ mod page;
 mod pages;
 mod removal;
 mod seals;
+mod sharing;
 mod space;
 mod table;
 #[cfg(test)]
@@ -39,7 +41,10 @@ use tree::{TreeEdit, TreePlan};
 pub(crate) use catalog::{CatalogState, SealFamily, VOLUME_BLOCKS_MAX, is_name};
 pub use catalog::{PoolSeal, PoolVolume, PoolVolumeKind};
 pub use diff::{ChangedBlocks, ChangedRun};
-pub(crate) use page::{Applied, LiveBlocks, Located, MapError, MapPage, MapPass, WriteToken};
+pub(crate) use page::{
+    Applied, LiveBlocks, Located, MapError, MapPage, MapPass, PageAlias, WriteToken,
+};
+pub use sharing::SharedPages;
 pub(crate) use table::TableState;
 
 /// The map, as a checkpoint has it beside its pages.
@@ -51,6 +56,8 @@ pub(crate) struct MapState {
     nodes: TableState,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     contexts: Vec<SealContext>,
+    #[serde(default, skip_serializing_if = "SharedPages::is_none")]
+    shared: SharedPages,
 }
 
 impl Default for MapState {
@@ -118,6 +125,7 @@ impl PoolMap {
         let catalog = PoolCatalog::from_state(state.catalog, nodes.numbers())?;
         let mut pages = MapPages::new(uuid, cache_blocks_max, [data, nodes]);
         pages.contexts = SealContexts::from_state(state.contexts)?;
+        pages.shared = state.shared;
         Ok(Self { pages, catalog, is_removal_idle: false })
     }
 
@@ -128,6 +136,7 @@ impl PoolMap {
             data: self.pages.table(TableKind::Data).state(),
             nodes: self.pages.table(TableKind::Nodes).state(),
             contexts: self.pages.contexts.state(),
+            shared: self.pages.shared,
         }
     }
 
@@ -295,12 +304,18 @@ impl PoolMap {
                 let moved = |old: PageEntry| match old.seal() {
                     // Its tag and nonce stay what they are.
                     Some(_) => old.moved_to(place),
-                    None => PageEntry::at(place, crc, sequence).in_form(form, at.offset),
+                    None => PageEntry::at(place, crc, sequence)
+                        .in_form(form, at.offset)
+                        .with_shares(old.shares()),
                 };
                 self.replace(number, from, moved, live)
             }
             LogRecord::Lost { number, from } => {
-                self.replace(number, from, |_| PageEntry::lost(), live)
+                let lost = |old: PageEntry| PageEntry::lost().with_shares(old.shares());
+                self.replace(number, from, lost, live)
+            }
+            LogRecord::Alias { number, from, shared, crc } => {
+                self.alias((number, from), (shared, crc), live)
             }
             LogRecord::Removal { snapshot, block } => self.remove(snapshot, block, live),
             LogRecord::Change { .. } => match change {
@@ -341,6 +356,10 @@ impl PoolMap {
             }
             LogRecord::Zero { volume, block, .. } => {
                 let _ = self.locate(VolumeId(volume), block);
+            }
+            LogRecord::Alias { number, shared, .. } => {
+                let _ = self.pages.entry(TableKind::Data, number);
+                let _ = self.pages.entry(TableKind::Data, shared);
             }
             LogRecord::Move { number, .. }
             | LogRecord::Resealed { number, .. }
@@ -662,7 +681,7 @@ impl PoolMap {
     /// All volumes and snapshots, and those that are being removed, of a pool that has `room` for
     /// so many blocks.
     pub(crate) fn volumes_with(&self, room: u64) -> Vec<PoolVolume> {
-        let mut list = self.catalog.list(room);
+        let mut list = self.catalog.list((room, self.shared().saved()));
         for volume in &mut list {
             if let (Some(seal), Some(family)) = (&mut volume.seal, self.family_of(volume.id))
                 && seal.is_resealing
@@ -695,12 +714,13 @@ impl PoolMap {
 
     /// Blocks that are kept free for volumes with a reservation.
     pub(crate) fn promised(&self) -> u64 {
-        self.catalog.promised()
+        self.catalog.promised() + self.catalog.lent(self.shared().saved(), None)
     }
 
     /// The same if a volume had another reservation.
     pub(crate) fn promised_with(&self, volume: VolumeId, reservation: u64) -> u64 {
-        self.catalog.promised_with(volume, reservation)
+        let lent = self.catalog.lent(self.shared().saved(), Some((volume, reservation)));
+        self.catalog.promised_with(volume, reservation) + lent
     }
 
     /// Why a volume may not write so many blocks now, if the pool has `room` for so many more. The
@@ -711,7 +731,7 @@ impl PoolMap {
         blocks: u64,
         room: u64,
     ) -> Option<QuotaWait> {
-        let wait = self.catalog.quota_wait(volume, blocks, room);
+        let wait = self.catalog.quota_wait(volume, blocks, (room, self.shared().saved()));
         self.catalog.set_refused(volume, wait.map(|wait| (wait, blocks)));
         wait
     }

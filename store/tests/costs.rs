@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use random::Random;
 use store::block::{BLOCK_BYTES, Block};
 use store::{
-    Admission, CACHE_BLOCKS_MIN, DeviceLayout, PageCompression, PoolChange, PoolCompletion,
-    PoolEngine, PoolLayout, PoolOptions, PoolStatus, RequestTag, VolumeId, format_pool,
+    Admission, CACHE_BLOCKS_MIN, DedupOptions, DeviceLayout, PageCompression, PoolChange,
+    PoolCompletion, PoolEngine, PoolLayout, PoolOptions, PoolStatus, RequestTag, VolumeId,
+    format_pool,
 };
 
 #[path = "devices/memory.rs"]
@@ -356,6 +357,35 @@ fn pages_are_packed_behind_their_acknowledgement_and_a_read_takes_two_blocks_at_
         assert!(pool.disks.counts.read_blocks - before <= 2 + 8, "a page, and the map");
     }
     println!("{:?} for 1,000 reads", pool.disks.counts);
+}
+
+/// Nothing is hashed before an acknowledgement, and a block that shares its content is read as any
+/// other.
+#[test]
+fn a_shared_block_is_one_read_and_is_found_behind_its_acknowledgement() {
+    const BLOCKS: u64 = 800;
+    let mut pool = CountedPool::new(1, 96, 64, BLOCKS);
+    let options = DedupOptions { memory_bytes: 1 << 16, hash_bits: 64 };
+    pool.engine.set_dedup(Some(options));
+    for first in (0..BLOCKS).step_by(40) {
+        (first..first + 40).for_each(|block| assert_eq!(pool.write(block), Admission::Taken));
+        pool.finish(40);
+    }
+    let before = pool.engine.status();
+    assert_eq!((before.counters.hashed_pages, before.shared.is_none()), (0, true));
+    pool.rest();
+    let after = pool.engine.status();
+    // There are 128 contents, and the last segment of the guests' stream is still open.
+    assert!(after.shared.aliases > BLOCKS - 128 - 128, "{:?}", after.shared);
+    assert!(after.counters.compared_pages <= after.counters.hashed_pages);
+    (0..BLOCKS).for_each(|block| pool.read(block));
+    for block in 0..BLOCKS {
+        pool.reset();
+        pool.read(block);
+        assert!(pool.came.0.iter().all(|&byte| byte == block as u8 | 1), "block {block}");
+        let DeviceCounts { reads, read_blocks, .. } = pool.disks.counts;
+        assert_eq!((reads, read_blocks), (1, 1), "block {block}");
+    }
 }
 
 /// Where rows are long, their heads are read alone; where they are short, or behind the durable

@@ -16,13 +16,18 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 22] = [
+const EVENTS: [&str; 27] = [
     "kills",
     "power cuts",
     "crashes in openings",
     "clean ends",
     "rests",
     "packed pages at rest",
+    "aliases at a crash",
+    "aliases at rest",
+    "pages of zeroes at rest",
+    "pages kept for aliases at rest",
+    "pages that only seemed to be the same",
     "snapshots",
     "differences",
     "differences that go on",

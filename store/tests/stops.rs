@@ -4,6 +4,7 @@
 
 mod world;
 
+use store::DedupOptions;
 use world::disk::CrashKind;
 use world::plan::{Plan, PlannedStop, StopAt};
 use world::{Tally, run};
@@ -43,6 +44,13 @@ fn device_plan(seed: u64) -> Plan {
 /// The same with encrypted volumes, whose keys change all the time.
 fn key_plan(seed: u64) -> Plan {
     Plan { key_rounds: 8, rounds: 120, volumes: 4, ..plan(seed) }
+}
+
+/// The same with pages that share their content.
+fn dedup_plan(seed: u64) -> Plan {
+    let dedup = Some(DedupOptions { memory_bytes: 1 << 12, hash_bits: 64 });
+    let has_zeroes = seed.is_multiple_of(2);
+    Plan { dedup, has_zeroes, rounds: 160, compresses: true, ..plan(seed) }
 }
 
 /// All crashes of a kind, until one is behind the end of the life or opening.
@@ -102,6 +110,22 @@ fn a_crash_at_any_answer_while_devices_change_loses_nothing() {
                 assert!(total.of(event) > 0, "pool {seed}: no {event}");
             }
         }
+    }
+}
+
+/// Each device write while pages become aliases and while these are freed.
+#[test]
+fn a_crash_at_any_answer_while_pages_share_their_content_loses_nothing() {
+    let mut total = Tally::default();
+    for seed in pools() {
+        for kind in [CrashKind::Kill, CrashKind::PowerCut] {
+            let plan = dedup_plan(seed);
+            total.merge(&stop_at_each(&plan, kind, StopAt::Answer, "crashes at an answer"));
+            total.merge(&stop_at_each(&plan, kind, StopAt::Opening, "crashes in openings"));
+        }
+    }
+    for event in ["aliases at a crash", "aliases at rest", "pages of zeroes at rest"] {
+        assert!(total.of(event) > 0, "no {event}");
     }
 }
 

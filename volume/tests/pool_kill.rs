@@ -33,7 +33,8 @@ const DEPTH: u16 = 8;
 const KILLS: u64 = 20;
 
 fn open_pool(directory: &Path) -> Arc<StorePool> {
-    let settings = StoreSettings { memory_bytes: 2 << 20, log_bytes: 4 << 20 };
+    let settings =
+        StoreSettings { memory_bytes: 2 << 20, log_bytes: 4 << 20, ..StoreSettings::default() };
     let ring = StoreRing::new().expect("there is an io_uring");
     let paths = [directory.join("b"), directory.join("a")];
     StorePool::open("p", &paths, settings, ring).unwrap_or_else(|error| panic!("{error}"))

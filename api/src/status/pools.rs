@@ -26,6 +26,9 @@ pub struct StoragePoolStatus {
     /// Its compressed blocks.
     #[serde(default)]
     pub packed: PackedReport,
+    /// Its blocks that share their content.
+    #[serde(default, skip_serializing_if = "SharedReport::is_empty")]
+    pub shared: SharedReport,
     /// Its volumes and snapshots.
     pub volumes: Vec<PooledStatus>,
     /// The pass that proves all its blocks: the pass under way, or the last pass.
@@ -119,6 +122,30 @@ pub struct PackedReport {
     pub used_bytes: u64,
     /// The size for guests of all data in the pool, compressed or not.
     pub all_bytes: u64,
+}
+
+/// The deduplication of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedReport {
+    /// Whether blocks with the same content are looked for.
+    pub is_on: bool,
+    /// Data that would take space, as guests see it, and takes none.
+    pub saved_bytes: u64,
+    /// Data that was zeroes, among it.
+    pub zero_bytes: u64,
+    /// The part of the pool, in percent, that the search of the idle pool has come past.
+    pub looked_at_percent: u8,
+    /// Data that it knows the content of, and the most that it has memory for.
+    pub known_bytes: u64,
+    /// See `known_bytes`.
+    pub known_bytes_max: u64,
+}
+
+impl SharedReport {
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        !self.is_on && self.saved_bytes == 0
+    }
 }
 
 /// A volume or snapshot in a pool.

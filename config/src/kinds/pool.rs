@@ -8,7 +8,7 @@ use volume::settings::show_size;
 
 use crate::checks::Surroundings;
 use crate::key_table::{SettingKey, key};
-use crate::object::{Object, keys};
+use crate::object::{InPlace, Object, keys};
 use crate::reader::{Lines, Reader, TableReader, Value};
 use crate::sections::Directories;
 use crate::values::{file_path, name};
@@ -40,11 +40,31 @@ pub struct PoolConfig {
     pub memory_bytes: u64,
     /// The most that is written between two checkpoints.
     pub log_bytes: u64,
+    /// Blocks with the same content share it.
+    pub deduplication: bool,
+    /// The most memory for finding them.
+    pub deduplication_memory_bytes: u64,
     /// Where its keys are.
     pub lines: Lines,
 }
 
-const POOL_KEYS: [SettingKey; 4] = [
+/// Memory for finding blocks with the same content.
+const DEDUPLICATION_MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=64 << 30;
+
+/// The default: eight bytes for each block of 32 GiB of different data.
+const DEDUPLICATION_MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
+
+impl PoolConfig {
+    /// The step that changes the search for blocks with the same content.
+    pub const DEDUPLICATION: &str = "deduplication";
+
+    /// The most memory for finding blocks with the same content; `None`: none are looked for.
+    pub fn dedup_bytes(&self) -> Option<u64> {
+        self.deduplication.then_some(self.deduplication_memory_bytes)
+    }
+}
+
+const POOL_KEYS: [SettingKey; 6] = [
     key("name", "The pool's name, unique on the node."),
     key(
         "devices",
@@ -66,6 +86,19 @@ const POOL_KEYS: [SettingKey; 4] = [
          `\"1GiB\"`. It is read when the pool is opened after a crash: more makes that longer, \
          less makes checkpoints more frequent.",
     ),
+    key(
+        "deduplication",
+        "`true`: blocks of the pool's volumes that have the same content \
+         [share its space](pools.md#deduplication). Default: `false`. A reload changes it in \
+         place.",
+    ),
+    key(
+        "deduplication-memory",
+        "The most memory for finding such blocks, from 1MiB to 64GiB. Default: `\"64MiB\"`, \
+         enough for 32 GiB of different blocks: each takes eight bytes. Of more, those are \
+         forgotten first that were not found for longest. A reload changes it in place, and then \
+         it begins empty.",
+    ),
 ];
 
 fn pool(value: &Value<'_, '_>, directories: &Directories) -> Option<PoolConfig> {
@@ -75,11 +108,15 @@ fn pool(value: &Value<'_, '_>, directories: &Directories) -> Option<PoolConfig> 
     let devices = devices.and_then(|value| devices_of(&value, directories));
     let memory = size(&table, "memory", &MEMORY_BYTES);
     let log = size(&table, "log", &LOG_BYTES);
+    let deduplication = table.get("deduplication").and_then(|value| value.bool());
+    let of_deduplication = size(&table, "deduplication-memory", &DEDUPLICATION_MEMORY_BYTES);
     Some(PoolConfig {
         name: name?,
         devices: devices?,
         memory_bytes: memory.unwrap_or(MEMORY_BYTES_DEFAULT),
         log_bytes: log.unwrap_or(LOG_BYTES_DEFAULT),
+        deduplication: deduplication.unwrap_or(false),
+        deduplication_memory_bytes: of_deduplication.unwrap_or(DEDUPLICATION_MEMORY_BYTES_DEFAULT),
         lines: table.lines.clone(),
     })
 }
@@ -148,10 +185,27 @@ impl Object for PoolConfig {
             ("memory", self.memory_bytes != wanted.memory_bytes),
             ("log", self.log_bytes != wanted.log_bytes),
         ];
-        let mut moved = Self { lines: wanted.lines.clone(), ..self.clone() };
+        let mut moved = Self {
+            lines: wanted.lines.clone(),
+            deduplication: wanted.deduplication,
+            deduplication_memory_bytes: wanted.deduplication_memory_bytes,
+            ..self.clone()
+        };
         if is_same_set {
             moved.devices.clone_from(&wanted.devices);
         }
         keys(&different, moved != *wanted)
+    }
+
+    fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
+        if self.dedup_bytes() == wanted.dedup_bytes() {
+            return Vec::new();
+        }
+        let now = match wanted.dedup_bytes() {
+            Some(bytes) => format!("on, with {} of memory", show_size(bytes)),
+            None => "off".to_owned(),
+        };
+        let text = format!("change pool {:?}: deduplication is now {now}", self.name);
+        vec![InPlace { step: Self::DEDUPLICATION, text }]
     }
 }

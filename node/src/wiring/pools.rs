@@ -77,7 +77,11 @@ impl PoolStock {
                  {SPARE_RINGS} pools were added since the node's start; restart the node"
             ));
         };
-        let settings = StoreSettings { memory_bytes: pool.memory_bytes, log_bytes: pool.log_bytes };
+        let settings = StoreSettings {
+            memory_bytes: pool.memory_bytes,
+            log_bytes: pool.log_bytes,
+            dedup_bytes: pool.dedup_bytes(),
+        };
         let opened = StorePool::open(&pool.name, &pool.devices, settings, ring);
         opened.map_err(|error| error.to_string())
     }

@@ -83,7 +83,9 @@ impl PoolEngine {
             self.collector.poll(&mut self.core, pace);
         }
         // A row of moves stays open until it is full, unless nothing more comes.
-        if self.collector.moves_under_way == before || !self.collector.has_victim() {
+        let waits =
+            self.collector.moves_under_way == before && !self.collector.is_looking(&self.core);
+        if waits || !self.collector.has_victim() {
             self.core.close_row(RowStream::Moved);
         }
     }

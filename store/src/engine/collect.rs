@@ -1,6 +1,7 @@
 //! Collection: live pages of a segment move to another, so that the segment is free again.
 
-use super::core::{EngineCore, IoPurpose, unless_missing};
+use super::core::{EngineCore, IoPurpose, TwinRead, unless_missing};
+use super::dedup::{self, Twin};
 use super::rows::{ROWS_MAX, RecordOwner, RowLog, RowStream, crc_of};
 use super::segments::SegmentTable;
 use crate::api::{PoolDeviceError, VolumeId};
@@ -69,10 +70,22 @@ struct Victim {
     window_blocks: u32,
     payloads: Vec<Payload>,
     next_payload: usize,
+    /// Of the first payloads, the pages with the same content.
+    twins: Vec<Twin>,
+    /// Pages that are read to be compared.
+    twin_reads: usize,
     /// The last read of the window failed.
     has_failed: bool,
     /// Nothing was hidden by a damaged head, or cannot be moved because it is damaged itself.
     is_complete: bool,
+}
+
+impl Victim {
+    /// The blocks of the window from a place on.
+    fn blocks_at(&self, place: BlockPlace) -> &[Block] {
+        let window = self.window.as_ref().expect("the window is here");
+        &window.blocks()[usize::from(place.block) - self.start as usize..]
+    }
 }
 
 /// The row at the start of a part of a window.
@@ -107,6 +120,16 @@ impl Collector {
     /// Whether a segment is being collected and pages of it are still to be read.
     pub(crate) fn has_victim(&self) -> bool {
         self.victim.is_some()
+    }
+
+    /// Whether pages with the contents of a row's pages are looked for, behind which moves follow.
+    pub(crate) fn is_looking(&self, core: &EngineCore) -> bool {
+        self.victim.as_ref().is_some_and(|victim| {
+            core.contents.is_on()
+                && victim.window.is_some()
+                && !victim.twins.is_empty()
+                && (victim.twin_reads > 0 || victim.twins.len() < victim.payloads.len())
+        })
     }
 
     /// Begins with a segment, if one is worth it.
@@ -145,6 +168,8 @@ impl Collector {
             window_blocks: 0,
             payloads: Vec::new(),
             next_payload: 0,
+            twins: Vec::new(),
+            twin_reads: 0,
             has_failed: false,
             is_complete: true,
         });
@@ -154,7 +179,7 @@ impl Collector {
     pub(crate) fn poll(&mut self, core: &mut EngineCore, pace: PackPace) {
         let mut moves = 0;
         while let Some(victim) = &mut self.victim {
-            if victim.window.is_none() {
+            if victim.window.is_none() || victim.twin_reads > 0 {
                 return;
             }
             match pace {
@@ -164,6 +189,9 @@ impl Collector {
                     return;
                 }
                 _ => {}
+            }
+            if !look_for_twins(core, victim, &mut moves) {
+                return;
             }
             while let Some(&payload) = victim.payloads.get(victim.next_payload) {
                 if moves >= MOVES_PER_ROUND_MAX {
@@ -187,7 +215,8 @@ impl Collector {
     }
 
     fn end(&mut self, core: &mut EngineCore, is_whole: bool) {
-        let victim = self.victim.take().expect("a segment is being collected");
+        let mut victim = self.victim.take().expect("a segment is being collected");
+        victim.twins.drain(..).for_each(|twin| twin.release(core));
         self.spare = victim.window;
         core.segments.unpin(victim.segment);
         if victim.reason == VictimFor::Packing {
@@ -220,6 +249,23 @@ impl Collector {
         victim.has_failed = false;
         victim.window = Some(buffer);
     }
+
+    /// A device's answer for a page that may have the content of another one.
+    pub(crate) fn twin_answered(
+        &mut self,
+        core: &mut EngineCore,
+        read: TwinRead,
+        buffer: Option<BlockBuffer>,
+        result: Result<(), PoolDeviceError>,
+    ) {
+        let buffer = buffer.expect("a read's buffer comes back");
+        let victim = self.victim.as_mut().expect("a segment is being collected");
+        victim.twin_reads -= 1;
+        let blocks = victim.blocks_at(victim.payloads[read.payload].at.place);
+        let twin = dedup::compare(core, &read, blocks, result.is_ok().then(|| buffer.blocks()));
+        victim.twins[read.payload] = twin;
+        core.recycle(buffer);
+    }
 }
 
 /// Sees to a payload's page if it is alive. Returns the cost of its move, in moves of whole pages,
@@ -237,7 +283,8 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
             // A packed page stays as it is, and a page that gains nothing is not tried again.
             let compression = compression
                 .filter(|compression| !form.is_packed() && compression.codec() != form.codec);
-            if victim.reason == VictimFor::Packing && compression.is_none() {
+            let twin = victim.twins.get(victim.next_payload).copied().unwrap_or_default();
+            if victim.reason == VictimFor::Packing && compression.is_none() && !twin.is_found() {
                 return Some(0);
             }
             let found = unless_missing(core.map.entry(number))?;
@@ -257,8 +304,11 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
             if !may_move(core) {
                 return None;
             }
-            let window = victim.window.as_ref().expect("the window is here");
-            let blocks = &window.blocks()[usize::from(at.place.block) - victim.start as usize..];
+            let blocks = victim.blocks_at(at.place);
+            if twin.is_found() && dedup::push_alias(core, (number, &entry), twin, blocks) {
+                victim.twins[victim.next_payload] = Twin::None;
+                return Some(1);
+            }
             let moved = MovedPage { number, volume, entry, payload, form, compression };
             Some(push_move(core, &moved, blocks))
         }
@@ -271,6 +321,29 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
         // The next checkpoint has a state of its own.
         _ => Some(0),
     }
+}
+
+/// Looks for the pages with the contents of the row's pages, and reads those that may have them.
+/// Whether all of that is done.
+fn look_for_twins(core: &mut EngineCore, victim: &mut Victim, moves: &mut usize) -> bool {
+    if !core.contents.is_on() {
+        return true;
+    }
+    while victim.twins.len() < victim.payloads.len() {
+        if *moves >= MOVES_PER_ROUND_MAX {
+            return false;
+        }
+        let payload = victim.twins.len();
+        let Payload { record, at, .. } = victim.payloads[payload];
+        let page = dedup::LookedUp { payload, record, at };
+        let Some((twin, cost)) = dedup::look_up(core, &page, victim.blocks_at(at.place)) else {
+            return false;
+        };
+        victim.twin_reads += usize::from(twin == Twin::Reads);
+        victim.twins.push(twin);
+        *moves += cost;
+    }
+    victim.twin_reads == 0
 }
 
 /// Whether a page that is moved has a row and room.
@@ -363,6 +436,7 @@ fn push_whole(log: &mut RowLog, record: LogRecord, page: &Block, segments: &Segm
 fn parse(core: &mut EngineCore, victim: &mut Victim) -> bool {
     victim.payloads.clear();
     victim.next_payload = 0;
+    victim.twins.drain(..).for_each(|twin| twin.release(core));
     let offset = victim.at - victim.start;
     let window = victim.window.as_ref().expect("the window is here");
     let blocks = &window.blocks()[..victim.window_blocks as usize];

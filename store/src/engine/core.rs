@@ -14,10 +14,11 @@ use crate::api::{
     DeviceIo, DeviceOp, PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId,
 };
 use crate::block::{Block, BlockBuffer};
+use crate::contents::Contents;
 use crate::format::{
     BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, LogRecord, PageEntry, RowPosition, TableKind,
 };
-use crate::map::{MapError, MapPage, PoolMap};
+use crate::map::{MapError, MapPage, PageAlias, PoolMap};
 use crate::pack::Packer;
 use seal::{PageKey, SealKeys};
 
@@ -31,6 +32,17 @@ const NO_SPACE_PAUSE_NS: u64 = 100_000_000;
 /// Buffers of one size that are kept: those of the requests that are under way together.
 const SPARE_BUFFERS_MAX: usize = 256;
 
+/// A page that is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadPage {
+    /// Its number.
+    pub(crate) number: u64,
+    /// Its entry.
+    pub(crate) entry: PageEntry,
+    /// The alias of it that the block has.
+    pub(crate) alias: Option<PageAlias>,
+}
+
 /// A part of a read that a device works on.
 #[derive(Debug)]
 pub(crate) struct ReadPart {
@@ -41,7 +53,7 @@ pub(crate) struct ReadPart {
     /// The key of the pages, which have all the same seal context; `None` for plain ones.
     pub(crate) key: Option<Arc<PageKey>>,
     /// The pages, in their order.
-    pub(crate) pages: Vec<(u64, PageEntry)>,
+    pub(crate) pages: Vec<ReadPage>,
     /// Whether it was read again after a check had failed.
     pub(crate) is_second: bool,
 }
@@ -67,6 +79,23 @@ pub(crate) struct ResealPage {
     pub(crate) family: u32,
 }
 
+/// A page that is read to be compared with another one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TwinRead {
+    /// Which payload of the row in the window may have its content.
+    pub(crate) payload: usize,
+    /// The entry of that payload's page.
+    pub(crate) page: PageEntry,
+    /// The page that is read.
+    pub(crate) number: u64,
+    /// Its entry.
+    pub(crate) entry: PageEntry,
+    /// The hash of both contents.
+    pub(crate) hash: u64,
+    /// The number of the payload's page.
+    pub(crate) of: u64,
+}
+
 /// The reason of a request to a device.
 #[derive(Debug)]
 pub(crate) enum IoPurpose {
@@ -88,6 +117,8 @@ pub(crate) enum IoPurpose {
     Scrub(ScrubPage),
     /// A page that is sealed anew.
     Reseal(ResealPage),
+    /// A page that is compared with another one.
+    Twin(TwinRead),
     /// A piece of a segment that is collected.
     Window,
 }
@@ -116,6 +147,14 @@ pub struct PoolCounters {
     pub compressed_pages: u64,
     /// Those on which a codec gained nothing.
     pub incompressible_pages: u64,
+    /// Pages whose content was looked for, each long after it was acknowledged.
+    pub hashed_pages: u64,
+    /// Pages that were read because their content seemed to be the same.
+    pub compared_pages: u64,
+    /// Those that differed.
+    pub different_pages: u64,
+    /// Pages that share the content of another page, or are zeroes, from then on.
+    pub shared_pages: u64,
     /// Segments that were collected.
     pub collected_segments: u64,
     /// Checkpoints.
@@ -152,6 +191,10 @@ pub(crate) struct EngineCore {
     pub(crate) log: RowLog,
     pub(crate) syncs: SyncRounds,
     pub(crate) packer: Packer,
+    /// Finds pages with the same content.
+    pub(crate) contents: Contents,
+    /// Aliases that are pushed and not applied.
+    pub(crate) aliases_under_way: usize,
     /// The pass over all pages, as checkpoints keep it.
     pub(crate) scrub: Option<ScrubState>,
     pub(crate) counters: PoolCounters,
@@ -209,6 +252,8 @@ impl EngineCore {
             log,
             syncs: SyncRounds::default(),
             packer: Packer::new(),
+            contents: Contents::new(salt),
+            aliases_under_way: 0,
             scrub: None,
             counters: PoolCounters::default(),
             now_ns: 0,
@@ -297,6 +342,15 @@ impl EngineCore {
             let sequence = row.position.sequence;
             self.log.ordered.push_back(row);
             self.write_ordered_row(sequence);
+        }
+    }
+
+    /// A record of an alias was applied, with or without an effect.
+    pub(crate) fn alias_applied(&mut self, shared: u64, is_done: bool) {
+        self.aliases_under_way -= 1;
+        self.counters.shared_pages += u64::from(is_done);
+        if shared > 0 {
+            self.map.release_number(shared);
         }
     }
 
@@ -534,9 +588,10 @@ impl EngineCore {
 
     /// The same for rows of moved pages, and for rows that give space back.
     pub(crate) fn moved_floor(&self) -> usize {
-        // Rows under way dirty a leaf and a block of the table for each block, at most all pages
-        // that there are.
-        let under_way = 2 * self.log.payload_under_way() as usize;
+        // Rows under way dirty a leaf and a block of the table for each block, and one more if it
+        // was shared; an alias two. At most all pages that there are.
+        let each = if self.map.shared().is_none() { 2 } else { 3 };
+        let under_way = each * self.log.payload_under_way() as usize + 2 * self.aliases_under_way;
         let dirty = (self.map.dirty_blocks() + under_way).min(self.map.cached_blocks() + 8);
         KEPT_FOR_OPENING + 2 * self.checkpoint_segments(dirty)
     }
@@ -550,8 +605,9 @@ impl EngineCore {
             * (self.map.volume_count() * STATE_BYTES_PER_VOLUME
                 + self.map.families() * STATE_BYTES_PER_FAMILY
                 + self.map.contexts() * STATE_BYTES_PER_CONTEXT
-                + segments * size_of::<SegmentRecord>())
-            .div_ceil(crate::block::BLOCK_BYTES)
+                + segments * size_of::<SegmentRecord>()
+                + STATE_BYTES_OF_SHARED)
+                .div_ceil(crate::block::BLOCK_BYTES)
             + 6;
         RowLog::segments_for(dirty + tables + state, &self.segments)
     }
@@ -632,6 +688,9 @@ const STATE_BYTES_PER_FAMILY: usize = 560;
 
 /// The most bytes that a seal context takes there.
 const STATE_BYTES_PER_CONTEXT: usize = 112;
+
+/// The most bytes that the counts of shared pages take there.
+const STATE_BYTES_OF_SHARED: usize = 160;
 
 /// The block of the device that a place is.
 pub(crate) fn device_block(place: BlockPlace, segment_blocks: u32) -> u64 {

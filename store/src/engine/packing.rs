@@ -16,6 +16,12 @@ struct PackPass {
     at: Option<SegmentId>,
 }
 
+/// Whether an idle pool looks at pages, and how often the reasons for it have changed.
+fn wishes(core: &EngineCore) -> (bool, u64) {
+    let (compressions, changes) = core.map.compressions();
+    (compressions > 0 || core.contents.is_on(), changes + core.contents.changes())
+}
+
 /// Chooses the segments that are packed.
 #[derive(Debug, Default)]
 pub(crate) struct IdlePacking {
@@ -42,12 +48,12 @@ impl IdlePacking {
 
     /// Whether there is something to walk over.
     pub(crate) fn is_due(&self, core: &EngineCore) -> bool {
-        let (compressions, changes) = core.map.compressions();
+        let (wanted, changes) = wishes(core);
         // Less than half a segment is not worth a walk of its own.
         let written = core.counters.guest_blocks - self.written;
         let has_news = written > u64::from(core.segments.segment_blocks()) / 2;
         let is_first = self.done == 0;
-        compressions > 0 && (self.pass.is_some() || self.changes != changes || has_news || is_first)
+        wanted && (self.pass.is_some() || self.changes != changes || has_news || is_first)
     }
 
     /// The segment that comes next, if the walk is due and not at its end.
@@ -55,7 +61,7 @@ impl IdlePacking {
         if !self.is_due(core) {
             return None;
         }
-        let (_, changes) = core.map.compressions();
+        let (_, changes) = wishes(core);
         if self.changes != changes {
             (self.changes, self.done, self.pass) = (changes, 0, None);
         }
@@ -71,6 +77,15 @@ impl IdlePacking {
             self.pass = None;
         }
         next
+    }
+
+    /// Segments that the walk has come past, of all of the pool.
+    pub(crate) fn walked(&self, core: &EngineCore) -> usize {
+        match self.pass {
+            _ if !self.is_due(core) => core.segments.total(),
+            Some(PackPass { at: Some(at), .. }) => core.segments.position(at) + 1,
+            _ => 0,
+        }
     }
 
     /// A segment was packed to its end.

@@ -1,11 +1,11 @@
 //! Reads: blocks are located, read in runs, and proved.
 
-use super::core::{EngineCore, IoPurpose, RUN_BLOCKS_MAX, ReadPart, unless_missing};
+use super::core::{EngineCore, IoPurpose, RUN_BLOCKS_MAX, ReadPage, ReadPart, unless_missing};
 use super::slab::TokenTable;
 use crate::api::{PoolCompletion, PoolDeviceError, PoolError, RequestTag, VolumeId};
 use crate::block::{Block, BlockBuffer};
 use crate::format::{BLOCK_SECTORS, PageEntry, TagDomain, tag_crc};
-use crate::map::Located;
+use crate::map::{Located, PageAlias};
 use seal::PageKey;
 
 /// The most reads at once.
@@ -55,7 +55,7 @@ pub(crate) struct Reads {
     blocks: u64,
     /// Reads that wait for a page of the map.
     waiting: Vec<u64>,
-    spare: Vec<Vec<(u64, PageEntry)>>,
+    spare: Vec<Vec<ReadPage>>,
     /// Reads for partial writes that have ended, and their content.
     pub(crate) for_parts: Vec<PartRead>,
 }
@@ -107,7 +107,7 @@ impl Reads {
 
     fn go_on(&mut self, core: &mut EngineCore, token: u64) {
         let Some(read) = self.reads.get_mut(token) else { return };
-        let mut run: Vec<(u64, PageEntry)> = self.spare.pop().unwrap_or_default();
+        let mut run: Vec<ReadPage> = self.spare.pop().unwrap_or_default();
         let mut start = read.located;
         // A page of an encrypted volume that is not sealed was put there by a hostile hand.
         let family = core.map.family_of(read.volume);
@@ -126,7 +126,7 @@ impl Reads {
             core.count_look_up(&mut read.has_waited);
             read.located += 1;
             match located {
-                Ok(Located::Page { number, entry })
+                Ok(Located::Page { number, entry, alias })
                     if core.segments.place_of(&entry).is_some()
                         && entry.seal().is_some() == family.is_some() =>
                 {
@@ -137,7 +137,7 @@ impl Reads {
                     if run.is_empty() {
                         start = read.located - 1;
                     }
-                    run.push((number, entry));
+                    run.push(ReadPage { number, entry, alias });
                     continue;
                 }
                 Ok(Located::Hole) => {
@@ -189,7 +189,7 @@ impl Reads {
         buffer: Option<BlockBuffer>,
         result: Result<(), PoolDeviceError>,
     ) {
-        let place = part.pages[0].1.place().expect("a page that was read has a place");
+        let place = part.pages[0].entry.place().expect("a page that was read has a place");
         let buffer = buffer.expect("a read's buffer comes back");
         let proved = match result {
             Ok(()) => prove(core, &part, buffer),
@@ -233,8 +233,9 @@ impl Reads {
 
 /// Whether an entry's page lies behind the pages of a run, which has room for it. The pages of a
 /// run are all packed or all whole, and have the same key.
-fn follows(run: &[(u64, PageEntry)], entry: &PageEntry) -> bool {
-    let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) else { return false };
+fn follows(run: &[ReadPage], entry: &PageEntry) -> bool {
+    let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
+    let (first, last) = (&first.entry, &last.entry);
     let (Some((_, end)), Some((begin, _))) = (sectors(last), sectors(entry)) else { return false };
     let context = |entry: &PageEntry| entry.seal().map(|seal| seal.context);
     begin == end
@@ -261,24 +262,18 @@ fn span(first: &PageEntry, last: &PageEntry) -> u32 {
     (end.div_ceil(SECTORS) - begin / SECTORS) as u32
 }
 
-fn span_of(run: &[(u64, PageEntry)]) -> u32 {
-    span(&run[0].1, &run[run.len() - 1].1)
+fn span_of(run: &[ReadPage]) -> u32 {
+    span(&run[0].entry, &run[run.len() - 1].entry)
 }
 
-fn send(
-    core: &mut EngineCore,
-    read: &mut Read,
-    token: u64,
-    first: u32,
-    pages: Vec<(u64, PageEntry)>,
-) {
+fn send(core: &mut EngineCore, read: &mut Read, token: u64, first: u32, pages: Vec<ReadPage>) {
     read.parts += 1;
-    let place = pages[0].1.place().expect("a page that is read has a place");
+    let place = pages[0].entry.place().expect("a page that is read has a place");
     core.segments.pin(place.segment);
     let blocks = span_of(&pages);
     let buffer = core.buffer(blocks as usize);
     // A page may be freed while it is read, and its context with it: the key is looked up now.
-    let key = core.key_of(&pages[0].1);
+    let key = core.key_of(&pages[0].entry);
     let part = ReadPart { read: token, first, key, pages, is_second: false };
     core.submit_read(place, buffer, blocks, IoPurpose::Read(part));
 }
@@ -291,17 +286,20 @@ fn prove(
     mut read: BlockBuffer,
 ) -> Result<BlockBuffer, (usize, BlockBuffer)> {
     let pages = &part.pages;
-    let is_packed = pages[0].1.is_packed();
+    let is_packed = pages[0].entry.is_packed();
     let mut unpacked = is_packed.then(|| core.buffer(pages.len()));
-    let mut sector = pages[0].1.form().map_or(0, |(_, offset)| usize::from(offset));
+    let mut sector = pages[0].entry.form().map_or(0, |(_, offset)| usize::from(offset));
     let mut wrong = None;
-    for (index, (number, entry)) in pages.iter().enumerate() {
+    for (index, ReadPage { number, entry, alias }) in pages.iter().enumerate() {
         let (form, offset) = entry.form().expect("a page that was read has a form");
         let block = sector / usize::from(BLOCK_SECTORS);
         sector += usize::from(form.sectors);
         if entry.seal().is_some() || !is_packed {
             let block = &mut read.blocks_mut()[block];
-            if is_packed || !is_whole(&core.uuid, part.key.as_deref(), *number, entry, block) {
+            let is_page = !is_packed
+                && is_whole(&core.uuid, part.key.as_deref(), *number, entry, block)
+                && is_alias(&core.uuid, *number, *alias, block);
+            if !is_page {
                 wrong = Some(index);
                 break;
             }
@@ -311,7 +309,9 @@ fn prove(
         let crc = tag_crc(&core.uuid, TagDomain::Data, *number, entry.sequence.get(), bytes);
         let is_page = crc == entry.crc.get()
             && unpacked.as_mut().is_none_or(|unpacked| {
-                core.packer.unpack(form.codec, bytes, &mut unpacked.blocks_mut()[index])
+                let page = &mut unpacked.blocks_mut()[index];
+                core.packer.unpack(form.codec, bytes, page)
+                    && is_alias(&core.uuid, *number, *alias, page)
             });
         if !is_page {
             wrong = Some(index);
@@ -329,6 +329,13 @@ fn prove(
         None => Ok(kept),
         Some(index) => Err((index, kept)),
     }
+}
+
+/// Whether the content of the page `number` is that of the block's alias, if it has one.
+fn is_alias(uuid: &[u8; 16], number: u64, alias: Option<PageAlias>, content: &Block) -> bool {
+    alias.is_none_or(|alias| {
+        tag_crc(uuid, TagDomain::Alias, alias.number, number, &content.0) == alias.crc
+    })
 }
 
 /// Whether a page of data is what its entry says. A sealed page is opened; without its key nothing

@@ -528,7 +528,10 @@ fn set_checks(
             | LogRecord::Node { crc, .. }
             | LogRecord::Table { crc, .. }
             | LogRecord::State { crc, .. } => *crc = value,
-            LogRecord::Zero { .. } | LogRecord::Lost { .. } | LogRecord::Removal { .. } => {}
+            LogRecord::Zero { .. }
+            | LogRecord::Lost { .. }
+            | LogRecord::Alias { .. }
+            | LogRecord::Removal { .. } => {}
         }
     }
 }
@@ -544,7 +547,10 @@ pub(crate) fn crc_of(record: &LogRecord) -> u64 {
         | LogRecord::Node { crc, .. }
         | LogRecord::Table { crc, .. }
         | LogRecord::State { crc, .. } => crc,
-        LogRecord::Zero { .. } | LogRecord::Lost { .. } | LogRecord::Removal { .. } => 0,
+        LogRecord::Zero { .. }
+        | LogRecord::Lost { .. }
+        | LogRecord::Alias { .. }
+        | LogRecord::Removal { .. } => 0,
     }
 }
 

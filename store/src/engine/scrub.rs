@@ -29,6 +29,9 @@ const FOUND_MAX: usize = 64;
 /// Blocks of a page table between two points of a pass. At a point no page is being read.
 const POINT_BLOCKS: u64 = 16;
 
+/// Blocks of the page table in which aliases of damaged pages are looked for in a round.
+const WIDENED_BLOCKS: u64 = 16;
+
 /// Time after which a pass that has come to another point wants a checkpoint. A pass that is
 /// interrupted repeats as much.
 const SAVE_NS: u64 = 60_000_000_000;
@@ -125,6 +128,8 @@ enum ScrubStep {
     Rests,
     /// Reads the pages of a block of a page table, then the next block.
     Reads(TableKind, u64),
+    /// Looks for the aliases of damaged pages, from a block of the page table on.
+    Widens(u64),
     /// Looks for damaged pages in the volumes that are left, from a block of the last one on.
     Searches(Vec<VolumeId>, u64),
 }
@@ -185,7 +190,7 @@ impl Scrubber {
             self.status = ScrubStatus {
                 is_running: true,
                 passes: self.status.passes,
-                total_blocks: core.map.used_pages() + core.map.used_nodes(),
+                total_blocks: core.map.stored_pages() + core.map.used_nodes(),
                 ..ScrubStatus::default()
             };
             self.note_point(TableKind::Data, 0);
@@ -291,6 +296,7 @@ impl Scrubber {
         match std::mem::take(&mut self.step) {
             ScrubStep::Rests => {}
             ScrubStep::Reads(kind, index) => self.read(core, kind, index),
+            ScrubStep::Widens(index) => self.widen(core, index),
             ScrubStep::Searches(volumes, start) => self.search(core, volumes, start),
         }
     }
@@ -301,7 +307,7 @@ impl Scrubber {
         while self.under_way < READS_MAX && self.next_ns <= now_ns {
             let Some((number, entry)) = self.pages.pop() else {
                 if index >= core.map.table_blocks(kind) {
-                    self.step = self.end_of(core, kind, index);
+                    self.step = self.end_of(kind, index);
                     return;
                 }
                 if index.is_multiple_of(POINT_BLOCKS) && !self.is_at_point(kind, index) {
@@ -338,7 +344,7 @@ impl Scrubber {
     }
 
     /// The step behind the last block of a table, once all of its pages are known.
-    fn end_of(&mut self, core: &EngineCore, kind: TableKind, index: u64) -> ScrubStep {
+    fn end_of(&mut self, kind: TableKind, index: u64) -> ScrubStep {
         if self.under_way > 0 || !self.suspects.is_empty() {
             return ScrubStep::Reads(kind, index);
         }
@@ -347,6 +353,31 @@ impl Scrubber {
             return ScrubStep::Reads(TableKind::Nodes, 0);
         }
         self.note_point(TableKind::Nodes, index);
+        ScrubStep::Widens(0)
+    }
+
+    /// A damaged page costs its aliases as well: their blocks are found with the others.
+    fn widen(&mut self, core: &mut EngineCore, mut index: u64) {
+        let has_aliases = !self.damaged.is_empty() && core.map.shared().aliases > 0;
+        let end = if has_aliases { core.map.table_blocks(TableKind::Data) } else { 0 };
+        for _ in 0..WIDENED_BLOCKS {
+            if index >= end || self.damaged.len() >= FOUND_MAX {
+                self.step = self.begin_search(core);
+                return;
+            }
+            match core.map.aliases_in(index, &self.damaged) {
+                Err(MapError::Missing) => break,
+                Ok(aliases) => self.damaged.extend(aliases),
+                Err(MapError::Damaged) => {}
+            }
+            index += 1;
+        }
+        self.damaged.truncate(FOUND_MAX);
+        self.step = ScrubStep::Widens(index);
+    }
+
+    fn begin_search(&mut self, core: &EngineCore) -> ScrubStep {
+        self.damaged.truncate(FOUND_MAX);
         let visible = core.map.volumes().into_iter();
         let visible = visible.filter(|volume| volume.kind != PoolVolumeKind::Removing);
         ScrubStep::Searches(visible.map(|volume| volume.id).collect(), 0)
@@ -360,7 +391,7 @@ impl Scrubber {
         let passed = if kind == TableKind::Nodes { blocks[0] + index } else { index };
         let all = blocks[0] + blocks[1];
         let left = u128::from(all.saturating_sub(passed));
-        let pages = u128::from(core.map.used_pages() + core.map.used_nodes());
+        let pages = u128::from(core.map.stored_pages() + core.map.used_nodes());
         let left = (pages * left / u128::from(all.max(1))).max(1) as u64;
         let page_ns = deadline_ns.saturating_sub(core.now_ns) / left;
         self.page_ns = page_ns.max(self.pace.page_ns_min());
@@ -424,7 +455,7 @@ impl Scrubber {
         for page in std::mem::take(&mut self.suspects) {
             match core.map.entry_of(page.kind, page.number) {
                 Err(MapError::Missing) => self.suspects.push(page),
-                Ok(entry) if entry == page.entry => self.count_damaged(core, page),
+                Ok(entry) if entry.is_same_page(&page.entry) => self.count_damaged(core, page),
                 Ok(_) | Err(MapError::Damaged) => {}
             }
         }

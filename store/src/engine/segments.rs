@@ -267,6 +267,12 @@ impl SegmentTable {
         (0..count).map(move |index| SegmentId::new(device, index))
     }
 
+    /// The segments before this one, of all devices.
+    pub(crate) fn position(&self, id: SegmentId) -> usize {
+        let before = self.devices.iter().take(id.device().into());
+        before.map(|device| device.segments.len()).sum::<usize>() + id.index() as usize
+    }
+
     /// Blocks of a segment.
     pub(crate) fn segment_blocks(&self) -> u32 {
         self.segment_blocks

@@ -7,6 +7,21 @@ use super::core::PoolCounters;
 use super::devices::PoolDevice;
 use super::scrub::ScrubStatus;
 use super::segments::SegmentCounts;
+use crate::map::SharedPages;
+
+/// The search for pages with the same content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DedupStatus {
+    /// Whether pages are looked for.
+    pub is_on: bool,
+    /// Pages whose content is in the index.
+    pub index_pages: u64,
+    /// The most that it has room for.
+    pub index_pages_max: u64,
+    /// Segments that the walk of the idle pool has come past, of all; the number of all when no
+    /// walk is due.
+    pub walked_segments: u64,
+}
 
 /// The state of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +36,10 @@ pub struct PoolStatus {
     pub packed_pages: u64,
     /// Blocks that the packed pages take, with the heads of their rows.
     pub packed_blocks: u64,
+    /// Pages that share their content.
+    pub shared: SharedPages,
+    /// The search for pages with the same content.
+    pub dedup: DedupStatus,
     /// Segments of each sort.
     pub segments: SegmentCounts,
     /// The devices.
@@ -52,6 +71,13 @@ pub struct PoolStatus {
 }
 
 impl PoolEngine {
+    fn dedup_status(&self) -> DedupStatus {
+        let (index_pages, index_pages_max) = self.core.contents.pages();
+        let is_on = self.core.contents.is_on();
+        let walked_segments = if is_on { self.packing.walked(&self.core) as u64 } else { 0 };
+        DedupStatus { is_on, index_pages, index_pages_max, walked_segments }
+    }
+
     /// The state of the pool.
     pub fn status(&self) -> PoolStatus {
         let core = &self.core;
@@ -59,9 +85,11 @@ impl PoolEngine {
         PoolStatus {
             size_blocks: core.usable_blocks(),
             used_blocks: core.segments.live(),
-            data_blocks: core.map.used_pages(),
+            data_blocks: core.map.used_pages() - core.map.shared().kept.min(core.map.used_pages()),
             packed_pages,
             packed_blocks,
+            shared: core.map.shared(),
+            dedup: self.dedup_status(),
             segments: core.segments.counts(core.applied),
             devices: self.devices(),
             segment_blocks: core.segments.segment_blocks(),

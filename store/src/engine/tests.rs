@@ -3,6 +3,7 @@
 mod basics;
 mod changed;
 mod damage;
+mod dedup;
 mod devices;
 mod full;
 #[path = "../../tests/devices/memory.rs"]

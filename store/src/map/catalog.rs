@@ -235,6 +235,8 @@ pub(super) struct PoolCatalog {
     accounts: BTreeMap<u32, SpaceAccount>,
     /// Blocks that are kept free for accounts.
     promised: u64,
+    /// Blocks of reservations that have pages.
+    lent: u64,
     /// Families of encrypted volumes.
     families: BTreeMap<u32, SealFamily>,
     next_family: u32,
@@ -255,6 +257,7 @@ impl PoolCatalog {
             next_id: 0,
             accounts: BTreeMap::new(),
             promised: 0,
+            lent: 0,
             families: BTreeMap::new(),
             next_family: 0,
             compressed: 0,
@@ -280,7 +283,7 @@ impl PoolCatalog {
         self.versions.len()
     }
 
-    pub(super) fn list(&self, room: u64) -> Vec<PoolVolume> {
+    pub(super) fn list(&self, room: (u64, u64)) -> Vec<PoolVolume> {
         let list = self.versions.values().map(|version| PoolVolume {
             id: VolumeId(version.id),
             name: version.name.clone(),

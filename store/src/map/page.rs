@@ -139,6 +139,15 @@ pub(crate) enum MapPass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteToken(pub(super) u64);
 
+/// A page that has the content of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageAlias {
+    /// Its own number.
+    pub(crate) number: u64,
+    /// The check of the content.
+    pub(crate) crc: u64,
+}
+
 /// The content of a block of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Located {
@@ -150,6 +159,8 @@ pub(crate) enum Located {
         number: u64,
         /// Where it is.
         entry: PageEntry,
+        /// The alias that the block has.
+        alias: Option<PageAlias>,
     },
     /// A page whose content is lost.
     Lost,

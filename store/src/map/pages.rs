@@ -10,6 +10,7 @@ use super::page::{
     LiveBlocks, MapError, MapPage, NumberHash, TreeWord, node_word, set_table_entry, table_entry,
 };
 use super::seals::SealContexts;
+use super::sharing::SharedPages;
 use super::table::{EntryPlace, PageTable};
 use crate::block::Block;
 use crate::format::{PageEntry, TableKind};
@@ -43,6 +44,8 @@ pub(super) struct MapPages {
     pub(super) contradictions: u64,
     /// The seal contexts that entries of sealed pages refer to.
     pub(super) contexts: SealContexts,
+    /// Pages that share their content.
+    pub(super) shared: SharedPages,
 }
 
 impl MapPages {
@@ -63,6 +66,7 @@ impl MapPages {
             lent_free: Vec::new(),
             contradictions: 0,
             contexts: SealContexts::default(),
+            shared: SharedPages::default(),
         }
     }
 
@@ -211,6 +215,9 @@ impl MapPages {
         let old = table_entry(block, slot);
         set_table_entry(block, slot, entry);
         replace_live(old, entry, live);
+        if kind == TableKind::Data {
+            self.shared.replaced(&old, &entry);
+        }
         // Before the old one: a context that loses its last page and gains one stays.
         if let Some(seal) = entry.seal() {
             self.contexts.gain(seal.context);

@@ -12,7 +12,7 @@ use super::catalog::{RemovalTarget, VOLUME_BLOCKS_MAX};
 use super::page::{LiveBlocks, MapError, TreeWord, node_word};
 use super::pages::MapPages;
 use super::tree::{LEVELS, digit, need_freed, next_word, node_end, word_start};
-use crate::format::{PageEntry, TableKind, ZERO_BLOCKS_MAX};
+use crate::format::{TableKind, ZERO_BLOCKS_MAX};
 
 /// A step ends when it frees so many pages. It frees one group more at most, and each page
 /// may need a block of the page table.
@@ -128,7 +128,7 @@ impl RemovalPlan {
     /// Frees what the step frees.
     pub(super) fn commit(self, pages: &mut MapPages, live: &mut dyn LiveBlocks) {
         for number in self.data {
-            pages.set_entry(TableKind::Data, number, PageEntry::FREE, live);
+            pages.free_data(number, live);
         }
         for number in self.nodes {
             pages.free_node(number, live);

@@ -69,7 +69,17 @@ pub(super) struct SpaceAccount {
 impl SpaceAccount {
     /// Blocks that are kept free for it, with their map.
     pub(super) fn promised(&self) -> u64 {
-        let left = self.reservation.saturating_sub(self.owned);
-        left + left.div_ceil(MAP_PART)
+        with_map(self.reservation.saturating_sub(self.owned))
     }
+
+    /// Blocks of its reservation that have pages. Those that share their content would take room
+    /// if they were written again.
+    pub(super) fn lent(&self) -> u64 {
+        self.reservation.min(self.owned)
+    }
+}
+
+/// Blocks with what the map takes for them at most, where they lie together.
+pub(super) fn with_map(blocks: u64) -> u64 {
+    blocks + blocks.div_ceil(MAP_PART)
 }

@@ -4,7 +4,7 @@
 //! above, and the root's entry is in the checkpoint. One bit for each block of level 0 says that it
 //! may have free numbers, so that memory for the search stays small: 256 KiB for 1 TiB.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -82,6 +82,9 @@ pub(super) struct PageTable {
     /// Numbers of records that had no effect, and the pass in which they came back. A replay may
     /// give them one, so they are not used before a checkpoint has made it impossible.
     late: VecDeque<(u64, u64)>,
+    /// Used numbers that aliases under way are about: how many of these, and whether the number was
+    /// freed meanwhile.
+    held: HashMap<u64, (u32, bool), NumberHash>,
     /// Numbers were asked for: those of data pages when the replay was done.
     hands_out: bool,
 }
@@ -102,6 +105,7 @@ impl PageTable {
             ready: Vec::new(),
             handed: HashSet::default(),
             late: VecDeque::new(),
+            held: HashMap::default(),
             hands_out: false,
         }
     }
@@ -222,6 +226,11 @@ impl PageTable {
     pub(super) fn freed(&mut self, number: u64) {
         let block = number / self.fanout;
         self.used = self.used.saturating_sub(1);
+        if let Some((_, is_freed)) = self.held.get_mut(&number) {
+            *is_freed = true;
+            self.handed.insert(number);
+            return;
+        }
         // Its block is in memory and dirty: no other number is cheaper. A replay has none to hand
         // out: its next record may name this number.
         if self.hands_out && self.ready.len() < READY_MAX && self.handed.insert(number) {
@@ -297,6 +306,24 @@ impl PageTable {
     pub(super) fn lose_ready(&mut self, number: u64) {
         self.ready.retain(|&ready| ready != number);
         self.handed.remove(&number);
+    }
+
+    /// A used number is not given to another page from here on.
+    pub(super) fn hold(&mut self, number: u64) {
+        self.held.entry(number).or_default().0 += 1;
+    }
+
+    /// The end of [`Self::hold`].
+    pub(super) fn release(&mut self, number: u64) {
+        let Some((count, is_freed)) = self.held.get_mut(&number) else { return };
+        *count -= 1;
+        let (is_last, is_freed) = (*count == 0, *is_freed);
+        if is_last {
+            self.held.remove(&number);
+        }
+        if is_last && is_freed {
+            self.ready.push(number);
+        }
     }
 
     pub(super) fn give_back_late(&mut self, number: u64, pass: u64) {

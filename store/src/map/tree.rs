@@ -12,7 +12,7 @@ use super::page::{
 use super::pages::MapPages;
 use super::space::GoneWords;
 use crate::block::Block;
-use crate::format::{PageEntry, TableKind};
+use crate::format::TableKind;
 
 /// Levels of nodes; level 0 has the leaves.
 pub(super) const LEVELS: usize = 4;
@@ -71,8 +71,11 @@ pub(super) fn locate(
     }
     let number = word.number();
     let entry = pages.entry(TableKind::Data, number)?;
+    if let Some(shared) = entry.alias_of() {
+        return pages.locate_shared(number, &entry, shared);
+    }
     match entry.place() {
-        Some(_) => Ok(Located::Page { number, entry }),
+        Some(_) => Ok(Located::Page { number, entry, alias: None }),
         None if entry.is_free() => Err(MapError::Damaged),
         None => Ok(Located::Lost),
     }
@@ -315,7 +318,7 @@ impl TreePlan {
             };
         }
         for &number in &self.freed {
-            pages.set_entry(TableKind::Data, number, PageEntry::FREE, live);
+            pages.free_data(number, live);
         }
         pages.lent_freed = self.freed;
         below
@@ -323,14 +326,14 @@ impl TreePlan {
 }
 
 /// Ensures the entries of pages that will be freed. A page whose entry is damaged keeps its number
-/// for ever, and goes from the list.
+/// for ever, as an alias of such a page does, and goes from the list.
 pub(super) fn need_freed(
     pages: &mut MapPages,
     kind: TableKind,
     freed: &mut Vec<u64>,
 ) -> Result<(), MapError> {
     let mut answer = Ok(());
-    freed.retain(|&number| match pages.need_entry(kind, number) {
+    freed.retain(|&number| match pages.need_freed(kind, number) {
         Err(MapError::Damaged) => false,
         result => {
             answer = answer.and(result);

@@ -8,7 +8,7 @@ use random::Random;
 use store::block::Block;
 use store::format::{BlockPlace, DEVICE_HEADER_BLOCKS, RowHead, Superblock, superblock_blocks};
 use store::{
-    Admission, CACHE_BLOCKS_MIN, DeviceLayout, DeviceOp, PageCompression, PoolChange,
+    Admission, CACHE_BLOCKS_MIN, DedupOptions, DeviceLayout, DeviceOp, PageCompression, PoolChange,
     PoolCompletion, PoolDevices, PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind,
     RequestTag, SEGMENTS_MIN, SealEntropy, VolumeId, WrappingKey, format_pool,
 };
@@ -47,11 +47,16 @@ impl MemoryDevices {
 
     /// The heads of the rows of guests behind the checkpoint, by their sequence.
     pub(crate) fn log(&self) -> Vec<RowHead> {
+        self.log_of(0)
+    }
+
+    /// The same of a stream.
+    pub(crate) fn log_of(&self, stream: u8) -> Vec<RowHead> {
         let superblock = self.superblock();
         let blocks = self.blocks.iter().flatten();
         let heads = blocks.filter_map(|block| RowHead::decode(&UUID, block).ok());
         let mut log: Vec<RowHead> = heads
-            .filter(|head| head.opening == superblock.opening.get() && head.stream == 0)
+            .filter(|head| head.opening == superblock.opening.get() && head.stream == stream)
             .filter(|head| head.sequence > superblock.sequence.get())
             .collect();
         log.sort_by_key(|head| head.sequence);
@@ -70,6 +75,8 @@ pub(crate) struct MediaPool {
     pub(crate) random: Random,
     pub(crate) tags: u64,
     pub(crate) now_ns: u64,
+    /// Pages with the same content share it, and contents repeat.
+    shares: bool,
 }
 
 impl MediaPool {
@@ -98,13 +105,23 @@ impl MediaPool {
     /// An open pool, of whose content nothing is known.
     pub(crate) fn with(devices: MemoryDevices, engine: PoolEngine, seed: u64) -> Self {
         let random = Random::new(seed);
-        Self { devices, engine, model: BTreeMap::new(), random, tags: 0, now_ns: 0 }
+        Self { devices, engine, model: BTreeMap::new(), random, tags: 0, now_ns: 0, shares: false }
     }
 
     /// The engine is gone without a word, and another one opens the pool.
     pub(crate) fn crash_and_open(&mut self) {
         let salt = self.random.draw();
         self.engine = open(&mut self.devices, salt);
+        if self.shares {
+            self.share();
+        }
+    }
+
+    /// From here on pages with the same content share it, and contents repeat.
+    pub(crate) fn share(&mut self) {
+        self.shares = true;
+        let options = DedupOptions { memory_bytes: 1 << 16, hash_bits: 64 };
+        self.engine.set_dedup(Some(options));
     }
 
     /// One round of the engine with devices that answer at once.
@@ -162,6 +179,12 @@ impl MediaPool {
 
     pub(crate) fn new_block(&mut self) -> Rc<Block> {
         let mut random = self.random.fork();
+        if self.shares && random.one_in(2) {
+            random = Random::new(random.below(30));
+            if random.one_in(8) {
+                return Rc::new(Block::ZERO);
+            }
+        }
         let mut block = Block::ZERO;
         // From a block that is packed into a sector to a block that is not packed at all. No sector
         // is zero, as the lost sectors of a torn block are.

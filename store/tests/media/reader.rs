@@ -78,13 +78,15 @@ fn the_reader_finds_what_the_engine_wrote() {
         return;
     }
     let mut pool = MediaPool::new(21);
+    pool.share();
     for _ in 0..2 {
         (0..400).for_each(|_| pool.step());
+        pool.settle();
         pool.crash_and_open();
     }
     // The last opening has moved pages, checkpoints, and a log behind the last of them.
     let mut steps = 0;
-    while pool.engine.status().packed_pages < 40 || steps < 400 {
+    while pool.engine.status().packed_pages < 40 || steps < 400 || !pool.has_aliases_in_the_log() {
         steps += 1;
         assert!(steps < 20_000, "nothing is collected: {:?}", pool.engine.status());
         pool.step();
@@ -100,6 +102,16 @@ fn the_reader_finds_what_the_engine_wrote() {
     let sealed: Vec<_> = pool.engine.volumes().into_iter().filter_map(|it| it.seal).collect();
     let has_old_keys = sealed.iter().any(|seal| seal.version > 1);
     assert!(has_old_keys, "no volume is under another data key: {sealed:?}");
+}
+
+impl MediaPool {
+    /// Whether the log behind the last checkpoint has made aliases, and the checkpoint has some.
+    fn has_aliases_in_the_log(&self) -> bool {
+        let log = self.devices.log_of(1);
+        let is_alias = |record: &LogRecord| matches!(record, LogRecord::Alias { shared: 1.., .. });
+        let shared = self.engine.status().shared;
+        log.iter().any(|head| head.records.iter().any(is_alias)) && shared.aliases > 20
+    }
 }
 
 /// The device 2 joins and the device 0 leaves, while all goes on; the last opening finds the rest.

@@ -10,9 +10,10 @@ STREAMS = 2  # of three: the rows of the third have a meaning for checkpoints on
 NO_SEGMENT = 0xFFFFFFFF
 PLACE = 1 << 63
 LOST = 1 << 62
-DATA, NODE, TABLE, STATE, CHANGE = 1, 2, 3, 4, 5
+ALIAS = 1 << 60
+DATA, NODE, TABLE, STATE, CHANGE, ALIAS_CONTENT = 1, 2, 3, 4, 5, 6
 WRITE_KIND, ZERO_KIND, MOVE_KIND, LOST_KIND, CHANGE_KIND = 1, 2, 3, 4, 5
-SEALED_KIND, RESEALED_KIND = 10, 11
+SEALED_KIND, RESEALED_KIND, ALIAS_KIND = 10, 11, 13
 PAYLOAD_KINDS = (1, 3, 5, 7, 8, 9, 10, 11)
 
 
@@ -99,6 +100,7 @@ class Entry:
     def __init__(self, place, crc, sequence, extra=0):
         self.place, self.crc, self.sequence, self.extra = place, crc, sequence, extra
         self.seal = None  # of a page of the log: its context, the sequence and the tag
+        self.before = None  # of an alias of the log: the entry that the page had before
 
     @classmethod
     def at(cls, block, offset):
@@ -107,6 +109,11 @@ class Entry:
     def block(self):
         """The place without the form of the page."""
         return self.place & ~(0x3FFF << 48)
+
+    def alias_of(self):
+        """The page whose content an alias has, or 0 for zeroes; nothing for other pages."""
+        is_alias = self.place >> 40 == ALIAS >> 40
+        return self.place & (1 << 40) - 1 if is_alias else None
 
     def __bool__(self):
         return self.place != 0
@@ -123,8 +130,8 @@ class Superblock:
             raise PoolError("a damaged superblock")
         (self.version, self.segment_blocks, self.uuid, self.device, self.devices) = (
             struct.unpack_from("<II16sBB", block, 16))
-        if self.version != 3:
-            raise PoolError(f"the pool has the format {self.version}, and this program reads 3")
+        if self.version != 4:
+            raise PoolError(f"the pool has the format {self.version}, and this program reads 4")
         (self.opening, self.salt, self.checkpoint, self.sequence) = (
             struct.unpack_from("<Q16sQQ", block, 48))
         self.state = [Entry.at(block, at) for at in (88, 120)]

@@ -13,8 +13,9 @@ import struct
 import sys
 
 from vrio_log import (
-    BLOCK, CHANGE, CHANGE_KIND, DATA, FREE, LOST, LOST_KIND, MOVE_KIND, NODE, STATE, TABLE,
-    SEALED_KIND, RESEALED_KIND, WRITE_KIND, ZERO_KIND, Devices, Entry, Log, PoolError)
+    ALIAS, ALIAS_CONTENT, ALIAS_KIND, BLOCK, CHANGE, CHANGE_KIND, DATA, FREE, LOST, LOST_KIND,
+    MOVE_KIND, NODE, STATE, TABLE, SEALED_KIND, RESEALED_KIND, WRITE_KIND, ZERO_KIND, Devices,
+    Entry, Log, PoolError, crc64)
 from vrio_seal import Keys
 
 NUMBER_MASK = (1 << 40) - 1
@@ -175,6 +176,8 @@ class Pool:
         seal = self.seal_of(entry)
         if (seal is None) != (version.family is None):
             raise PoolError(f"the page {number} is sealed, or is not, and must be the other")
+        if entry.alias_of() is not None:
+            return self.alias(entry, number)
         if seal is None:
             return self.devices.page(entry, DATA, number)
         content = self.keys and self.keys.open(seal[0], number, *seal[1:], self.devices.raw(entry))
@@ -182,13 +185,30 @@ class Pool:
             raise PoolError(f"the sealed page {number} is damaged, or its key was not given")
         return content
 
+    def alias(self, entry, number):
+        """The content of an alias. An alias of the log may have had no effect: then its check
+        fails, and the page is where it was before."""
+        shared = entry.alias_of()
+        if not shared:
+            return None
+        try:
+            content = self.devices.page(self.entry(0, shared), DATA, shared)
+            front = self.devices.uuid + struct.pack("<QQQ", ALIAS_CONTENT, number, shared)
+            if crc64(front, content) != entry.crc:
+                raise PoolError(f"the page {number} is not the page {shared}, as it must be")
+            return content
+        except PoolError:
+            if entry.before is None:
+                raise
+            return self.devices.page(entry.before, DATA, number)
+
     def add_keys(self, family):
         if self.keys:
             self.keys.add(family)
 
     def seal_of(self, entry):
         """The context, the sequence and the tag of a sealed page."""
-        if entry.seal or not entry.extra:
+        if entry.seal or not entry.extra >> 48:
             return entry.seal
         context = self.contexts.get(entry.extra >> 48)
         return context, entry.extra & (1 << 48) - 1, struct.pack("<QQ", entry.crc, entry.sequence)
@@ -202,7 +222,7 @@ class Pool:
         return entry
 
     def moved(self, old, place, record, sequence):
-        if not old.seal and not old.extra:
+        if not old.seal and not old.extra >> 48:
             return Entry(place, record.crc, sequence)
         entry = Entry(place, old.crc, old.sequence, old.extra)
         entry.seal = old.seal
@@ -230,6 +250,11 @@ class Pool:
             self.changed[record.number] = self.moved(old, place, record, sequence)
         elif record.kind == LOST_KIND and self.entry(0, record.number).block() == record.place:
             self.changed[record.number] = Entry(LOST, 0, 0)
+
+        elif record.kind == ALIAS_KIND and self.entry(0, record.number).block() == record.place:
+            alias = Entry(ALIAS | record.block, record.crc, 0)
+            alias.before = self.entry(0, record.number)
+            self.changed[record.number] = alias
 
     def apply_change(self, record, place, sequence):
         """A change; its copy, which has the flag, counts only if the change is damaged."""

@@ -256,8 +256,11 @@ impl Model {
         let blocks: BTreeSet<u64> =
             volume.touched().into_iter().chain(snapshot.touched()).collect();
         let page = |of: &ModelVolume, block| of.newest(block).0.page();
+        // Pages of zeroes have no names that a content tells.
+        let has_names = !self.has_zeroes;
         volume.blocks != snapshot.blocks
-            || blocks.into_iter().any(|block| page(volume, block) != page(snapshot, block))
+            || has_names
+                && blocks.into_iter().any(|block| page(volume, block) != page(snapshot, block))
     }
 
     /// Each version owns the pages that it must own, when the pool is at rest.

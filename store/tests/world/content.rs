@@ -17,6 +17,19 @@ struct Written {
     layers: Vec<Layer>,
 }
 
+/// The bit of a request's name with which contents repeat: another block has the same content by
+/// another request, or by the same one. A block has each content once.
+pub(crate) const REPEATS: u64 = 1 << 30;
+
+/// The bit with which some contents are zeroes.
+pub(crate) const HAS_ZEROES: u64 = 1 << 29;
+
+/// Blocks after which contents repeat.
+const PERIOD: u64 = 8;
+
+/// One of so many contents is zeroes.
+const ZEROES: u64 = 7;
+
 /// The bytes `from..to` of a pattern.
 #[derive(Clone, Copy)]
 struct Layer {
@@ -25,8 +38,13 @@ struct Layer {
     key: u64,
 }
 
-/// The key of the pattern that the request `stamp` writes to a block.
+/// The key of the pattern that the request `stamp` writes to a block; 0 for zeroes.
 fn key(stamp: u64, block: u64) -> u64 {
+    if stamp & REPEATS != 0 {
+        let content = stamp - block % PERIOD;
+        let is_zeroes = stamp & HAS_ZEROES != 0 && content.is_multiple_of(ZEROES);
+        return if is_zeroes { 0 } else { content << 32 | 0xffff_ffff };
+    }
     stamp << 32 | block & 0xffff_ffff
 }
 
@@ -34,7 +52,7 @@ fn key(stamp: u64, block: u64) -> u64 {
 /// blocks are packed well, some badly and some not at all.
 fn word(key: u64, at: usize) -> u64 {
     let noise = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    if at == 0 {
+    if at == 0 || key == 0 {
         return key;
     }
     // Each byte differs from that of another request, as in the noise: a part may be one byte.
@@ -93,7 +111,7 @@ impl Content {
     pub(crate) fn matches(&self, block: Option<&Block>) -> bool {
         match (&self.0, block) {
             (None, None) => true,
-            (Some(_), None) => false,
+            (Some(written), None) => written.expanded().0 == Block::ZERO.0,
             (None, Some(block)) => block.0.iter().all(|&byte| byte == 0),
             (Some(written), Some(block)) => match written.layers[..] {
                 [Layer { from: 0, to: BLOCK_BYTES, key }] => {

@@ -111,6 +111,8 @@ impl Model {
             let index = found.runs.partition_point(|run| run.block + run.blocks <= block);
             let run = found.runs.get(index).filter(|run| run.block <= block);
             let is_right = match run {
+                // Pages of zeroes have no names that a content tells.
+                _ if self.has_zeroes => true,
                 None => !old.is_disjoint(&new),
                 Some(run) if run.is_hole => new.contains(&0),
                 Some(_) => {

@@ -149,7 +149,7 @@ impl World {
             random: Random::new(plan.seed),
             disks,
             engine: None,
-            model: Model::new(!plan.has_good_media()),
+            model: Model::new(!plan.has_good_media(), &plan),
             seals: SealWatch::new(plan.layout.uuid),
             requests: BTreeMap::new(),
             next_tag: 1,
@@ -657,6 +657,11 @@ impl World {
         let (used, scrub) = (status.data_blocks, status.scrub);
         self.tally.add("scrubs", scrub.passes);
         self.tally.add("packed pages at rest", status.packed_pages);
+        self.tally.add("aliases at rest", status.shared.aliases);
+        self.tally.add("pages of zeroes at rest", status.shared.zeroes);
+        self.tally.add("pages kept for aliases at rest", status.shared.kept);
+        self.tally.add("pages shared by a life", status.counters.shared_pages);
+        self.tally.add("pages that only seemed to be the same", status.counters.different_pages);
         let damaged = scrub.damaged_blocks + scrub.damaged_map_blocks;
         if damaged > 0 && self.plan.has_good_media() {
             return Err(Failure::new("damage on a good medium", format!("{scrub:?}")));
@@ -707,7 +712,9 @@ impl World {
             Some((_, kind)) => kind,
             None => self.crash_kind(),
         };
-        self.engine = None;
+        if let Some(engine) = self.engine.take() {
+            self.tally.add("aliases at a crash", engine.status().shared.aliases);
+        }
         let requests = std::mem::take(&mut self.requests);
         self.note(|| format!("{kind:?} with {} requests under way", requests.len()));
         self.tally.add(if kind == CrashKind::Kill { "kills" } else { "power cuts" }, 1);

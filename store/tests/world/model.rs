@@ -9,8 +9,9 @@ use store::{PageCompression, PoolChange, SnapshotOrigin, VolumeId, VolumeReceive
 
 use super::Failure;
 use super::changes::subjects;
-use super::content::Content;
+use super::content::{Content, HAS_ZEROES, REPEATS};
 use super::disk::CrashKind;
+use super::plan::Plan;
 use super::versions::{Cut, UNDER_WAY, Version, describe, floor, see};
 
 /// A volume or a snapshot.
@@ -126,16 +127,20 @@ pub(crate) struct Model {
     verified: BTreeMap<(VolumeId, u64), (usize, usize)>,
     /// Whether a volume's parent is one of two, and hidden ones hold one or the other.
     pub(crate) is_vague: bool,
+    /// Some contents that are written are zeroes.
+    pub(crate) has_zeroes: bool,
     /// Nothing is forgotten: the medium may bring anything back.
     keeps_all: bool,
 }
 
 impl Model {
     /// An empty pool.
-    pub(crate) fn new(keeps_all: bool) -> Self {
+    pub(crate) fn new(keeps_all: bool, plan: &Plan) -> Self {
+        let repeats = if plan.dedup.is_some() { REPEATS } else { 0 };
+        let zeroes = if plan.has_zeroes { HAS_ZEROES } else { 0 };
         Self {
             volumes: BTreeMap::new(),
-            clock: 1,
+            clock: 1 | repeats | zeroes,
             barrier: 0,
             watchers: BTreeSet::new(),
             groups: Vec::new(),
@@ -145,7 +150,9 @@ impl Model {
             found: Cut::behind(0),
             kept: 0,
             verified: BTreeMap::new(),
-            is_vague: false,
+            // Which request's page of zeroes a snapshot has, nothing tells.
+            is_vague: plan.has_zeroes,
+            has_zeroes: plan.has_zeroes,
             keeps_all,
         }
     }

@@ -121,7 +121,8 @@ impl World {
                 continue;
             }
             match result {
-                Ok(engine) => {
+                Ok(mut engine) => {
+                    engine.set_dedup(self.plan.dedup);
                     self.note(|| format!("opened with {requests} requests"));
                     self.engine = Some(engine);
                     return Ok(Opened::Open);

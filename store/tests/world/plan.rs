@@ -2,7 +2,7 @@
 
 use random::Random;
 use store::format::DEVICE_HEADER_BLOCKS;
-use store::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOptions, SEGMENTS_MIN};
+use store::{CACHE_BLOCKS_MIN, DedupOptions, DeviceLayout, PoolLayout, PoolOptions, SEGMENTS_MIN};
 
 use super::disk::CrashKind;
 
@@ -63,6 +63,10 @@ pub(crate) struct Plan {
     pub(crate) is_wide: bool,
     /// Users compress their volumes soon.
     pub(crate) compresses: bool,
+    /// Pages with the same content share it, and contents repeat.
+    pub(crate) dedup: Option<DedupOptions>,
+    /// Some of these contents are zeroes.
+    pub(crate) has_zeroes: bool,
     /// The pool.
     pub(crate) layout: PoolLayout,
     /// How the engine is opened.
@@ -123,8 +127,11 @@ impl Plan {
             false if is_crashy => random.between(8, 14),
             false => random.between(1, 6),
         };
+        let dedup = dedup(seed);
         Self {
             seed,
+            has_zeroes: dedup.is_some() && seed.is_multiple_of(3),
+            dedup,
             compresses: random.one_in(2),
             is_wide,
             layout,
@@ -151,6 +158,15 @@ impl Plan {
             self.faults;
         [read_error_ppm, write_error_ppm, misdirect_ppm, rot_ppm].iter().all(|&ppm| ppm == 0)
     }
+}
+
+/// Half of the runs. Some indices have room for a few pages, and some hashes are the same for most
+/// contents.
+fn dedup(seed: u64) -> Option<DedupOptions> {
+    let mut random = Random::new(seed ^ 0xdedb_0000_0000);
+    let memory_bytes = [64, 1 << 10, 1 << 16][random.below(3) as usize];
+    let hash_bits = [64, 64, 3, 0][random.below(4) as usize];
+    random.one_in(2).then_some(DedupOptions { memory_bytes, hash_bits })
 }
 
 fn uuid(random: &mut Random) -> [u8; 16] {

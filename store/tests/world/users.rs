@@ -21,6 +21,9 @@ const SCRUB_ROUNDS: u64 = 200;
 /// A difference of snapshots is asked for once in so many rounds.
 const DIFF_ROUNDS: u64 = 12;
 
+/// The search for pages with the same content begins again or ends once in so many rounds.
+const DEDUP_ROUNDS: u64 = 300;
+
 /// The most changes under way.
 const CHANGES_MAX: usize = 2;
 
@@ -88,6 +91,10 @@ impl World {
             self.scrub();
         }
         self.change_devices();
+        if self.plan.dedup.is_some() && self.random.one_in(DEDUP_ROUNDS) {
+            let options = self.plan.dedup.filter(|_| self.random.one_in(2));
+            self.engine.as_mut().expect("the pool is open").set_dedup(options);
+        }
         if self.plan.key_rounds > 0 && self.random.one_in(self.plan.key_rounds) {
             self.change_keys();
         }

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use node::config::show_size;
-use node::status::{PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, StoragePoolStatus};
+use node::status::{
+    PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, SharedReport, StoragePoolStatus,
+};
 
 use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
 use super::verdict;
@@ -25,6 +27,9 @@ pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
     };
     writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     if let Some(line) = packed(pool.packed) {
+        writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+    }
+    if let Some(line) = shared(pool.shared) {
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
     if let Some(line) = scrub(&pool.scrub) {
@@ -81,6 +86,27 @@ fn packed(packed: PackedReport) -> Option<String> {
         show_size(used_bytes),
         show_size(saved),
     ))
+}
+
+/// A line about blocks that share their content; none if there are none and none are looked for.
+fn shared(shared: SharedReport) -> Option<String> {
+    if shared.is_empty() {
+        return None;
+    }
+    let mut line = format!("deduplication saves {}", show_size(shared.saved_bytes));
+    if shared.zero_bytes > 0 {
+        write!(line, ", {} of it zeroes", show_size(shared.zero_bytes)).expect(STRING);
+    }
+    let (known, most) = (show_size(shared.known_bytes), show_size(shared.known_bytes_max));
+    let percent = shared.looked_at_percent;
+    match shared.is_on {
+        true => {
+            let more = format!("; {percent} % of the pool looked at, {known} of {most} known");
+            line.push_str(&more);
+        }
+        false => line.push_str("; it is switched off"),
+    }
+    Some(line)
 }
 
 /// A line about the proof of all blocks; none if there was none.

@@ -1,6 +1,6 @@
 //! Pools that come and go while the node runs.
 
-use config::{PoolConfig, VolumeConfig};
+use config::{InPlace, PoolConfig, VolumeConfig};
 use sidecore::CounterText;
 
 use super::report;
@@ -20,6 +20,10 @@ impl RunningObject for PoolConfig {
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_pool(self)
+    }
+
+    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
+        node.change_deduplication(self)
     }
 
     fn remove(name: &str, node: &Inside, force: bool) -> Changed {
@@ -64,6 +68,15 @@ impl Inside {
         stock.pools().insert(&pool.name, Ok(opened));
         self.have_caches(&pool.name);
         self.objects().note(pool);
+        Ok(Vec::new())
+    }
+
+    /// A pool that is not open hears of it when it is opened.
+    fn change_deduplication(&self, pool: &PoolConfig) -> Changed {
+        if let Some(Ok(opened)) = self.volumes.stock().pools().get(&pool.name) {
+            opened.set_dedup(pool.dedup_bytes());
+        }
+        self.objects().replace(pool);
         Ok(Vec::new())
     }
 

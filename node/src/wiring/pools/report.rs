@@ -3,14 +3,15 @@
 use config::PoolConfig;
 use sidecore::CounterText;
 use store::{
-    PoolStatus, PoolVolume, PoolVolumeKind, QuotaWait, ScrubStatus, VolumeId, block::BLOCK_BYTES,
+    DedupStatus, PoolStatus, PoolVolume, PoolVolumeKind, QuotaWait, ScrubStatus, VolumeId,
+    block::BLOCK_BYTES,
 };
 use volume::backend::store::{PooledDevice, Pools, StorePool, reason_of_full};
 
 use super::streams::progress;
 use crate::wiring::objects::Objects;
 use api::status::{
-    Counters, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport,
+    Counters, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport, SharedReport,
     StoragePoolStatus,
 };
 
@@ -100,12 +101,25 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         packed: PackedReport {
             data_bytes: bytes(status.packed_pages),
             used_bytes: bytes(status.packed_blocks),
-            all_bytes: bytes(status.data_blocks),
+            all_bytes: bytes(status.data_blocks.saturating_sub(status.shared.saved())),
         },
+        shared: shared(&status),
         volumes: volumes.collect(),
         scrub: scrub(pool, &status.scrub, &all),
         counters,
         ..StoragePoolStatus::default()
+    }
+}
+
+fn shared(status: &PoolStatus) -> SharedReport {
+    let DedupStatus { is_on, index_pages, index_pages_max, walked_segments } = status.dedup;
+    SharedReport {
+        is_on,
+        saved_bytes: bytes(status.shared.saved()),
+        zero_bytes: bytes(status.shared.zeroes),
+        looked_at_percent: (100 * walked_segments / status.segments.total.max(1)).min(100) as u8,
+        known_bytes: bytes(index_pages),
+        known_bytes_max: bytes(index_pages_max),
     }
 }
 
@@ -236,7 +250,7 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-const NOW: [PoolNumber; 16] = [
+const NOW: [PoolNumber; 19] = [
     number("data_bytes_now", "Guests' data, as large as guests see it.", |it| {
         bytes(it.data_blocks)
     }),
@@ -246,6 +260,19 @@ const NOW: [PoolNumber; 16] = [
     number("compressed_bytes_now", "The space that the compressed part takes.", |it| {
         bytes(it.packed_blocks)
     }),
+    number(
+        "deduplicated_bytes_now",
+        "Data that would take space and shares that of other data.",
+        |it| bytes(it.shared.saved()),
+    ),
+    number("deduplication_known_bytes_now", "Data whose content the search for it knows.", |it| {
+        bytes(it.dedup.index_pages)
+    }),
+    number(
+        "deduplication_looked_at_segments_now",
+        "Segments that the search of the idle pool has come past, of all.",
+        |it| it.dedup.walked_segments,
+    ),
     number("segments_now", "Segments of the pool.", |it| it.segments.total),
     number("segments_free_now", "Segments that can be written.", |it| it.segments.free),
     number("segments_emptied_now", "Segments that the next checkpoint frees.", |it| {

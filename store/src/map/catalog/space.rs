@@ -6,7 +6,7 @@
 
 use super::{PoolCatalog, PoolVolumeKind, Version};
 use crate::api::{QuotaWait, VolumeId};
-use crate::map::space::{GoneWords, SpaceAccount, VersionSpace};
+use crate::map::space::{GoneWords, SpaceAccount, VersionSpace, with_map};
 
 /// Blocks that a volume at its limit may have under way: it can go on to overwrite what it has. So
 /// it owns so many more than its limit at most.
@@ -20,10 +20,13 @@ impl PoolCatalog {
     fn with_account<T>(&mut self, id: u32, change: impl FnOnce(&mut SpaceAccount) -> T) -> T {
         let account = self.accounts.entry(id).or_default();
         self.promised -= account.promised();
+        self.lent -= account.lent();
         let result = change(account);
         self.promised += account.promised();
+        self.lent += account.lent();
         if account.versions == 0 && account.under_way == 0 {
             self.promised -= account.promised();
+            self.lent -= account.lent();
             self.accounts.remove(&id);
         }
         result
@@ -117,12 +120,23 @@ impl PoolCatalog {
         self.promised - account.promised() + changed.promised()
     }
 
-    /// Why a volume may not write so many blocks now, if the pool has `room` for so many more.
+    /// Blocks that are kept free because volumes with a reservation may write pages anew that share
+    /// their content now: that is what sharing has `saved`, or all of these volumes' pages. One
+    /// volume may have another reservation.
+    pub(in crate::map) fn lent(&self, saved: u64, with: Option<(VolumeId, u64)>) -> u64 {
+        let Some((volume, reservation)) = with else { return with_map(saved.min(self.lent)) };
+        let account = self.accounts.get(&volume.0).copied().unwrap_or_default();
+        let changed = SpaceAccount { reservation, ..account };
+        with_map(saved.min(self.lent - account.lent() + changed.lent()))
+    }
+
+    /// Why a volume may not write so many blocks now, if the pool has `room` for so many more, and
+    /// sharing has `saved` so many.
     pub(in crate::map) fn quota_wait(
         &self,
         volume: VolumeId,
         blocks: u64,
-        room: u64,
+        (room, saved): (u64, u64),
     ) -> Option<QuotaWait> {
         let account = self.accounts.get(&volume.0)?;
         let under_way = account.under_way + blocks;
@@ -132,7 +146,12 @@ impl PoolCatalog {
                 return Some(QuotaWait::Limit);
             }
         }
-        let others = self.promised - account.promised();
+        // The savings of volumes with a reservation are there for all of these volumes.
+        let is_reserved = account.owned <= account.reservation && under_way <= OVERWRITTEN_BLOCKS;
+        let is_reserved = is_reserved && account.reservation > 0;
+        let lent = if is_reserved { 0 } else { saved.min(self.lent - account.lent()) };
+        let lent = with_map(lent);
+        let others = self.promised - account.promised() + lent;
         (others > 0 && room < others).then_some(QuotaWait::Reserved)
     }
 
@@ -143,12 +162,16 @@ impl PoolCatalog {
         }
     }
 
-    /// The reason for which a volume waits, if the pool has `room` for so many blocks: its last
-    /// write was refused, and would be refused again.
-    pub(in crate::map) fn wait_of(&self, volume: VolumeId, room: u64) -> Option<QuotaWait> {
+    /// The reason for which a volume waits, if the pool has `room` for so many blocks and sharing
+    /// has `saved` so many: its last write was refused, and would be refused again.
+    pub(in crate::map) fn wait_of(
+        &self,
+        volume: VolumeId,
+        (room, saved): (u64, u64),
+    ) -> Option<QuotaWait> {
         let is_head = self.versions.get(&volume.0)?.kind == PoolVolumeKind::Volume;
         let (_, blocks) = self.accounts.get(&volume.0).filter(|_| is_head)?.refused?;
-        self.quota_wait(volume, blocks, room.saturating_sub(blocks))
+        self.quota_wait(volume, blocks, (room.saturating_sub(blocks), saved))
     }
 
     /// The pages of a volume and its snapshots.

@@ -203,7 +203,7 @@ impl Medium {
     /// Moves the page of a block, or loses it.
     pub(super) fn move_page(&mut self, volume: VolumeId, block: u64, is_lost: bool) {
         let located = self.run(|map, _| map.locate(volume, block));
-        let Ok(Located::Page { number, entry }) = located else { return };
+        let Ok(Located::Page { number, entry, .. }) = located else { return };
         let (crc, from) = (entry.crc.get(), entry.place().unwrap());
         let record = if is_lost {
             LogRecord::Lost { number, from }

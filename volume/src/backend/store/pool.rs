@@ -15,9 +15,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{CounterText, now_ns};
 use store::block::BLOCK_BYTES;
 use store::{
-    Admission, CACHE_BLOCKS_MIN, ChangedBlocks, PoolChange, PoolEngine, PoolError, PoolOptions,
-    PoolStatus, PoolVolume, PoolVolumeKind, RequestTag, ScrubPace, ScrubStatus, SealEntropy,
-    VolumeId, WrappingKey,
+    Admission, CACHE_BLOCKS_MIN, ChangedBlocks, DedupOptions, PoolChange, PoolEngine, PoolError,
+    PoolOptions, PoolStatus, PoolVolume, PoolVolumeKind, RequestTag, ScrubPace, ScrubStatus,
+    SealEntropy, VolumeId, WrappingKey,
 };
 use zeroize::Zeroizing;
 
@@ -58,11 +58,14 @@ pub struct StoreSettings {
     pub memory_bytes: u64,
     /// The length of the log after which a checkpoint begins: it bounds the time of an opening.
     pub log_bytes: u64,
+    /// The most memory for the search for blocks with the same content; `None`: none are looked
+    /// for.
+    pub dedup_bytes: Option<u64>,
 }
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        Self { memory_bytes: 64 << 20, log_bytes: 1 << 30 }
+        Self { memory_bytes: 64 << 20, log_bytes: 1 << 30, dedup_bytes: None }
     }
 }
 
@@ -86,7 +89,7 @@ pub(super) struct PoolInside {
     name: String,
     /// The devices, for an opening after a stop.
     pub(super) paths: Mutex<Vec<PathBuf>>,
-    settings: StoreSettings,
+    settings: Mutex<StoreSettings>,
     uuid: [u8; 16],
     pub(super) direct: AtomicBool,
     pub(super) signs: Arc<PoolSigns>,
@@ -170,7 +173,7 @@ impl StorePool {
         let inside = Arc::new(PoolInside {
             name: name.to_owned(),
             paths: Mutex::new(paths.to_vec()),
-            settings,
+            settings: Mutex::new(settings),
             uuid,
             direct: AtomicBool::new(direct),
             drive: Mutex::new(Drive::new(engine, files, ring, Arc::clone(&signs))),
@@ -341,6 +344,20 @@ impl StorePool {
         found.ok_or(PoolError::Closed)
     }
 
+    /// Has the pool look for blocks with the same content from here on, with so much memory, or not
+    /// any more. Blocks that share their content stay as they are.
+    pub fn set_dedup(&self, dedup_bytes: Option<u64>) {
+        let dedup = {
+            let mut settings = self.inside.settings.lock();
+            settings.dedup_bytes = dedup_bytes;
+            settings.dedup()
+        };
+        let mut drive = self.inside.lock_drive();
+        drive.engine().into_iter().for_each(|engine| engine.set_dedup(dedup));
+        // The pool's thread hears of the work by this round.
+        drive.round(now_ns(), None);
+    }
+
     /// Begins to read and prove all blocks at this pace, or has a pass that is under way go on, at
     /// this pace or its own.
     pub fn scrub(&self, pace: Option<ScrubPace>) {
@@ -475,8 +492,21 @@ fn open_engine(
         log_blocks_max: (settings.log_bytes / block_bytes).max(1),
     };
     let sizes_blocks = devices.files.sizes_blocks();
-    PoolEngine::open(devices, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns())
-        .map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })
+    let engine =
+        PoolEngine::open(devices, &sizes_blocks, options, u128::from_le_bytes(salt), now_ns());
+    let mut engine =
+        engine.map_err(|error| StorePoolError::Engine { pool: name.to_owned(), error })?;
+    engine.set_dedup(settings.dedup());
+    Ok(engine)
+}
+
+impl StoreSettings {
+    fn dedup(&self) -> Option<DedupOptions> {
+        self.dedup_bytes.map(|bytes| DedupOptions {
+            memory_bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+            hash_bits: u64::BITS,
+        })
+    }
 }
 
 impl PoolInside {
@@ -690,7 +720,7 @@ impl PoolInside {
         let mut files = PoolFiles::open(&paths, LOCK_TIMEOUT)?;
         let mut drive = self.lock_drive();
         let devices = &mut RingDevices { files: &mut files, ring: drive.ring() };
-        let mut engine = open_engine(&self.name, devices, self.settings)?;
+        let mut engine = open_engine(&self.name, devices, *self.settings.lock())?;
         for (id, key) in &*self.keys.lock() {
             // A volume that was removed needs no key.
             if let Err(error) = engine.unlock(*id, key)

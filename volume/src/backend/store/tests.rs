@@ -72,7 +72,8 @@ fn plan(paths: &[PathBuf], size_bytes: u64) -> PoolPlan {
 }
 
 fn try_open(paths: &[PathBuf]) -> Result<Arc<StorePool>, StorePoolError> {
-    let settings = StoreSettings { memory_bytes: 4 << 20, log_bytes: 8 << 20 };
+    let settings =
+        StoreSettings { memory_bytes: 4 << 20, log_bytes: 8 << 20, ..StoreSettings::default() };
     let ring = StoreRing::new().expect("looked at before");
     StorePool::open_within("p", paths, settings, ring, LOCK_TIMEOUT)
 }
