@@ -131,7 +131,7 @@ impl Resize {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DiskCommand {
     /// Show a disk to a guest until the node is restarted.
-    Add(DiskAdd),
+    Add(Box<DiskAdd>),
     /// Remove a disk: its requests are drained and its attachment is closed.
     Remove(Remove),
     /// List the disks.
