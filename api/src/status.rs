@@ -280,6 +280,33 @@ pub struct DiskStatus {
     /// whether a guest uses the disk or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach: Option<ReachStatus>,
+    /// Its cache, if it should have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheStatus>,
+}
+
+/// The cache of a disk in a pool of the disk's node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheStatus {
+    /// The pool.
+    pub pool: String,
+    /// The space that it may have.
+    pub size_bytes: u64,
+    /// The bytes that it has.
+    pub cached_bytes: u64,
+    /// Whether it answers reads now.
+    pub is_used: bool,
+    /// Why it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_unused: Option<String>,
+    /// Reads that it has answered.
+    pub hits: u64,
+    /// Reads that went to the volume's node.
+    pub misses: u64,
+    /// How often it was emptied.
+    pub emptied: u64,
+    /// Requests that its pool failed.
+    pub errors: u64,
 }
 
 /// Whether a volume of another node answers.

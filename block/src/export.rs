@@ -286,6 +286,11 @@ impl Export {
         &self.name
     }
 
+    /// Whether it admits one attachment at a time.
+    pub fn is_sole(&self) -> bool {
+        !self.shared
+    }
+
     /// The guarded volume.
     pub fn volume(&self) -> &Arc<dyn Volume> {
         &self.volume

@@ -372,7 +372,8 @@ impl Server {
         let (export, right) = self.right(now_ns, called, &request, endpoint)?;
         if request.kind == Kind::Describe {
             let volume = Some(self.describe(now_ns, called.session, &export));
-            return Ok(Some(Reply { volume, ..Reply::plain(Outcome::Done) }));
+            let sole = export.is_sole() && self.peers[&called.session].understands_changes();
+            return Ok(Some(Reply { volume, sole, ..Reply::plain(Outcome::Done) }));
         }
         if names.attachment.is_empty() {
             return Err(Refusal::new(Outcome::Refused, "an attachment needs a name"));
@@ -611,11 +612,13 @@ impl Server {
             let Some(flow) = self.flows.get_mut(key) else { continue };
             let Some((step, call)) = &mut flow.step else { continue };
             let call = *call;
+            let understands = self.peers.get(&key.0).is_some_and(|it| it.understands_changes());
+            let sole = understands && flow.export.is_sole();
             let reply = match step {
                 FlowStep::Claim(claim) => flow
                     .export
                     .poll_claim(claim, &self.services, now_ns)
-                    .map(|answer| claimed(&flow.export, answer, &self.counters)),
+                    .map(|answer| claimed((&flow.export, sole), answer, &self.counters)),
                 FlowStep::Close(closing) => {
                     closing.poll(&self.services, now_ns).map(|result| match result {
                         Ok(()) => Reply::plain(Outcome::Done),
@@ -652,7 +655,7 @@ fn costs(kind: Kind, head: &[u8], has_body: bool) -> Costs {
 }
 
 fn claimed(
-    export: &Export,
+    (export, sole): (&Export, bool),
     answer: Result<(u64, Incarnation), Refusal>,
     counters: &ServerCounters,
 ) -> Reply {
@@ -662,7 +665,7 @@ fn claimed(
             // The client has been told the rest by the description, in its version's words.
             let info = wire::told_before_zeroing(export.volume().info());
             let info = VolumeInfo { incarnation, ..info };
-            Reply { epoch, volume: Some(info), ..Reply::plain(Outcome::Done) }
+            Reply { epoch, volume: Some(info), sole, ..Reply::plain(Outcome::Done) }
         }
         Err(refusal) => Reply::refused(refusal.outcome, refusal.text),
     }

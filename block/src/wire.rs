@@ -204,6 +204,9 @@ pub struct Reply {
     pub epoch: u64,
     /// The volume, for descriptions, claims and opened channels.
     pub volume: Option<VolumeInfo>,
+    /// One attachment at a time uses the volume. Descriptions and answers to claims say so; `false`
+    /// where it is not known.
+    pub sole: bool,
     /// For people; empty unless refused.
     pub text: String,
 }
@@ -211,7 +214,7 @@ pub struct Reply {
 impl Reply {
     /// A reply that says nothing but its outcome.
     pub fn plain(outcome: Outcome) -> Self {
-        Self { outcome, epoch: 0, volume: None, text: String::new() }
+        Self { outcome, epoch: 0, volume: None, sole: false, text: String::new() }
     }
 
     /// A refusal with its reason.
@@ -268,6 +271,7 @@ struct ReplyHead {
 
 const DISCARDS: u32 = 1;
 const WRITES_ZEROES: u32 = 2;
+const SOLE: u32 = 4;
 
 /// The part after the head of a reply that has a volume, from version 3 on: the ways in which the
 /// volume zeroes ranges, and its topology.
@@ -441,9 +445,9 @@ impl Request {
 }
 
 impl Reply {
-    /// Writes the head. A text that is too long is cut at a character. The volume's ways of zeroing
-    /// and its topology are written only if they differ from the default: see
-    /// [`told_before_zeroing`].
+    /// Writes the head. A text that is too long is cut at a character. The volume's ways of
+    /// zeroing, its topology and whether it is sole are written only if they differ from the
+    /// default: see [`told_before_zeroing`].
     pub fn encode(&self) -> EncodedHead {
         let cut = self.text.floor_char_boundary(TEXT_BYTES_MAX);
         let text = &self.text.as_bytes()[..cut];
@@ -466,7 +470,7 @@ impl Reply {
             head.size_bytes = volume.size_bytes.into();
             head.incarnation = volume.incarnation.0;
         }
-        let layout = self.volume.as_ref().and_then(layout);
+        let layout = self.volume.as_ref().and_then(|volume| layout(volume, self.sole));
         head.flags |= if layout.is_some() { HAS_LAYOUT } else { 0 };
         let mut out = EncodedHead::new();
         out.push(head.as_bytes());
@@ -490,6 +494,7 @@ impl Reply {
         if usize::from(fixed.text_bytes.get()) != text.len() || fixed.flags & !known != 0 {
             return None;
         }
+        let sole = layout.is_some_and(|layout| layout.flags.get() & SOLE != 0);
         let volume = match (fixed.flags & HAS_VOLUME != 0, layout) {
             (false, None) => None,
             (false, Some(_)) => return None,
@@ -499,6 +504,7 @@ impl Reply {
             outcome: Outcome::from_byte(fixed.outcome)?,
             epoch: fixed.epoch.get(),
             volume,
+            sole,
             text: std::str::from_utf8(text).ok()?.to_owned(),
         })
     }
@@ -509,13 +515,15 @@ pub fn told_before_zeroing(volume: VolumeInfo) -> VolumeInfo {
     VolumeInfo { zeroing: Zeroing::default(), topology: Topology::default(), ..volume }
 }
 
-fn layout(volume: &VolumeInfo) -> Option<Layout> {
+fn layout(volume: &VolumeInfo, sole: bool) -> Option<Layout> {
     let (zeroing, topology) = (volume.zeroing, volume.topology);
-    if (zeroing, topology) == Default::default() {
+    if (zeroing, topology, sole) == Default::default() {
         return None;
     }
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
-    let flags = flag(zeroing.discard, DISCARDS) | flag(zeroing.write_zeroes, WRITES_ZEROES);
+    let flags = flag(zeroing.discard, DISCARDS)
+        | flag(zeroing.write_zeroes, WRITES_ZEROES)
+        | flag(sole, SOLE);
     Some(Layout {
         flags: flags.into(),
         unit_bytes: zeroing.unit_bytes.into(),
@@ -619,7 +627,8 @@ mod tests {
         let before =
             Reply { volume: Some(told_before_zeroing(volume())), ..Reply::plain(Outcome::Done) };
         assert_eq!(before.encode().as_bytes().len(), REPLY_BYTES, "as version 2 has it");
-        for reply in [full, refusal, before] {
+        let sole = Reply { sole: true, ..before.clone() };
+        for reply in [full, refusal, before, sole] {
             assert_eq!(Reply::decode(reply.encode().as_bytes()), Some(reply));
         }
         let long = Reply::refused(Outcome::Lost, "ß".repeat(200));

@@ -5,6 +5,7 @@
 //! locked, a peer that does not answer) is found when the node starts, and says the same line.
 
 mod address;
+mod cache;
 mod change;
 mod checks;
 mod config;

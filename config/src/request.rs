@@ -7,6 +7,9 @@ use toml::Spanned;
 use toml::de::DeTable;
 use volume::stage::StageConfig;
 
+use cache::CachePlan;
+
+use crate::cache::cache;
 use crate::config::Config;
 use crate::consistent::consistent;
 use crate::kinds::Kind;
@@ -128,6 +131,28 @@ impl Config {
         });
         match reader.into_problems() {
             problems if problems.is_empty() => Ok(rules.unwrap_or_default()),
+            problems => Err(problems),
+        }
+    }
+}
+
+impl Config {
+    /// The cache of a disk; none without a key.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn cache(fields: &Value) -> Result<Option<CachePlan>, Vec<Problem>> {
+        if fields.as_object().is_some_and(Map::is_empty) {
+            return Ok(None);
+        }
+        let fields = Map::from_iter([("cache".to_owned(), fields.clone())]);
+        let text = toml_text("", &fields, "")?;
+        let reader = Reader::new(&text);
+        let read = reader
+            .parse()
+            .and_then(|document| cache(&alone(&reader, &document, &["cache"]).get("cache")?));
+        match reader.into_problems() {
+            problems if problems.is_empty() => Ok(read),
             problems => Err(problems),
         }
     }

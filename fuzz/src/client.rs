@@ -457,6 +457,7 @@ impl Shaped {
                 Epoch::Any(epoch) => epoch,
             },
             volume: self.volume.as_ref().map(ClientVolume::info),
+            sole: self.volume.is_some(),
             text: self.text.clone(),
         };
         reply.encode().as_bytes().to_vec()

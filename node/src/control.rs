@@ -429,6 +429,10 @@ mod tests {
             Ok(said(format!("take {disk}")))
         }
 
+        fn set_disk_cache(&self, disk: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("cache of {disk} {body}")))
+        }
+
         fn plan(&self) -> Result<ReloadPlan, Refused> {
             Err(Refused::new(RefusedKind::Conflict, "no", "ask another one"))
         }
@@ -535,6 +539,7 @@ mod tests {
             ("PUT /v1/disks/a/queues/1", "{\"sidecore\": 2}", 200, "move a 1 {\\\"sidecore\\\":2}"),
             ("PUT /v1/disks/a/queues/x", "{}", 400, "x"),
             ("POST /v1/disks/a/take", "", 200, "take a"),
+            ("PUT /v1/disks/a/cache", "{}", 200, "cache of a {}"),
             ("GET /v1/reload", "", 409, "\"way_out\":\"ask another one\""),
             ("POST /v1/reload", "{\"force\": true}", 200, "reload None true"),
             ("POST /v1/reload", "{\"forse\": true}", 400, "unknown field `forse`"),

@@ -93,7 +93,7 @@ pub unsafe fn gather(segments: &[Segment], mut to: *mut u8, mut ahead: Prefetch)
 ///
 /// # Safety
 /// The segments are mapped, `from` has their total, and the two do not overlap.
-pub(crate) unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Prefetch) {
+pub unsafe fn scatter(mut from: *const u8, segments: &[Segment], mut ahead: Prefetch) {
     for segment in segments {
         let len = segment.len as usize;
         // SAFETY: as in `gather`.

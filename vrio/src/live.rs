@@ -37,6 +37,8 @@ pub(crate) const DISK_EXAMPLES: &str = "Examples:
   vrio disk show alice --for libvirt  the elements for the domain's XML; or --for qemu
   vrio disk resize alice 40GiB        for volumes of this node; the guest sees the size at once
   vrio disk move alice --queue 1 --sidecore 3   while the guest runs
+  vrio disk cache alice pool=local,size=20GiB   for volumes of other nodes, while the guest runs
+  vrio disk cache alice --none
   vrio disk take alice                end the attachment of a guest on another node, use the volume
   vrio disk remove alice              refused while a guest uses it
   vrio disk remove alice --force      also while a guest uses it: drain and close it";
@@ -129,7 +131,7 @@ impl Resize {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DiskCommand {
     /// Show a disk to a guest until the node is restarted.
-    Add(DiskAdd),
+    Add(Box<DiskAdd>),
     /// Remove a disk: its requests are drained and its attachment is closed.
     Remove(Remove),
     /// List the disks.
@@ -142,6 +144,30 @@ pub(crate) enum DiskCommand {
     Move(DiskMove),
     /// Give a disk its volume, and end the attachment that holds the volume now.
     Take(DiskTake),
+    /// Give a disk of another node's volume a cache in a pool, or take the cache away.
+    Cache(DiskCache),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiskCache {
+    /// Its name.
+    name: String,
+    /// The cache: "pool=local,size=20GiB".
+    #[arg(required_unless_present = "none", conflicts_with = "none")]
+    cache: Option<String>,
+    /// Take the cache away; nothing is lost.
+    #[arg(long)]
+    none: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+impl DiskCache {
+    fn send(&self) -> Result<(), CommandFailure> {
+        let path = format!("/v1/disks/{}/cache", segment(&self.name)?);
+        let cache = self.cache.as_ref().map(|cache| table("the cache", cache)).transpose()?;
+        change(&self.which, "PUT", &path, &cache.unwrap_or_else(|| json!({})))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -235,6 +261,9 @@ pub(crate) struct DiskAdd {
     /// Serve the guest although acknowledged writes may be lost.
     #[arg(long)]
     accept_loss: bool,
+    /// A cache in a pool of this node, for a volume of another node: "pool=local,size=20GiB".
+    #[arg(long)]
+    cache: Option<String>,
     #[command(flatten)]
     which: NodeChoice,
 }
@@ -254,6 +283,8 @@ impl DiskAdd {
         fields.text("attachment", self.attachment.as_ref());
         fields.text("attachment-key", self.attachment_key.as_ref());
         fields.flag("accept-loss", self.accept_loss);
+        let cache = self.cache.as_ref().map(|cache| table("--cache", cache));
+        fields.put("cache", cache.transpose()?);
         Ok(fields.0)
     }
 }
@@ -390,6 +421,7 @@ pub(crate) fn disk(command: &DiskCommand) -> Result<(), CommandFailure> {
         DiskCommand::Resize(resize) => resize.send("disks"),
         DiskCommand::Move(queue) => queue.send(),
         DiskCommand::Take(disk) => disk.send(),
+        DiskCommand::Cache(cache) => cache.send(),
         DiskCommand::Show(show) => {
             let text = |disk: &DiskStatus| match show.vmm {
                 Some(vmm) => vmm.snippet(disk),

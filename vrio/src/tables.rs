@@ -15,8 +15,8 @@ use comfy_table::Table;
 use direct::DirectStatus;
 use node::config::show_size;
 use node::status::{
-    Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus, SidecoreStatus,
-    Status, VfStatus, VolumeStatus,
+    CacheStatus, Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus,
+    SidecoreStatus, Status, VfStatus, VolumeStatus,
 };
 use report::store::ListedRun;
 
@@ -62,9 +62,28 @@ pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
         let reach = &reach.state;
         writeln!(text, "   its volume: {reach}, for {since}; outages: {outages}").expect(STRING);
     }
+    if let Some(cache) = &disk.cache {
+        writeln!(text, "{}", fold(&cache_line(cache), 3)).expect(STRING);
+    }
     section(&mut text, "queues", queues(std::slice::from_ref(disk)));
     section(&mut text, "counters", counter_table(&disk.counters));
     text
+}
+
+/// The cache of a disk in a line: whether it is used, and of what use it is.
+fn cache_line(cache: &CacheStatus) -> String {
+    let CacheStatus { pool, size_bytes, cached_bytes, hits, misses, emptied, .. } = cache;
+    let room = format!("{} of {} in pool {pool}", show_size(*cached_bytes), show_size(*size_bytes));
+    let reads = hits + misses;
+    let part = match reads {
+        0 => "no reads yet".to_owned(),
+        reads => format!("{:.0} % of {reads} reads", 100.0 * *hits as f64 / reads as f64),
+    };
+    let state = match &cache.why_unused {
+        None => format!("used, {part}"),
+        Some(why) => format!("not used: {why}"),
+    };
+    format!("its cache: {state}; {room}, emptied {emptied} times, {} errors", cache.errors)
 }
 
 /// The disks of this machine's direct clients.

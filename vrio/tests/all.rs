@@ -6,6 +6,7 @@ mod bench;
 mod bench_all;
 mod bench_counts;
 mod bench_net;
+mod caches;
 mod causes;
 mod churn;
 mod cli;

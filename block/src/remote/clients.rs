@@ -271,7 +271,8 @@ impl Clients {
             return;
         };
         match Reply::decode(head) {
-            Some(Reply { outcome: Outcome::Done, volume: Some(info), .. }) => {
+            Some(Reply { outcome: Outcome::Done, volume: Some(info), sole, .. }) => {
+                description.volume.sole.set(sole);
                 description.volume.describe(now_ns, info);
                 description.asked = false;
                 description.ask_at_ns = now_ns + CONFIRM_EVERY_NS;

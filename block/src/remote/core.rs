@@ -17,7 +17,7 @@ use sidecore::{Progress, Wake};
 use transport::{Endpoint, SessionId};
 
 use super::calls::{control, token as token_of};
-use super::described::{RemoteCounters, RemoteVolume};
+use super::described::{RemoteCounters, RemoteVolume, SoleWord};
 use super::request::{RemoteRequest, RequestPhase, scatter_at};
 use crate::attachment::{Attachment, EPOCH_END, Phase, View};
 use crate::wire::{self, Claim, Kind, Names, Outcome, Reply, Title, attachment_id};
@@ -79,6 +79,7 @@ pub(crate) struct RemoteCore {
     key: Option<Arc<AttachmentSecret>>,
     attachment: Arc<Attachment>,
     counters: Arc<RemoteCounters>,
+    sole: SoleWord,
     index: u16,
     flow: u16,
     write_through: bool,
@@ -124,6 +125,7 @@ impl RemoteCore {
             key: volume.key().cloned(),
             attachment: attachment.clone(),
             counters,
+            sole: volume.sole.clone(),
             index,
             flow: 0,
             write_through: volume.described().is_some_and(|info| info.durability == WriteThrough),
@@ -327,6 +329,8 @@ impl RemoteCore {
             (Outcome::Done, Some(info)) if self.is_possible(reply.epoch) => {
                 self.refusals = 0;
                 self.attachment.note_flushed(self.claim_covers);
+                // Before the epoch is seen, whose readers look at it.
+                self.sole.set(reply.sole);
                 self.attachment.hold(reply.epoch, info.incarnation);
             }
             (Outcome::Superseded, _) => self.attachment.fence(reply.text),

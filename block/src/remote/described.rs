@@ -1,6 +1,7 @@
 //! A volume of a peer: its description, whether it answers, and the counters of its channels.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use parking_lot::{Mutex, MutexGuard};
 use peer::AttachmentSecret;
@@ -87,6 +88,19 @@ impl VolumeReach {
     }
 }
 
+/// The peer's word on whether one attachment at a time uses the volume; 0 for none yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SoleWord(Arc<AtomicU8>);
+
+impl SoleWord {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+
+    pub(super) fn set(&self, is_sole: bool) {
+        self.0.store(if is_sole { Self::YES } else { Self::NO }, SeqCst);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Described {
     info: Option<VolumeInfo>,
@@ -101,6 +115,7 @@ pub struct RemoteVolume {
     key: Option<Arc<AttachmentSecret>>,
     described: Mutex<Described>,
     pub(super) size: Size,
+    pub(super) sole: SoleWord,
     counters: Mutex<Vec<Arc<RemoteCounters>>>,
 }
 
@@ -118,6 +133,7 @@ impl RemoteVolume {
             key,
             described: Mutex::default(),
             size: Size::new(0),
+            sole: SoleWord::default(),
             counters: Mutex::default(),
         })
     }
@@ -183,6 +199,15 @@ impl RemoteVolume {
 
     pub(crate) fn refuses(&self, now_ns: u64, why: &str) {
         self.story().outlook.fails(now_ns, Reach::Refused, why);
+    }
+
+    /// Whether one attachment at a time uses it; `None` until the peer has said so or not. As of
+    /// the last answer to a claim, or the last description.
+    pub fn is_sole(&self) -> Option<bool> {
+        match self.sole.0.load(SeqCst) {
+            0 => None,
+            word => Some(word == SoleWord::YES),
+        }
     }
 
     pub(super) fn new_counters(&self) -> Arc<RemoteCounters> {

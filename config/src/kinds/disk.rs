@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use cache::{CachePlan, cache_volume_name};
 use virtio::Access;
+use volume::name::NAME_BYTES_MAX;
 
+use crate::cache::{CACHE_KEYS, cache, show_cache};
 use crate::checks::{Surroundings, socket_length, unique};
 use crate::key_table::{KeyTable, SettingKey, key};
-use crate::object::{Object, PartOf, keys};
+use crate::object::{InPlace, Object, PartOf, keys};
 use crate::reader::{Lines, Reader, Value};
 use crate::sections::{Directories, QUEUES_DEFAULT, QUEUES_MAX, Role};
 use crate::values::{
@@ -39,6 +42,8 @@ pub struct DiskConfig {
     pub attachment_key: Option<PathBuf>,
     /// Serve a resumed guest although acknowledged writes may be lost.
     pub accept_loss: bool,
+    /// The part of a pool of this node that keeps blocks of the volume.
+    pub cache: Option<CachePlan>,
     /// Where its keys are.
     pub lines: Lines,
 }
@@ -71,7 +76,7 @@ pub enum WhenLost {
     ErrorAfterNs(u64),
 }
 
-const DISK_KEYS: [SettingKey; 12] = [
+const DISK_KEYS: [SettingKey; 13] = [
     key(
         "name",
         "The disk's name. Default: the socket's name without the ending. The guest reads \
@@ -124,6 +129,12 @@ const DISK_KEYS: [SettingKey; 12] = [
         "`true`: serve the guest although acknowledged writes [may be \
          lost](faults.md#data-that-may-be-lost). Remove the key again afterwards.",
     ),
+    key(
+        "cache",
+        "For a volume of another node: a [cache](pools.md#a-cache-of-a-remote-volume) in a pool \
+         of this node, `{ pool = \"local\", size = \"20GiB\" }`. It can be changed while a guest \
+         uses the disk.",
+    ),
 ];
 
 const WHEN_LOST_KEYS: [SettingKey; 2] = [
@@ -143,6 +154,7 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
     let when_lost = table.get("when-lost").and_then(|value| when_lost(&value));
     let attachment_key = table.get("attachment-key").and_then(|value| absolute_path(&value));
     let accept_loss = table.get("accept-loss").and_then(|value| value.bool());
+    let cache = table.get("cache").and_then(|value| cache(&value));
     let name = name_of_disk?;
     Some(DiskConfig {
         socket: socket?,
@@ -154,6 +166,7 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
         attachment: attachment.unwrap_or_else(|| name.clone()),
         attachment_key,
         accept_loss: accept_loss.unwrap_or(false),
+        cache,
         lines: table.lines.clone(),
         name,
     })
@@ -230,6 +243,46 @@ fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig
     }
 }
 
+/// A cache is of a peer's volume, and in a pool of this node that has no other volume of its name.
+fn disk_cache(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig) {
+    let Some(cache) = &disk.cache else { return };
+    let (object, line) = (format!("disk {:?}", disk.name), disk.lines.of("cache"));
+    if disk.volume.peer.is_none() {
+        let text = "\"cache\": the volume is on this node, where a cache would only copy it; \
+                    remove the key";
+        reader.note(line, &object, text.to_owned());
+    }
+    if !around.has("pool", &cache.pool) {
+        let pools = around.names("pool");
+        let pools = if pools.is_empty() { "none".to_owned() } else { pools.join(", ") };
+        let text = format!(
+            "\"cache\": this node has no pool {:?} (there is {pools}); add a [[pool]] of that name",
+            cache.pool
+        );
+        reader.note(line, &object, text);
+    }
+    let volume = disk.cache_volume();
+    let is_long = volume.len() > NAME_BYTES_MAX;
+    if is_long || around.has("volume", &volume) {
+        let why = if is_long { "has too many characters" } else { "is a volume of this node" };
+        let text = format!(
+            "\"cache\": its volume in the pool would be {volume:?}, which {why}; give the disk \
+             another name"
+        );
+        reader.note(line, &object, text);
+    }
+}
+
+impl DiskConfig {
+    /// The part of a disk that is changed while it is used: its cache.
+    pub const CACHE: &str = "cache";
+
+    /// The name of the volume of a pool that has the disk's cache.
+    pub fn cache_volume(&self) -> String {
+        cache_volume_name(&self.name)
+    }
+}
+
 /// Two disks with one attachment would fence each other off for ever.
 fn same_attachment(reader: &Reader<'_>, disks: &[DiskConfig]) {
     let mut seen: HashMap<(String, &str), &str> = HashMap::new();
@@ -248,18 +301,16 @@ fn same_attachment(reader: &Reader<'_>, disks: &[DiskConfig]) {
 
 impl Object for DiskConfig {
     const KEY: &'static str = "disk";
-    const NEEDS: &'static [&'static str] = &["peer", "volume"];
+    const NEEDS: &'static [&'static str] = &["peer", "pool", "volume"];
 
     fn keys() -> &'static [SettingKey] {
         &DISK_KEYS
     }
 
     fn inner_tables() -> Vec<KeyTable> {
-        vec![KeyTable::new(
-            "when-lost",
-            "[[disk]]\nsocket = \"a.sock\"\nvolume = \"a\"\nwhen-lost = { ? }",
-            &WHEN_LOST_KEYS,
-        )]
+        let sample = "[[disk]]\nsocket = \"a.sock\"\nvolume = \"a\"\n";
+        let table = |key: &str, keys| KeyTable::new(key, &format!("{sample}{key} = {{ ? }}"), keys);
+        vec![table("when-lost", &WHEN_LOST_KEYS), table("cache", &CACHE_KEYS)]
     }
 
     fn read(value: &Value<'_, '_>, directories: &Directories) -> Option<Self> {
@@ -275,6 +326,7 @@ impl Object for DiskConfig {
             // A volume or peer that could not be read is missing here; it has had its message.
             if around.is_whole {
                 disk_volume(reader, around, disk);
+                disk_cache(reader, around, disk);
             }
         }
         same_attachment(reader, all);
@@ -303,8 +355,18 @@ impl Object for DiskConfig {
             ("accept-loss", self.accept_loss != wanted.accept_loss),
             ("attachment-key", self.attachment_key != wanted.attachment_key),
         ];
-        let moved = Self { lines: wanted.lines.clone(), ..self.clone() };
+        let (lines, cache) = (wanted.lines.clone(), wanted.cache.clone());
+        let moved = Self { lines, cache, ..self.clone() };
         keys(&different, moved != *wanted)
+    }
+
+    fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
+        let text = || {
+            let cache = show_cache(wanted.cache.as_ref());
+            format!("change disk {:?}: the cache is now {cache}", self.name)
+        };
+        let change = || InPlace { step: Self::CACHE, text: text() };
+        (self.cache != wanted.cache).then(change).into_iter().collect()
     }
 
     fn added_to(&self) -> String {

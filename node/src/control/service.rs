@@ -175,6 +175,12 @@ pub trait Service: Send + Sync {
     /// Why the disk does not take it.
     fn take_disk(&self, disk: &str) -> Result<Done, Refused>;
 
+    /// Gives a disk another cache, `{"pool": "p", "size": "20GiB"}`, or none, `{}`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn set_disk_cache(&self, disk: &str, body: &Value) -> Result<Done, Refused>;
+
     /// The changes that a reload of the configuration would make.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! volume is known when the peer has described it. One thread waits for all such volumes, and then
 //! watches whether they answer.
 
+pub(crate) mod cache;
 pub(crate) mod change;
 pub(crate) mod hand_over;
 pub(crate) mod report;
@@ -33,6 +34,7 @@ use volume::VolumeInfo;
 use self::shown::{DiskSidecores, DiskView, DiskVolume, ServedDisk};
 use self::watch::{WATCH_AGAIN, WatchedDisk};
 use super::error::StartError;
+use super::pools::PoolStock;
 use super::volumes::OwnDisks;
 
 /// How often the thread checks whether a peer has described its volume: soon enough for people. It
@@ -64,10 +66,10 @@ pub(crate) struct Disks {
 pub(crate) fn start(
     cores: &[LinkedSidecore],
     active: &Arc<AtomicUsize>,
-    own_disks: OwnDisks,
+    (own_disks, stock): (OwnDisks, Arc<PoolStock>),
 ) -> Result<Disks, StartError> {
     let sidecores: Vec<_> = cores.iter().map(|core| core.sidecore.clone()).collect();
-    let ground = DiskSidecores { sidecores, active: Arc::clone(active), own_disks };
+    let ground = DiskSidecores { sidecores, active: Arc::clone(active), own_disks, stock };
     let (disk_in, disks) = channel();
     let wait = {
         let ground = ground.clone();
@@ -104,7 +106,7 @@ fn wait_for(disks: &Receiver<Arc<ServedDisk>>, ground: &DiskSidecores) {
         });
         if Instant::now() >= watch_at {
             watch_at = Instant::now() + WATCH_AGAIN;
-            watched.retain_mut(|watched| !watched.step(&ground.sidecores));
+            watched.retain_mut(|watched| !watched.step(ground));
         }
     }
 }
@@ -154,6 +156,7 @@ impl Disks {
             let described = described.ok_or(AdoptError::Missing("description of its volume"))?;
             volume.assume(sidecore::now_ns(), described);
         }
+        shown.have_cache(&self.ground);
         let disk = shown.device(&self.ground);
         if !standing.is_none_or(|standing| disk.go_on(&standing)) {
             return Err(AdoptError::Missing("epoch that its attachment can have"));
@@ -197,6 +200,12 @@ impl Disks {
     /// volume sees it as torn off.
     pub(crate) fn remove(&self, shown: &ServedDisk) -> bool {
         let closed = shown.take_away();
+        if let Some(slot) = &shown.cache {
+            let pools = self.ground.stock.pools();
+            if let Err(why) = slot.set(None, pools, &self.ground.sidecores) {
+                tracing::warn!(disk = shown.config.name, why, "a cache is left in its pool");
+            }
+        }
         if let DiskVolume::Remote(volume) = &shown.volume {
             let volume = Arc::clone(volume);
             self.on_first(move |plane| plane.clients.forget(&volume));
@@ -215,7 +224,10 @@ impl Disks {
         }
         std::thread::scope(|scope| {
             for shown in all {
-                scope.spawn(|| shown.take_away());
+                scope.spawn(|| {
+                    shown.take_away();
+                    shown.save_cache();
+                });
             }
         });
     }
@@ -272,6 +284,7 @@ impl WaitingDisk {
             return false;
         }
         self.since = Instant::now();
+        disk.have_cache(ground);
         match disk.serve(ground) {
             Ok(()) => {
                 let socket = disk.config.socket.display();

@@ -257,6 +257,8 @@ impl<'i> StoppedNode<'i> {
         }
         let looked = still.disks.iter_mut().try_for_each(StillDisk::look_at_attachment);
         looked.map_err(&failed)?;
+        // After the channels have let go, and before the pools are closed.
+        objects.disks.iter().for_each(|disk| disk.save_cache());
         sidecores::suspend(&inside.cores);
         still.suspended = true;
         let exports = || objects.volumes.iter().map(|served| &served.export);

@@ -69,7 +69,8 @@ impl Node {
         let watchdog = Watchdog::start(&cores);
         let strangers = Watcher::start(&config.name, &keys, &cores);
         let steerer = Steerer::new(&config.sidecores);
-        let disks = disks::start(&cores, steerer.active(), volumes.own_disks());
+        let records = (volumes.own_disks(), Arc::clone(volumes.stock()));
+        let disks = disks::start(&cores, steerer.active(), records);
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
         let nics = networks::start(config, &cores, uplinks, (doors, opener));
         let nics = Mutex::new(nics.inspect_err(|_| sidecores::stop(&cores))?);

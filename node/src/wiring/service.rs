@@ -127,6 +127,10 @@ impl Service for Inside {
         self.take_disk(disk)
     }
 
+    fn set_disk_cache(&self, disk: &str, body: &Value) -> Result<Done, Refused> {
+        self.set_disk_cache(disk, body)
+    }
+
     fn plan(&self) -> Result<ReloadPlan, Refused> {
         self.plan()
     }

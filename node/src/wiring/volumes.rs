@@ -146,7 +146,7 @@ pub(crate) struct Volumes {
     /// The volumes that peers find.
     exports: Arc<Exports>,
     writer: RecordWriter,
-    stock: PoolStock,
+    stock: Arc<PoolStock>,
     /// Held for as long as the records are ours, from the first volume on.
     lock: Mutex<Option<File>>,
 }
@@ -206,7 +206,7 @@ pub(crate) fn start(config: &Config) -> Result<Volumes, StartError> {
         node: config.name.clone(),
         exports: Arc::default(),
         writer,
-        stock: PoolStock::new(config),
+        stock: Arc::new(PoolStock::new(config)),
         lock: Mutex::default(),
     })
 }
@@ -219,7 +219,7 @@ impl Volumes {
     }
 
     /// The pools that volumes are cut from.
-    pub(crate) fn stock(&self) -> &PoolStock {
+    pub(crate) fn stock(&self) -> &Arc<PoolStock> {
         &self.stock
     }
 

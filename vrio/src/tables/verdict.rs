@@ -78,7 +78,14 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     let mut found: Vec<_> = all.iter().filter(|disk| is_wrong(disk.state)).collect();
     found.sort_by_key(|disk| u8::MAX - disk.state as u8);
     let line = |disk: &&DiskStatus| line("disk", &disk.name, disk.state, &disk.detail);
-    found.iter().map(line).collect()
+    found.iter().map(line).chain(all.iter().filter_map(without_cache)).collect()
+}
+
+/// A guest's disk that should have a cache and reads everything from its volume's node.
+fn without_cache(disk: &DiskStatus) -> Option<String> {
+    let cache = disk.cache.as_ref().filter(|_| disk.state == DiskState::Running)?;
+    let why = cache.why_unused.as_ref()?;
+    Some(format!("disk {} works without its cache in pool {}: {why}", disk.name, cache.pool))
 }
 
 /// Damaged blocks of a pool that a problem names.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use block::disk::QueueCounters;
-use config::{Config, DiskConfig};
+use cache::CacheSlot;
+use config::{Config, DiskConfig, InPlace};
 use sessions::ObjectError;
 use sidecore::CounterText;
 
 use super::report::{self, DISK_METRICS};
-use crate::kinds::{Changed, RunningObject};
+use crate::kinds::{Changed, RunningObject, with_prefix};
 use crate::wiring::change::{refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::Objects;
@@ -19,11 +20,16 @@ impl RunningObject for DiskConfig {
     type Status = DiskStatus;
 
     fn metrics() -> Vec<CounterText> {
-        DISK_METRICS.iter().chain(QueueCounters::DECLARED).copied().collect()
+        let own = DISK_METRICS.iter().chain(QueueCounters::DECLARED).copied();
+        own.chain(CacheSlot::counters().flat_map(|it| with_prefix("cache_", it))).collect()
     }
 
     fn add(&self, node: &Inside) -> Changed {
         node.add_disk(self)
+    }
+
+    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
+        node.change_disk_cache(self)
     }
 
     fn remove(name: &str, node: &Inside, force: bool) -> Changed {

@@ -2,6 +2,7 @@
 
 use block::attachment::{Attachment, Phase};
 use block::{DiskCore, Reach};
+use cache::CacheSlot;
 use config::DiskConfig;
 use sessions::counted::{add_counters, remote_counters};
 use sidecore::CounterText;
@@ -47,6 +48,7 @@ fn of_disk(shown: &ServedDisk, origin: Origin) -> DiskStatus {
         by_queue: by_queue(&look),
         by_sidecore: look.core.as_deref().map(by_sidecore).unwrap_or_default(),
         reach: reach(&shown.volume),
+        cache: shown.cache.as_ref().and_then(CacheSlot::status),
     }
 }
 
@@ -187,6 +189,11 @@ fn counters(shown: &ServedDisk, look: &DiskSnapshot) -> Counters {
         map.insert("volume_answers_now".to_owned(), u64::from(answers));
         map.insert("volume_away_ns_now".to_owned(), away_ns);
         map.insert("volume_outages".to_owned(), outlook.outages);
+    }
+    if let Some(slot) = &shown.cache {
+        slot.count(&mut |name, value| {
+            map.insert(name, value);
+        });
     }
     map.insert("front_ends_turned_away".to_owned(), look.turned_away);
     map.insert("front_ends_too_costly".to_owned(), look.too_costly);

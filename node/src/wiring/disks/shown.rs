@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use block::attachment::Remembered;
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{Attach, LocalVolume, RemoteVolume};
+use cache::CacheSlot;
 use config::{Config, DiskConfig, Role, WhenLost};
 use parking_lot::{Mutex, MutexGuard};
 use peer::AttachmentSecret;
@@ -14,6 +15,7 @@ use sessions::{ObjectError, key_files};
 use sidecore::Sidecore;
 use virtio::{DeviceServer, Parking, ServerState, Socket};
 
+use crate::wiring::pools::PoolStock;
 use crate::wiring::volumes::OwnDisks;
 
 /// How long attachments may take to close when their disks are taken away: a sync of each volume
@@ -33,6 +35,8 @@ pub(crate) struct ServedDisk {
     pub(crate) number: u64,
     pub(crate) config: DiskConfig,
     pub(crate) volume: DiskVolume,
+    /// For a peer's volume: its cache, wanted or there.
+    pub(crate) cache: Option<CacheSlot>,
     state: Mutex<ServedDiskState>,
     /// The reason, if this node cannot remember how it holds the volume.
     forgets: Mutex<Option<String>>,
@@ -67,13 +71,6 @@ pub(crate) fn attachment_key(
 }
 
 impl DiskVolume {
-    pub(crate) fn volume(&self) -> Arc<dyn Attach> {
-        match self {
-            Self::Local(volume) => Arc::clone(volume) as Arc<dyn Attach>,
-            Self::Remote(volume) => Arc::clone(volume) as Arc<dyn Attach>,
-        }
-    }
-
     /// Its size, once known.
     pub(crate) fn size_bytes(&self) -> Option<u64> {
         match self {
@@ -141,7 +138,35 @@ impl ServedDisk {
     pub(crate) fn new(config: &DiskConfig, volume: DiskVolume) -> Arc<Self> {
         let number = NUMBER_NEXT.fetch_add(1, Relaxed);
         let (state, forgets) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { number, config: config.clone(), volume, state, forgets })
+        let cache = match &volume {
+            DiskVolume::Local(_) => None,
+            DiskVolume::Remote(remote) => {
+                let of = format!("{} as {}", config.volume, config.attachment);
+                Some(CacheSlot::new(remote, &config.name, of, config.cache.clone()))
+            }
+        };
+        Arc::new(Self { number, config: config.clone(), volume, cache, state, forgets })
+    }
+
+    /// The volume as the guest's requests find it.
+    fn attached_volume(&self) -> Arc<dyn Attach> {
+        match (&self.volume, &self.cache) {
+            (_, Some(slot)) => Arc::clone(slot.volume()) as Arc<dyn Attach>,
+            (DiskVolume::Local(volume), None) => Arc::clone(volume) as Arc<dyn Attach>,
+            (DiskVolume::Remote(volume), None) => Arc::clone(volume) as Arc<dyn Attach>,
+        }
+    }
+
+    /// Gives the disk the cache that it should have.
+    pub(crate) fn have_cache(&self, ground: &DiskSidecores) {
+        if let Some(slot) = &self.cache {
+            slot.have(ground.stock.pools());
+        }
+    }
+
+    /// Writes down what the disk's cache has.
+    pub(crate) fn save_cache(&self) {
+        self.cache.iter().for_each(CacheSlot::save);
     }
 
     /// The disk's present state.
@@ -215,7 +240,7 @@ impl ServedDisk {
         };
         options.active = Arc::clone(&ground.active);
         options.remembered = self.remembered(ground);
-        Disk::new(options, self.volume.volume(), ground.sidecores.clone())
+        Disk::new(options, self.attached_volume(), ground.sidecores.clone())
     }
 
     /// The record of how this node held the volume. Without one the disk is still served; log and
@@ -269,6 +294,8 @@ pub(crate) struct DiskSidecores {
     pub(crate) active: Arc<AtomicUsize>,
     /// The records of attachments.
     pub(crate) own_disks: OwnDisks,
+    /// The pools that caches are in.
+    pub(crate) stock: Arc<PoolStock>,
 }
 
 /// Waits until the sidecores have let go of a disk whose device is gone. Then this caller is the

@@ -10,7 +10,7 @@ use config::WhenLost;
 use sidecore::Sidecore;
 
 use super::report::state;
-use super::shown::{DiskVolume, ServedDisk};
+use super::shown::{DiskSidecores, DiskVolume, ServedDisk};
 use api::status::DiskState;
 
 /// How often served disks are checked: as soon as a person looks.
@@ -54,12 +54,13 @@ impl WatchedDisk {
     }
 
     /// Checks the disk: `true` when it was removed. The log gets changes only.
-    pub(crate) fn step(&mut self, sidecores: &[Sidecore]) -> bool {
+    pub(crate) fn step(&mut self, ground: &DiskSidecores) -> bool {
         let disk = Arc::clone(&self.disk);
         let DiskVolume::Remote(remote) = &disk.volume else { return true };
         if disk.state().removed {
             return true;
         }
+        disk.have_cache(ground);
         let outlook = remote.outlook();
         let (state, why) = state(&disk, &disk.look());
         match state {
@@ -68,7 +69,7 @@ impl WatchedDisk {
             _ => self.fine(&outlook),
         }
         if outlook.reach == Reach::Answers {
-            self.have_claimed_anew(remote, sidecores);
+            self.have_claimed_anew(remote, &ground.sidecores);
         }
         false
     }

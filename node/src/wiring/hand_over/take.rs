@@ -90,7 +90,8 @@ impl Node {
         let volumes = volumes::start(config)?;
         let cores = sidecores::spawn(config)?;
         let steerer = Steerer::taking_over(&config.sidecores);
-        let disks = disks::start(&cores, steerer.active(), volumes.own_disks());
+        let records = (volumes.own_disks(), Arc::clone(volumes.stock()));
+        let disks = disks::start(&cores, steerer.active(), records);
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
         let mut ready = StartedParts { keys, volumes, cores, disks, steerer, opener };
         match ask_and_take(config, &mut ready) {

@@ -66,6 +66,7 @@ impl Inside {
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
         })?;
         stock.pools().insert(&pool.name, Ok(opened));
+        self.have_caches(&pool.name);
         self.objects().note(pool);
         Ok(Vec::new())
     }
@@ -88,6 +89,7 @@ impl Inside {
             notes.extend(self.remove_volume(&volume, true)?);
             notes.push(format!("volume {volume:?} was removed with its pool, which still has it"));
         }
+        notes.extend(self.lose_caches(name));
         if let Some(Ok(pool)) = self.volumes.stock().pools().remove(name) {
             pool.close();
         }

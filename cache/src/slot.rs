@@ -1,0 +1,260 @@
+//! The cache of a disk as its node has it: wanted, and there or not. A disk gets its cache when its
+//! volume is known and the pool is there, and works without one until then.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::status::CacheStatus;
+use block::RemoteVolume;
+use parking_lot::Mutex;
+use sidecore::{CounterText, Sidecore};
+use volume::backend::store::Pools;
+use volume::settings::show_size;
+
+use crate::counters::CacheCounters;
+use crate::map::BLOCK_BYTES;
+use crate::plug::{Cache, CachedVolume};
+use crate::pool::{PoolStorage, cache_volume_name};
+
+/// How long a change of a cache waits for the disk's channels, which let go of a cache when their
+/// requests have ended.
+const LET_GO_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How often that is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// How soon a cache that could not be had is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+
+/// A part of a pool of the node that keeps blocks of a disk's volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachePlan {
+    /// The pool.
+    pub pool: String,
+    /// The space that it has in the pool.
+    pub size_bytes: u64,
+}
+
+impl fmt::Display for CachePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of pool {:?}", show_size(self.size_bytes), self.pool)
+    }
+}
+
+#[derive(Debug, Default)]
+struct WantedCache {
+    wanted: Option<CachePlan>,
+    /// Why there is none yet.
+    why: Option<String>,
+    tried: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct CacheSlot {
+    remote: Arc<RemoteVolume>,
+    volume: Arc<CachedVolume>,
+    disk: String,
+    /// The volume and the attachment, by their names.
+    of: String,
+    /// Held while the cache is made or taken away. `state` is not: the status looks at it.
+    turn: Mutex<()>,
+    state: Mutex<WantedCache>,
+}
+
+impl CacheSlot {
+    /// The slot of a disk of a peer's volume, which `of` names with the attachment.
+    pub fn new(
+        remote: &Arc<RemoteVolume>,
+        disk: &str,
+        of: String,
+        wanted: Option<CachePlan>,
+    ) -> Self {
+        Self {
+            remote: Arc::clone(remote),
+            volume: CachedVolume::new(Arc::clone(remote) as _),
+            disk: disk.to_owned(),
+            of,
+            turn: Mutex::default(),
+            state: Mutex::new(WantedCache { wanted, ..WantedCache::default() }),
+        }
+    }
+
+    /// The volume as the guest's requests find it.
+    pub fn volume(&self) -> &Arc<CachedVolume> {
+        &self.volume
+    }
+
+    /// Gives the disk the cache that it should have, if its volume is known and it has none. Waits
+    /// for the pool's devices, so this is for control threads only.
+    pub fn have(&self, pools: &Pools) {
+        let _turn = self.turn.lock();
+        self.try_it(pools);
+    }
+
+    fn try_it(&self, pools: &Pools) {
+        if self.volume.cache().is_some() {
+            return;
+        }
+        let wanted = {
+            let mut state = self.state.lock();
+            let is_early = state.tried.is_some_and(|tried| tried.elapsed() < TRY_AGAIN);
+            let Some(wanted) = state.wanted.clone().filter(|_| !is_early) else { return };
+            state.tried = Some(Instant::now());
+            wanted
+        };
+        let plugged = self.open(&wanted, pools).and_then(|cache| {
+            self.volume.plug(cache).map_err(|error| format!("there is no thread for it: {error}"))
+        });
+        let (why, mut state) = (plugged.err(), self.state.lock());
+        if why != state.why
+            && let Some(why) = &why
+        {
+            tracing::error!(disk = self.disk, why, "the disk works without its cache");
+        }
+        state.why = why;
+    }
+
+    fn open(&self, wanted: &CachePlan, pools: &Pools) -> Result<Arc<Cache>, String> {
+        let info = self.remote.described().ok_or("its volume is not known yet")?;
+        let pool = match pools.get(&wanted.pool) {
+            Some(Ok(pool)) => pool,
+            Some(Err(why)) => return Err(format!("pool {:?} is not open: {why}", wanted.pool)),
+            None => return Err(format!("this node has no pool {:?}", wanted.pool)),
+        };
+        let blocks = info.size_bytes / BLOCK_BYTES;
+        if blocks == 0 {
+            return Err("its volume is shorter than a block of a pool".to_owned());
+        }
+        let room = (blocks, (wanted.size_bytes / BLOCK_BYTES).min(blocks));
+        let name = cache_volume_name(&self.disk);
+        let (storage, local) = PoolStorage::open(&pool, &name, &self.of, room)?;
+        Ok(Cache::new(room, local, Box::new(storage)))
+    }
+
+    /// Gives the disk another cache, or none, while a guest may use it.
+    ///
+    /// # Errors
+    /// What is left of the old cache in its pool, and why.
+    pub fn set(
+        &self,
+        wanted: Option<&CachePlan>,
+        pools: &Pools,
+        sidecores: &[Sidecore],
+    ) -> Result<(), String> {
+        let _turn = self.turn.lock();
+        let before = std::mem::take(&mut *self.state.lock()).wanted;
+        let let_go = before.map_or(Ok(()), |before| self.drop_it(&before, pools, sidecores));
+        self.state.lock().wanted = wanted.cloned();
+        self.try_it(pools);
+        wake(sidecores);
+        let_go
+    }
+
+    /// A pool of the node goes. Gives whether the cache was in it: the disk works without its
+    /// cache, and gets it again with the pool.
+    pub fn lose_pool(&self, pool: &str, pools: &Pools, sidecores: &[Sidecore]) -> bool {
+        let _turn = self.turn.lock();
+        let wanted = self.state.lock().wanted.clone().filter(|wanted| wanted.pool == pool);
+        let Some(wanted) = wanted else { return false };
+        if let Err(why) = self.drop_it(&wanted, pools, sidecores) {
+            tracing::warn!(disk = self.disk, why, "a cache is left in its pool");
+        }
+        true
+    }
+
+    /// A pool is there now: a cache in it is made at once.
+    pub fn find_pool(&self, pool: &str, pools: &Pools) {
+        let _turn = self.turn.lock();
+        if self.state.lock().wanted.as_ref().is_some_and(|wanted| wanted.pool == pool) {
+            self.state.lock().tried = None;
+            self.try_it(pools);
+        }
+    }
+
+    /// Takes the cache away, and its volume out of the pool.
+    fn drop_it(
+        &self,
+        wanted: &CachePlan,
+        pools: &Pools,
+        sidecores: &[Sidecore],
+    ) -> Result<(), String> {
+        if self.volume.unplug().is_some() {
+            let until = Instant::now() + LET_GO_TIME_MAX;
+            while !self.volume.is_followed() && Instant::now() < until {
+                wake(sidecores);
+                std::thread::sleep(LOOK_AGAIN);
+            }
+        }
+        // A channel that has not let go yet gives its cache nothing more that counts.
+        match pools.get(&wanted.pool) {
+            Some(Ok(pool)) => PoolStorage::remove(&pool, &cache_volume_name(&self.disk)),
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+
+    /// Writes down what the cache has, for the next process of the node. The disk's channels are
+    /// gone.
+    pub fn save(&self) {
+        let Some(cache) = self.volume.cache() else { return };
+        if let Err(why) = cache.save() {
+            tracing::warn!(disk = self.disk, why, "the cache of the next process begins empty");
+        }
+    }
+
+    /// The cache for the status; `None` if the disk should have none.
+    pub fn status(&self) -> Option<CacheStatus> {
+        let (wanted, why_unused) = {
+            let state = self.state.lock();
+            (state.wanted.clone()?, state.why.clone())
+        };
+        let CachePlan { pool, size_bytes } = wanted;
+        let mut status = CacheStatus { pool, size_bytes, why_unused, ..CacheStatus::default() };
+        let Some(cache) = self.volume.cache() else {
+            status.why_unused.get_or_insert_with(|| "its volume is not known yet".to_owned());
+            return Some(status);
+        };
+        status.why_unused = cache.gate.why();
+        status.is_used = status.why_unused.is_none();
+        status.cached_bytes = cache.map.used() * BLOCK_BYTES;
+        status.emptied = cache.emptied();
+        for (name, value) in cache.counted() {
+            match name {
+                "hits" => status.hits = value,
+                "misses" => status.misses = value,
+                "errors" => status.errors = value,
+                _ => {}
+            }
+        }
+        Some(status)
+    }
+
+    /// Gives the counters of the cache, by their names in the status of the disk.
+    pub fn count(&self, put: &mut dyn FnMut(String, u64)) {
+        let Some(cache) = self.volume.cache() else { return };
+        cache.counted().for_each(|(name, value)| put(format!("cache_{name}"), value));
+        put("cache_emptied".to_owned(), cache.emptied());
+        put("cache_used_now".to_owned(), u64::from(cache.gate.is_open()));
+        put("cache_cached_bytes_now".to_owned(), cache.map.used() * BLOCK_BYTES);
+    }
+
+    /// The descriptions of these counters, by their names without `cache_`.
+    pub fn counters() -> impl Iterator<Item = &'static [CounterText]> {
+        [CacheCounters::DECLARED, CACHE_COUNTS].into_iter()
+    }
+}
+
+/// The counts of a cache that are not those of its channels.
+const CACHE_COUNTS: &[CounterText] = &[
+    CounterText { name: "emptied", help: "Times that the disk's cache was emptied." },
+    CounterText {
+        name: "used",
+        help: "Whether the disk's cache answers reads; the status says why it does not.",
+    },
+    CounterText { name: "cached_bytes", help: "Bytes that the disk's cache has." },
+];
+
+fn wake(sidecores: &[Sidecore]) {
+    sidecores.iter().for_each(|sidecore| sidecore.waker().wake());
+}

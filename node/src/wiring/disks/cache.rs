@@ -1,0 +1,83 @@
+//! Caches of disks that change while the node runs.
+
+use std::sync::Arc;
+
+use config::{Config, DiskConfig, changes};
+use serde_json::Value;
+use sidecore::Sidecore;
+
+use super::shown::ServedDisk;
+use crate::kinds::Changed;
+use crate::wiring::change::{bad, log};
+use crate::wiring::inside::Inside;
+use crate::wiring::objects::unknown;
+use api::{API_VERSION, Done, Refused};
+
+/// The note for a cache that a command has given.
+const UNTIL_RESTART: &str =
+    "this is lost at a restart or a reload of the node; write it into the file to keep it";
+
+impl Inside {
+    /// Gives a disk another cache, or none, until the node's restart or reload.
+    pub(crate) fn set_disk_cache(&self, name: &str, body: &Value) -> Result<Done, Refused> {
+        let cache = Config::cache(body).map_err(|problems| bad(&problems))?;
+        let _turn = self.turn()?;
+        let running = self.objects().config.clone();
+        let mut wanted = running.clone();
+        let Some(disk) = wanted.disks.iter_mut().find(|disk| disk.name == name) else {
+            return Err(unknown::<DiskConfig>(name, &running));
+        };
+        disk.cache = cache;
+        let problems = wanted.problems();
+        if !problems.is_empty() {
+            return Err(bad(&problems));
+        }
+        let mut done = Done { version: API_VERSION, ..Done::default() };
+        for change in changes(&running, &wanted) {
+            done.notes.extend(self.apply(&change, false)?);
+            done.applied.push(change.to_string());
+            done.notes.push(UNTIL_RESTART.to_owned());
+        }
+        log(&done);
+        Ok(done)
+    }
+
+    /// Makes the cache of a disk what this configuration says.
+    pub(crate) fn change_disk_cache(&self, disk: &DiskConfig) -> Changed {
+        let shown = self.objects().disk(&disk.name).cloned().expect("the caller has looked");
+        let mut notes = Vec::new();
+        if let Some(slot) = &shown.cache {
+            let pools = self.volumes.stock().pools();
+            notes.extend(slot.set(disk.cache.as_ref(), pools, &self.sidecores()).err());
+            let is_there = slot.volume().cache().is_some();
+            let why = slot.status().filter(|_| !is_there).and_then(|status| status.why_unused);
+            notes.extend(why.map(|why| format!("the cache is not there yet: {why}")));
+        }
+        self.objects().replace(disk);
+        Ok(notes)
+    }
+
+    /// Gives disks their caches in a pool that is there now.
+    pub(crate) fn have_caches(&self, pool: &str) {
+        let pools = self.volumes.stock().pools();
+        let disks = self.objects().disks.clone();
+        disks.iter().filter_map(|it| it.cache.as_ref()).for_each(|it| it.find_pool(pool, pools));
+    }
+
+    /// Takes caches out of a pool that goes. Gives notes.
+    pub(crate) fn lose_caches(&self, pool: &str) -> Vec<String> {
+        let (pools, sidecores) = (self.volumes.stock().pools(), self.sidecores());
+        let disks: Vec<Arc<ServedDisk>> = self.objects().disks.clone();
+        let loses = |disk: &&Arc<ServedDisk>| {
+            disk.cache.as_ref().is_some_and(|slot| slot.lose_pool(pool, pools, &sidecores))
+        };
+        let note = |disk: &Arc<ServedDisk>| {
+            format!("disk {:?} goes on without its cache", disk.config.name)
+        };
+        disks.iter().filter(loses).map(note).collect()
+    }
+
+    fn sidecores(&self) -> Vec<Sidecore> {
+        self.cores.iter().map(|core| core.sidecore.clone()).collect()
+    }
+}
