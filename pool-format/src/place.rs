@@ -187,7 +187,7 @@ pub struct PageEntry {
     /// The sequence of the row that has the page; of a sealed page the back half of the tag.
     pub sequence: U64,
     /// Of a sealed page its context and the sequence in which it was sealed; of a shared page how
-    /// many aliases it has, [`PageShares`]; else 0.
+    /// many aliases it has, [`super::PageShares`]; else 0.
     pub extra: U64,
 }
 

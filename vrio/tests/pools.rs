@@ -6,6 +6,7 @@
 mod devices;
 mod scrubs;
 mod sealed;
+mod shared;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
