@@ -543,7 +543,7 @@ fn disks_are_checked() {
                 not start with a number); write for instance "500ms", "30s" or "5min"
             a.toml:26: disk "d d.sock": unknown key "serial"; known are name, socket,
                 role, socket-user, socket-group, socket-mode, volume, queues, when-lost,
-                attachment, attachment-key, accept-loss
+                attachment, attachment-key, accept-loss, cache
             a.toml:33: disk "f": "attachment": disk "e" has the same attachment "e" of
                 volume vm1/e, and each disk would take it from the other; give them
                 different names
