@@ -443,7 +443,7 @@ impl CacheSide {
         index: u16,
         open: &OpenArguments<'_>,
     ) -> Result<Self, volume::OpenError> {
-        // Each request of the user is a read here or has one of the cache's own.
+        // Each request of the user is a read here or has a request of the cache's own.
         let room = open.depth.saturating_mul(2).saturating_add(EVICTIONS_MAX);
         let channel = cache.local.open(&OpenArguments { depth: room, ..*open })?;
         Ok(Self {
@@ -462,7 +462,7 @@ impl CacheSide {
         self.cache.counters(self.index)
     }
 
-    /// Whether no request is in the cache and none of its own is under way.
+    /// Whether no request is in the cache and no request of its own is under way.
     fn is_idle(&self) -> bool {
         self.table.is_empty() && self.works.is_empty()
     }
@@ -478,7 +478,7 @@ impl CacheSide {
         self.channel.submit(&mut self.table, own);
     }
 
-    /// Begins to keep what a read will bring, if there is room for it.
+    /// Begins to keep the data that a read will bring, if there is room for it.
     fn begin_fill(&mut self, ios: &mut IoTable, id: IoId, pass: Pass) -> Option<SlotId> {
         if self.cache.map.is_tight() {
             self.evict(pass);
@@ -614,8 +614,9 @@ impl CacheSide {
             it.guest.clear();
             if it.reads && is_done {
                 let from: *const u8 = self.works.piece(work, 0, len).addr;
-                // SAFETY: as in `begin_change`, the other way round; the user has not been told of
-                // the completion yet.
+                // SAFETY: the user keeps the pieces mapped until the completion, which it has not
+                // been told of; their total is the request's length, which the buffer holds, and
+                // no guest has the buffer.
                 unsafe { scatter(from, &ios[id].segments, Prefetch::NONE) };
                 self.counters().bytes_copied.add(u64::from(len));
             }

@@ -137,8 +137,9 @@ impl Gate {
     #[inline]
     pub fn enter(&self, index: u16, pass: Pass) -> bool {
         let inside = &self.inside[usize::from(index)];
-        // One writer. The store comes before the load of the word in the one order of all of them:
-        // either this sees that the cache was closed, or the keeper sees the request.
+        // Only this channel writes here. The store comes before the load of the word in the single
+        // order of all such operations: either the channel sees that the cache was closed, or the
+        // keeper sees the request.
         inside.store(inside.load(SeqCst) + 1, SeqCst);
         let is_valid = self.is_valid(pass);
         if !is_valid {
@@ -257,7 +258,7 @@ impl Gate {
         self.is_void.store(true, SeqCst);
     }
 
-    /// The keeper has read what an earlier process has left.
+    /// The keeper has read the mark of an earlier process.
     pub(crate) fn loaded(&self, content: Option<HeldEpoch>) {
         let mut story = self.story.lock();
         if !std::mem::replace(&mut story.is_loaded, true) {
@@ -316,7 +317,7 @@ impl Gate {
         true
     }
 
-    /// Closes it. The content stays what it is.
+    /// Closes it. The content stays as it is.
     pub(crate) fn close(&self) {
         let _story = self.story.lock();
         self.close_now();

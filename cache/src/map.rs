@@ -8,9 +8,9 @@
 //!                         └────────▶ not cached
 //! ```
 //!
-//! The holder of a block's *busy* bit is the only one that writes or discards the block in the
-//! cache, and the only one that may change the block on the remote volume. A block is *present* if
-//! the cache has what the remote volume has. So two rules keep a stale block from being served: a
+//! Only the holder of a block's *busy* bit writes or discards the block in the cache, and only it
+//! may change the block on the remote volume. A block is *present* if the cache has the content
+//! that the remote volume has. So two rules keep a stale block from being served: a
 //! block is hidden before a change of it is sent, and shown only by the holder of its busy bit,
 //! which knows that nothing else was on its way.
 
@@ -25,7 +25,8 @@ pub const BLOCK_BYTES: u64 = store::block::BLOCK_BYTES as u64;
 /// Blocks whose bits are in one word. They are given up together.
 const REGION_BLOCKS: u64 = 64;
 
-/// How many regions a search for room looks at: one that finds none goes on with the next request.
+/// How many regions a search for room looks at. A search without success goes on with the next
+/// request.
 const REGIONS_LOOKED_AT_MAX: usize = 512;
 
 /// The bit of a region's mark that says that it was used since the hand passed it.
@@ -185,7 +186,7 @@ impl CacheMap {
         }
     }
 
-    /// Notes that blocks were used, so that others go first.
+    /// Notes that blocks were used, so that other blocks go first.
     pub fn touch(&self, blocks: Blocks) {
         for (at, _) in blocks.pieces() {
             if self.marks[at].load(Relaxed) & USED_LATELY == 0 {

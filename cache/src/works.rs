@@ -17,7 +17,7 @@ use crate::gate::Pass;
 use crate::map::Blocks;
 
 /// Room for the data of one request that is kept. Longer requests are not: they are sequential, and
-/// would only drive others' blocks out.
+/// would only drive other blocks out.
 pub(crate) const BOUNCE_BYTES: usize = 128 << 10;
 
 /// Buffers of a channel. Their pages take memory when they are used first.
@@ -46,7 +46,7 @@ pub(crate) struct CacheWork {
     pub(crate) blocks: Blocks,
     /// Of these, the blocks that wait to be discarded.
     pub(crate) left: Blocks,
-    /// The blocks that it keeps; none for one that only gives up.
+    /// The blocks that it keeps; no blocks for a request that only gives blocks up.
     pub(crate) kept: Blocks,
     /// The bytes of the kept blocks that it has, by the buffer's offset and the volume's.
     pub(crate) bytes: (usize, u64, u32),

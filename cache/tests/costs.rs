@@ -4,6 +4,7 @@
 
 #[path = "../../sidecore/tests/counting/mod.rs"]
 mod counting;
+mod remote;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,52 +13,21 @@ use std::time::{Duration, Instant};
 use block::Attach;
 use block::attachment::{AttachOptions, Attachment};
 use cache::{
-    BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedRemote, CachedVolume, HeldEpoch, PoolStorage,
+    BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedVolume, HeldEpoch, PoolStorage,
     cache_volume_name,
 };
 use counting::allocations;
+use remote::Far;
 use sidecore::{Services, now_ns};
 use virtio::Segment;
 use volume::backend::MemoryVolume;
 use volume::backend::store::{PoolPlan, StorePool, StoreRing, StoreSettings};
-use volume::{
-    Channel, Incarnation, IoTable, Op, OpenArguments, OpenError, Size, Status, Volume, VolumeInfo,
-    io_table,
-};
+use volume::{Channel, Incarnation, IoTable, Op, OpenArguments, Status, io_table};
 
 const BLOCKS: u64 = 4096;
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A remote volume that is in memory.
-#[derive(Debug)]
-struct Far(MemoryVolume);
-
-impl Attach for Far {
-    fn info(&self) -> VolumeInfo {
-        self.0.info()
-    }
-
-    fn size(&self) -> Size {
-        self.0.size()
-    }
-
-    fn attach(
-        &self,
-        _attachment: &Arc<Attachment>,
-        _index: u16,
-        open: &OpenArguments<'_>,
-    ) -> Result<Box<dyn Channel>, OpenError> {
-        self.0.open(open)
-    }
-}
-
-impl CachedRemote for Far {
-    fn is_sole(&self) -> Option<bool> {
-        Some(true)
-    }
-}
 
 /// A pool in a file; `None`, with a line that says why, where no io_uring can be had.
 fn open_pool(home: &Path) -> Option<Arc<StorePool>> {
@@ -139,7 +109,7 @@ fn rig(home: &Path, capacity: u64) -> Option<Rig> {
     let room = (BLOCKS, capacity);
     let opened = PoolStorage::open(&pool, &cache_volume_name("a"), "io1/a as a", room);
     let (storage, local) = opened.unwrap_or_else(|error| panic!("{error}"));
-    let far = Far(MemoryVolume::new(BLOCKS * BLOCK_BYTES).expect("memory"));
+    let far = Far(Arc::new(MemoryVolume::new(BLOCKS * BLOCK_BYTES).expect("memory")));
     let volume = CachedVolume::new(Arc::new(far));
     let cache = Cache::new(room, local, Box::new(storage));
     volume.plug(Arc::clone(&cache)).expect("a thread");

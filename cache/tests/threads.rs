@@ -2,21 +2,21 @@
 //! reads what it has written last, while epochs change, others make room, and the keeper empties
 //! the cache.
 
+mod remote;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use block::Attach;
 use block::attachment::{AttachOptions, Attachment};
-use cache::{BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedRemote, CachedVolume, HeldEpoch};
+use cache::{BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedVolume, HeldEpoch};
 use random::Random;
+use remote::Far;
 use sidecore::{Services, now_ns};
 use virtio::Segment;
 use volume::backend::MemoryVolume;
-use volume::{
-    Channel, Incarnation, IoTable, Op, OpenArguments, OpenError, Size, Status, Volume, VolumeInfo,
-    io_table,
-};
+use volume::{Channel, Incarnation, IoTable, Op, OpenArguments, Status, Volume, io_table};
 
 const BLOCKS: u64 = 256;
 const THREADS: u64 = 3;
@@ -26,34 +26,6 @@ const REQUESTS: u64 = 60_000;
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-#[derive(Debug)]
-struct Far(Arc<MemoryVolume>);
-
-impl Attach for Far {
-    fn info(&self) -> VolumeInfo {
-        self.0.info()
-    }
-
-    fn size(&self) -> Size {
-        self.0.size()
-    }
-
-    fn attach(
-        &self,
-        _attachment: &Arc<Attachment>,
-        _index: u16,
-        open: &OpenArguments<'_>,
-    ) -> Result<Box<dyn Channel>, OpenError> {
-        self.0.open(open)
-    }
-}
-
-impl CachedRemote for Far {
-    fn is_sole(&self) -> Option<bool> {
-        Some(true)
-    }
-}
 
 /// Storage that keeps nothing for another process.
 #[derive(Debug)]

@@ -176,7 +176,8 @@ impl World {
     }
 
     /// The requests of the guest stay under way while another client writes: the model takes each
-    /// of them for one that may have been done before or after. So none may be there.
+    /// such request for a request that may have been done before or after. So no request may be
+    /// under way.
     fn settle_without_answers(&mut self) {
         self.epoch += 1;
         assert!(self.attachment.hold(self.epoch, Incarnation([7; 16])));

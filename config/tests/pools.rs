@@ -53,7 +53,7 @@ fn volumes_are_cut_from_pools() {
     assert_eq!(texts, ["change pool \"p\": deduplication is now on, with 64MiB of memory"]);
     let texts: Vec<_> = changes(&shared, &config).iter().map(ToString::to_string).collect();
     assert_eq!(texts, ["change pool \"p\": deduplication is now off"]);
-    // Memory of what is not used is of no interest.
+    // The memory of an index that is off makes no change.
     let memory = POOLS.replace("log =", "deduplication-memory = \"1GiB\"\nlog =");
     let memory = Config::parse(Path::new("a.toml"), &memory).expect("this is fine");
     assert!(changes(&config, &memory).is_empty(), "{:?}", changes(&config, &memory));

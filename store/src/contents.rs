@@ -95,7 +95,7 @@ impl Contents {
         Self { key: salt.to_le_bytes(), index: None, options: None, changes: 0 }
     }
 
-    /// Has an index from here on, another one, or none. The index of before is lost.
+    /// Has an index with these options from here on, or no index. The former index is lost.
     pub(crate) fn set(&mut self, options: Option<DedupOptions>) {
         if self.options != options {
             self.index = options.map(ContentIndex::new);

@@ -277,7 +277,7 @@ fn collection_moves_a_bounded_number_of_pages_in_a_round() {
     println!("{amplification:.2} blocks written for a block: {counters:?}");
 }
 
-/// The segments of the pool that is 80 % full. It has as many as one of 8 GiB.
+/// The segments of the pool that is 80 % full. A pool of 8 GiB has as many.
 const FULL_SEGMENTS: u64 = 256;
 const FULL_SEGMENT_BLOCKS: u32 = 128;
 
@@ -286,7 +286,7 @@ const FULL_LOG_BLOCKS: u64 = FULL_SEGMENTS * FULL_SEGMENT_BLOCKS as u64 / 8;
 
 /// Writes that such a pool does for a write of a guest by Zipf's law, at most; and those for the
 /// map alone. The goal for a pool of 8 GiB is 2.2: rows under way, the heads of rows and the state
-/// are a larger part of this one.
+/// are a larger part of this pool.
 const AMPLIFICATION_MAX: f64 = 2.3;
 const MAP_AMPLIFICATION_MAX: f64 = 0.2;
 

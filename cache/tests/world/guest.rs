@@ -1,4 +1,4 @@
-//! A guest: it reads and writes, and knows what it may read.
+//! A guest: it reads and writes, and knows which content it may read.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -250,7 +250,7 @@ impl Collector {
         victim.window = Some(buffer);
     }
 
-    /// A device's answer for a page that may have the content of another one.
+    /// A device's answer for a page that may have the content of another page.
     pub(crate) fn twin_answered(
         &mut self,
         core: &mut EngineCore,

@@ -79,7 +79,7 @@ pub(crate) struct ResealPage {
     pub(crate) family: u32,
 }
 
-/// A page that is read to be compared with another one.
+/// A page that is read to be compared with another page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TwinRead {
     /// Which payload of the row in the window may have its content.
@@ -117,7 +117,7 @@ pub(crate) enum IoPurpose {
     Scrub(ScrubPage),
     /// A page that is sealed anew.
     Reseal(ResealPage),
-    /// A page that is compared with another one.
+    /// A page that is compared with another page.
     Twin(TwinRead),
     /// A piece of a segment that is collected.
     Window,

@@ -1,5 +1,5 @@
 //! Pages with the same content share it: collection and an idle pool look up the contents of pages,
-//! and a page with the content of another one becomes its alias.
+//! and a page with the content of another page becomes its alias.
 //!
 //! Both pages are proved by their own checks, and compared byte by byte.
 
@@ -41,7 +41,7 @@ impl Twin {
 
 /// A payload whose content is looked up.
 pub(crate) struct LookedUp {
-    /// Which one of its row.
+    /// The index of the payload in its row.
     pub(crate) payload: usize,
     /// Its record.
     pub(crate) record: LogRecord,

@@ -12,7 +12,7 @@ use crate::format::SegmentId;
 #[derive(Debug, Default)]
 pub(super) struct EarlySegments {
     waiting: Vec<SegmentId>,
-    /// The last row that may have emptied one of them.
+    /// The last row that may have emptied such a segment.
     up_to: u64,
 }
 

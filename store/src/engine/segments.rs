@@ -299,7 +299,7 @@ impl SegmentTable {
         (0..count).map(move |index| SegmentId::new(device, index))
     }
 
-    /// The segments before this one, of all devices.
+    /// The segments before this segment, of all devices.
     pub(crate) fn position(&self, id: SegmentId) -> usize {
         let before = self.devices.iter().take(id.device().into());
         before.map(|device| device.segments.len()).sum::<usize>() + id.index() as usize
@@ -398,7 +398,7 @@ impl SegmentTable {
     }
 
     /// A replay has come to the first row of a segment. The checkpoint may have it as a used one,
-    /// if the log had freed it; all that was alive in it has gone by rows before this one, unless
+    /// if the log had freed it; all that was alive in it has gone by rows before this row, unless
     /// pages of the map are damaged.
     pub(crate) fn begin_again(&mut self, id: SegmentId) {
         let Segment { state, live, packed, packed_sectors, readers, .. } = *self.at(id);

@@ -1,4 +1,4 @@
-//! Pages that become aliases of others, and numbers that are held for them.
+//! Pages that become aliases of other pages, and numbers that are held for them.
 
 use super::page::{Applied, LiveBlocks, MapError};
 use super::{PoolMap, SharedPages};

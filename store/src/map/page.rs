@@ -139,7 +139,7 @@ pub(crate) enum MapPass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteToken(pub(super) u64);
 
-/// A page that has the content of another one.
+/// A page that has the content of another page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageAlias {
     /// Its own number.

@@ -18,7 +18,7 @@ pub struct SharedPages {
     pub aliases: u64,
     /// Pages of zeroes, which are stored nowhere.
     pub zeroes: u64,
-    /// Pages whose content others have.
+    /// Pages whose content their aliases have as well.
     pub shared: u64,
     /// Those among them that no block has any more.
     pub kept: u64,

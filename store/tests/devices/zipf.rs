@@ -1,4 +1,4 @@
-//! Writes that go to some blocks far more often than to others.
+//! Writes that go to some blocks far more often than to other blocks.
 
 use random::Random;
 

@@ -18,7 +18,7 @@ struct Written {
 }
 
 /// The bit of a request's name with which contents repeat: another block has the same content by
-/// another request, or by the same one. A block has each content once.
+/// another request, or by the same request. A block has each content once.
 pub(crate) const REPEATS: u64 = 1 << 30;
 
 /// The bit with which some contents are zeroes.

@@ -21,7 +21,7 @@ const READ_BLOCKS_MAX: u64 = 100;
 /// those of the last checkpoint.
 const SEGMENTS_USED_MAX: u64 = 14;
 
-/// An open one and a next one of each stream.
+/// An open segment and a next segment of each stream.
 const STREAM_SEGMENTS: u64 = 6;
 
 type Ranges = VecDeque<(VolumeId, u64, u32)>;

@@ -135,6 +135,12 @@ pub(crate) struct PoolAdd {
     /// The most that is written between two checkpoints; default: 1GiB.
     #[arg(long, value_name = "SIZE")]
     log: Option<String>,
+    /// Have blocks with the same content share its space.
+    #[arg(long)]
+    deduplication: bool,
+    /// The most memory for finding such blocks; default: 64MiB.
+    #[arg(long, value_name = "SIZE", requires = "deduplication")]
+    deduplication_memory: Option<String>,
     #[command(flatten)]
     which: NodeChoice,
 }
@@ -149,6 +155,8 @@ pub(crate) fn pool(command: &PoolCommand) -> Result<(), CommandFailure> {
             fields.put("devices", Some(json!(add.devices)));
             fields.text("memory", add.memory.as_ref());
             fields.text("log", add.log.as_ref());
+            fields.put("deduplication", add.deduplication.then_some(json!(true)));
+            fields.text("deduplication-memory", add.deduplication_memory.as_ref());
             change(&add.which, "POST", "/v1/pools", &fields.0.into())
         }
         PoolCommand::Grow(grow) => grow.run(),

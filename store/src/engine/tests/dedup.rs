@@ -198,7 +198,7 @@ fn a_full_index_finds_what_it_has_room_for() {
     pool.put(disk, 200, &near);
     let status = pool.shared_with(DedupOptions { memory_bytes: 64, hash_bits: 64 });
     assert_eq!((status.dedup.index_pages, status.dedup.index_pages_max), (8, 8));
-    // Each of two neighbours is found, and not the ones 200 blocks away.
+    // Each of two neighbours is found, and not the blocks that are 200 blocks away.
     assert_eq!(counts(&status), (200, 0, 200, 0));
     (0..400).for_each(|block| pool.has(disk, block, near[block as usize % 200]));
 }
@@ -288,7 +288,7 @@ fn damage_of_a_shared_page_costs_all_of_its_blocks_and_a_scrub_names_them() {
     found.sort_by_key(|found| (found.volume, found.block));
     let at = |volume, block| DamagedBlock { volume, block };
     assert_eq!(found, [at(disk, 1), at(other, 4), at(other, 5)]);
-    // Written again, a block is whole; the others stay damaged, until they are written as well.
+    // Written again, a block is whole; its aliases stay damaged, until they are written as well.
     pool.put(disk, 1, &[2]);
     pool.has(disk, 1, 2);
     let read = pool.wait(|engine, tag| engine.read(tag, other, 4, 1)).1;

@@ -80,8 +80,8 @@ impl StoreRing {
     /// When the kernel has no io_uring or the administrator has switched it off
     /// (`kernel.io_uring_disabled`), or memory is short.
     pub fn new() -> io::Result<Self> {
-        // The best mode wants one thread that enters the kernel, and a pool has as many as it has
-        // sidecores. In the next one the kernel interrupts no thread for an answer, which takes a
+        // The best mode wants one thread that enters the kernel, and a pool has as many threads as
+        // sidecores. In the next mode the kernel interrupts no thread for an answer, which takes a
         // virtual machine some 5 us; kernels before 5.19 do not have it.
         let mut uring = match Uring::with_mode(Mode::Cooperative) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {

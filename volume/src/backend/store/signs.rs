@@ -49,7 +49,7 @@ impl Bell {
 
 /// How many requests of a channel's sidecore the kernel has. It ends them in the thread that began
 /// them, when that thread enters the kernel next. So the sidecore goes on with the pool's rounds
-/// until there are none, for the sake of others.
+/// until there are none, since requests of other sidecores are among them.
 #[derive(Debug, Default)]
 pub(super) struct InKernel(AtomicU32);
 
