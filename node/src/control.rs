@@ -26,6 +26,7 @@ use api::status::Status;
 mod answer;
 mod body;
 mod error;
+mod places;
 mod routes;
 mod service;
 mod streams;
