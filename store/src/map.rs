@@ -736,6 +736,11 @@ impl PoolMap {
         wait
     }
 
+    /// The reason for which a volume waits, if the pool has `room` for so many blocks.
+    pub(crate) fn wait_of(&self, volume: VolumeId, room: u64) -> Option<QuotaWait> {
+        self.catalog.wait_of(volume, (room, self.shared().saved()))
+    }
+
     /// A write of a block was admitted.
     pub(crate) fn write_begins(&mut self, volume: VolumeId) {
         self.catalog.write_begins(volume);
