@@ -33,6 +33,8 @@ impl VolumeConfig {
     pub const SNAPSHOTS: &str = "snapshots";
     /// The reservation and the limit of a volume of a pool.
     pub const QUOTA: &str = "quota";
+    /// The place of the key file of a volume that is encrypted in its pool.
+    pub const KEY_FILE: &str = "key";
     /// The step that changes its compression.
     pub const COMPRESSION: &str = "compression";
 }
@@ -316,6 +318,16 @@ fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     now_bytes < wanted_bytes && grown.as_ref() == Some(&wanted.backend)
 }
 
+/// The change to another key file of a volume of a pool, or to none, in words.
+fn other_key_file(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<String> {
+    let differs = now.backend.key_file() != wanted.backend.key_file();
+    now.backend.pool().filter(|_| differs && !is_moved(now, wanted))?;
+    Some(match wanted.backend.key_file() {
+        Some(path) => format!("its key file is now {path:?}"),
+        None => "it has no key file now".to_owned(),
+    })
+}
+
 /// The compression that the volume must get, if it had another compression before.
 fn compresses(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeCompression> {
     let (before, after) = (now.backend.pool()?, wanted.backend.pool()?);
@@ -418,11 +430,14 @@ impl Object for VolumeConfig {
                 text: format!("change {object}: snapshots by time are now {rules}"),
             }
         });
+        let key_file = other_key_file(self, wanted)
+            .map(|text| InPlace { step: Self::KEY_FILE, text: format!("change {object}: {text}") });
         let compression = compresses(self, wanted).map(|compression| InPlace {
             step: Self::COMPRESSION,
             text: format!("change {object}: the compression is now {compression}"),
         });
-        let steps = allow.into_iter().chain(size).chain(quota).chain(chain).chain(snapshots);
-        steps.chain(compression).collect()
+        // The other steps take all of the backend over, so the key file is proved before them.
+        let steps = allow.into_iter().chain(key_file).chain(size).chain(quota).chain(chain);
+        steps.chain(snapshots).chain(compression).collect()
     }
 }

@@ -445,7 +445,10 @@ fn pooled<'a>(
 }
 
 fn no_snapshot(words: &str) -> CommandFailure {
-    let text = format!("there is no snapshot {words:?}; `vrio volume snapshots` lists them");
+    let text = format!(
+        "there is no snapshot {words:?}; `vrio volume snapshots` lists them, and `vrio pool show` \
+         all that a pool has with its numbers"
+    );
     CommandFailure::running(anyhow!(text))
 }
 

@@ -155,7 +155,7 @@ impl VolumeBackend for StoreBackend {
         };
         let volume = pool.volume_named(opening.name);
         let is_new = volume.is_none();
-        if volume.is_some_and(|volume| volume.receive.is_some()) {
+        if volume.as_ref().is_some_and(|volume| volume.receive.is_some()) {
             let why = "a stream is being received into it: let `vrio volume receive` go on or end \
                        it with --give-up, then remove the volume and add it again";
             return Ok(Box::new(absent(why)));
@@ -164,13 +164,14 @@ impl VolumeBackend for StoreBackend {
             let name = opening.name;
             absent(&format!(
                 "{why}. When that is done: `vrio volume remove {name} --force` and `vrio node \
-                 reload`, or restart the node"
+                 reload` (a volume that the node's file does not have: add it again by the same \
+                 command), or restart the node"
             ))
         };
         let key = match opening.key.transpose() {
             Ok(key) => key,
             // A key that cannot be read stops this volume, and no other.
-            Err(why) => return Ok(Box::new(locked(why))),
+            Err(why) => return Ok(Box::new(locked(&without_key(why, volume.as_ref())))),
         };
         let id = self.find(&pool, key, opening)?;
         if let Err(why) = unlock(&pool, id, key) {
@@ -300,6 +301,18 @@ fn check_key(volume: &PoolVolume, key: Option<&VolumeKey>) -> Result<(), String>
             key.check()
         )),
         _ => Ok(()),
+    }
+}
+
+/// Why a volume's key cannot be read, and for a volume that is encrypted already, which key it is.
+fn without_key(why: &str, volume: Option<&PoolVolume>) -> String {
+    match volume.and_then(|volume| volume.seal.as_ref()) {
+        Some(seal) => format!(
+            "{why}; the volume is encrypted under the key {}, and a new key does not open it: \
+             bring the file of that key back",
+            seal.key_id
+        ),
+        None => why.to_owned(),
     }
 }
 
