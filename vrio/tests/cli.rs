@@ -286,8 +286,8 @@ fn help_has_examples_and_completion_completes() {
     assert_eq!(vrio(&["nod"]).status.code(), Some(2));
 }
 
-/// Bash cuts `alice@mon` into three words and replaces the last one. The script asks for the name as
-/// a whole, and gives bash the rest of it.
+/// Bash cuts `alice@mon` into three words and replaces the last one. The script asks for the name
+/// as a whole, and gives bash the rest of it.
 #[test]
 fn bash_completes_names_with_the_characters_at_which_it_cuts_words() {
     let home = tempfile::tempdir().unwrap();

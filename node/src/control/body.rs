@@ -107,8 +107,8 @@ struct TimedBody {
     left: usize,
 }
 
-/// The body of an answer with these bytes, which hold the place until they are sent or `time_max` is
-/// over.
+/// The body of an answer with these bytes, which hold the place until they are sent, or until
+/// `time_max` is over.
 pub(super) fn timed(bytes: Vec<u8>, place: HeldPlace, time_max: Duration) -> Body {
     let left = bytes.len();
     let remaining = Arc::new(Mutex::new(Some((Bytes::from(bytes), place))));
@@ -161,7 +161,7 @@ impl http_body::Body for TimedBody {
 mod tests {
     use axum::body::to_bytes;
 
-    use super::super::places::Places;
+    use super::super::places::StreamPlaces;
     use super::*;
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -173,7 +173,7 @@ mod tests {
     fn a_body_that_is_read_is_whole_and_frees_its_place() {
         runtime().block_on(async {
             for length in [0, 1, CHUNK_BYTES, 3 * CHUNK_BYTES + 5] {
-                let places = Places::new(1, 0);
+                let places = StreamPlaces::new(1, 0);
                 let place = places.take(Duration::ZERO).await.unwrap();
                 let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
                 let body = timed(bytes.clone(), place, Duration::from_secs(60));
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_body_that_is_not_read_in_time_frees_its_place_and_ends_with_an_error() {
         runtime().block_on(async {
-            let places = Places::new(1, 1);
+            let places = StreamPlaces::new(1, 1);
             let place = places.take(Duration::ZERO).await.unwrap();
             let body = timed(vec![7; 1 << 20], place, Duration::from_millis(1));
             // The timer returns it, although the body is still there.

@@ -1,4 +1,4 @@
-//! Places for requests that have much in memory: some at once, others wait for their turn.
+//! StreamPlaces for requests that have much in memory: some at once, others wait for their turn.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The places. Requests that wait get them in the order in which they came, so that no caller keeps
 /// its place by asking again and again.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct StreamPlaces {
     /// Those that are at work.
     at_work: Arc<Semaphore>,
     /// Those that are at work or wait.
@@ -22,7 +22,7 @@ pub(super) struct HeldPlace {
     _all: OwnedSemaphorePermit,
 }
 
-impl Places {
+impl StreamPlaces {
     /// So many at work at once, and so many that may wait for them.
     pub(super) fn new(at_work: usize, waiting: usize) -> Self {
         let [at_work, all] = [at_work, at_work + waiting].map(|it| Arc::new(Semaphore::new(it)));
@@ -49,7 +49,7 @@ mod tests {
     fn requests_wait_in_their_order_and_only_so_many() {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_time().build().unwrap().block_on(async {
-            let places = Places::new(1, 2);
+            let places = StreamPlaces::new(1, 2);
             let held = places.take(Duration::ZERO).await.expect("a free place");
             assert!(places.take(Duration::ZERO).await.is_none(), "its wait is over");
             let (told, mut order) = tokio::sync::mpsc::unbounded_channel();

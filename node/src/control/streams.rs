@@ -15,7 +15,7 @@ use store::stream::{PART_BYTES_MAX, STREAM_HEADER_BYTES};
 
 use super::answer::{PathNames, change, panicked, parameter, refuse};
 use super::body::{BodyPace, is_too_slow, paced, timed};
-use super::places::{HeldPlace, Places};
+use super::places::{HeldPlace, StreamPlaces};
 use super::service::Service;
 use api::{ReceiveStep, Refused, RefusedKind, WantedStream};
 
@@ -38,15 +38,15 @@ const PART_PACE: BodyPace = BodyPace { grace: Duration::from_secs(2), bytes_per_
 #[derive(Clone)]
 struct StreamPaths {
     service: Arc<dyn Service>,
-    /// Places of parts that this node sends.
-    sent: Places,
-    /// Places of parts that it receives.
-    received: Places,
+    /// StreamPlaces of parts that this node sends.
+    sent: StreamPlaces,
+    /// StreamPlaces of parts that it receives.
+    received: StreamPlaces,
 }
 
 /// The paths.
 pub(super) fn router<S>(service: Arc<dyn Service>) -> Router<S> {
-    let [sent, received] = [(); 2].map(|()| Places::new(PARTS_MAX, PARTS_WAITING_MAX));
+    let [sent, received] = [(); 2].map(|()| StreamPlaces::new(PARTS_MAX, PARTS_WAITING_MAX));
     let place = "/v1/pools/{pool}/receive/{name}";
     Router::new()
         .route("/v1/streams", get(header))

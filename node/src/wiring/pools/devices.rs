@@ -136,13 +136,13 @@ impl Inside {
             }
             let also = if missing.len() < devices.len() { " also" } else { "" };
             let missing: Vec<_> = missing.iter().map(|it| it.display().to_string()).collect();
-            let error = format!(
-                "pool {name:?}{also} has {}: add that to \"devices\"",
-                missing.join(", ")
-            );
+            let error =
+                format!("pool {name:?}{also} has {}: add that to \"devices\"", missing.join(", "));
             let way_out = match also {
-                "" => "nothing was changed; for other paths of the pool's devices, or another \
-                       pool of this name, `vrio pool remove --force` before the reload",
+                "" => {
+                    "nothing was changed; for other paths of the pool's devices, or another \
+                       pool of this name, `vrio pool remove --force` before the reload"
+                }
                 _ => "nothing was changed; correct the file and reload it again",
             };
             return Err(Refused::new(RefusedKind::Bad, error, way_out));
