@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::block::BlockBuffer;
-pub use crate::origin::VolumeId;
-use crate::origin::VolumeReceive;
 use crate::pack::PageCompression;
+pub use pool_stream::VolumeId;
+use pool_stream::VolumeReceive;
 use seal::WrappedKey;
 
 /// The caller's word for a request; it comes back with the completion.

@@ -12,9 +12,7 @@ mod contents;
 mod engine;
 mod layout;
 mod map;
-mod origin;
 mod pack;
-pub mod stream;
 
 pub use api::{
     Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
@@ -26,8 +24,8 @@ pub use engine::{
     PoolStatus, RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
 };
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
-pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind, SharedPages};
-pub use origin::{SnapshotOrigin, VolumeReceive};
+pub use map::{ChangedBlocks, PoolSeal, PoolVolume, PoolVolumeKind, SharedPages};
 pub use pack::PageCompression;
 pub use pool_format::{self as format, block};
+pub use pool_stream::{self as stream, ChangedRun, SnapshotOrigin, VolumeReceive};
 pub use seal::{SealEntropy, WrappedKey, WrappingKey};

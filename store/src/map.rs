@@ -32,15 +32,16 @@ use crate::pack::PageCompression;
 use catalog::{PoolCatalog, TreeOwner};
 use page::{TABLE_ENTRIES, TreeWord};
 use pages::MapPages;
+use pool_stream::VOLUME_BLOCKS_MAX;
 use removal::RemovalPlan;
 use seal::WrappedKey;
 use seals::{CONTEXTS_MAX, SealContext, SealContexts};
 use table::PageTable;
 use tree::{TreeEdit, TreePlan};
 
-pub(crate) use catalog::{CatalogState, SealFamily, VOLUME_BLOCKS_MAX, is_name};
+pub(crate) use catalog::{CatalogState, SealFamily};
 pub use catalog::{PoolSeal, PoolVolume, PoolVolumeKind};
-pub use diff::{ChangedBlocks, ChangedRun};
+pub use diff::ChangedBlocks;
 pub(crate) use page::{
     Applied, LiveBlocks, Located, MapError, MapPage, MapPass, PageAlias, WriteToken,
 };

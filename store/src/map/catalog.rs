@@ -23,25 +23,18 @@ use super::page::TreeWord;
 use super::space::{SpaceAccount, VersionSpace};
 use crate::api::{QuotaWait, VolumeId};
 use crate::block::BLOCK_BYTES;
-use crate::origin::{SnapshotOrigin, VolumeReceive};
 use crate::pack::PageCompression;
+use pool_stream::{SnapshotOrigin, VOLUME_BLOCKS_MAX, VolumeReceive};
 use seal::WrappedKey;
 
-pub(crate) use changes::is_name;
 pub(crate) use state::CatalogState;
 
 /// The most volumes and snapshots of a pool, with those that are being removed: the state of a
 /// checkpoint has all of them.
 pub(crate) const VERSIONS_MAX: usize = 16_384;
 
-/// The most blocks of a volume: the ones that four levels of nodes have.
-pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1 << 36;
-
 /// The last generation: entries of nodes have 24 bits for it.
 pub(crate) const GENERATION_MAX: u64 = (1 << 24) - 1;
-
-/// The longest name of a volume or snapshot.
-const NAME_CHARS_MAX: usize = 64;
 
 /// The kinds of entries of a pool's catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

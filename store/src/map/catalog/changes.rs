@@ -2,14 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    GENERATION_MAX, NAME_CHARS_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, VOLUME_BLOCKS_MAX,
-    Version,
-};
+use super::{GENERATION_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, Version};
 use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::block::BLOCK_BYTES;
 use crate::map::space::{BLOCKS_MAX, VersionSpace};
-use crate::origin::VolumeReceive;
+use pool_stream::{NAME_CHARS_MAX, VOLUME_BLOCKS_MAX, VolumeReceive, is_name};
 
 impl PoolCatalog {
     /// The id that a change will make or is about.
@@ -361,13 +358,6 @@ pub(super) fn check_size(blocks: u64) -> Result<(), PoolError> {
     }
     let text = format!("a volume has 1 to {VOLUME_BLOCKS_MAX} blocks of 4 KiB, not {blocks}");
     Err(PoolError::Invalid(text))
-}
-
-/// Whether a volume or snapshot can have this name.
-pub(crate) fn is_name(name: &str) -> bool {
-    let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    begins && name.len() <= NAME_CHARS_MAX && name.chars().all(may)
 }
 
 pub(super) fn check_name(name: &str) -> Result<(), PoolError> {

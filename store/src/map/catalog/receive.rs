@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::changes::check_receive;
 use super::{PoolCatalog, PoolVolumeKind};
 use crate::api::{PoolError, VolumeId};
-use crate::origin::VolumeReceive;
+use pool_stream::VolumeReceive;
 
 impl PoolCatalog {
     /// Whether a stream can begin here, or go on.

@@ -6,13 +6,10 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::changes::{check_name, check_receive, check_size};
-use super::{
-    GENERATION_MAX, PoolCatalog, PoolVolumeKind, SealFamily, VERSIONS_MAX, VOLUME_BLOCKS_MAX,
-    Version,
-};
+use super::{GENERATION_MAX, PoolCatalog, PoolVolumeKind, SealFamily, VERSIONS_MAX, Version};
 use crate::format::ZERO_BLOCKS_MAX;
 use crate::map::page::TreeWord;
-use crate::origin::VolumeReceive;
+use pool_stream::{VOLUME_BLOCKS_MAX, VolumeReceive};
 
 /// The catalog, as a checkpoint has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
