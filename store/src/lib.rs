@@ -10,6 +10,7 @@ extern crate self as store;
 mod api;
 mod contents;
 mod engine;
+mod history;
 mod layout;
 mod map;
 mod pack;
@@ -23,6 +24,7 @@ pub use engine::{
     DamagedBlock, DedupStatus, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine,
     PoolStatus, RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
 };
+pub use history::{HistoryOptions, HistoryRest, PoolHistory, PoolMoment};
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
 pub use map::{ChangedBlocks, PoolSeal, PoolVolume, PoolVolumeKind, SharedPages};
 pub use pack::PageCompression;

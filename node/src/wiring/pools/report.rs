@@ -327,6 +327,7 @@ mod tests {
             at_s: 0,
             generation: 0,
             compression: None,
+            history: None,
             origin: None,
             receive: None,
             owned_blocks: 0,

@@ -53,6 +53,7 @@ impl PoolCatalog {
         let snapshot = self.get_mut(id);
         (snapshot.name, snapshot.at_s) = (receive.name, receive.origin.at_s);
         snapshot.origin = Some(receive.origin);
+        self.get_mut(volume).snapshot_floor = self.generation;
         self.generation += 1;
     }
 }
