@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use peer::Allow;
-use volume::backend::store::VolumeCompression;
+use volume::backend::store::{VolumeCompression, VolumeHistory};
 use volume::backend::{
     BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, BackendPool, whole_sectors,
 };
@@ -35,6 +35,8 @@ impl VolumeConfig {
     pub const QUOTA: &str = "quota";
     /// The step that changes its compression.
     pub const COMPRESSION: &str = "compression";
+    /// The step that changes its history.
+    pub const HISTORY: &str = "history";
 }
 
 impl VolumeConfig {
@@ -322,6 +324,12 @@ fn compresses(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeCompres
     after.compression.filter(|_| before.compression != after.compression)
 }
 
+/// The history that the volume must get, if it had another history before.
+fn has_other_history(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeHistory> {
+    let (before, after) = (now.backend.pool()?, wanted.backend.pool()?);
+    after.history.filter(|_| before.history != after.history)
+}
+
 impl Object for VolumeConfig {
     const KEY: &'static str = "volume";
     const NEEDS: &'static [&'static str] = &["peer", "pool"];
@@ -423,6 +431,10 @@ impl Object for VolumeConfig {
             text: format!("change {object}: the compression is now {compression}"),
         });
         let steps = allow.into_iter().chain(size).chain(quota).chain(chain).chain(snapshots);
-        steps.chain(compression).collect()
+        let history = has_other_history(self, wanted).map(|history| InPlace {
+            step: Self::HISTORY,
+            text: format!("change {object}: the history is now {history}"),
+        });
+        steps.chain(compression).chain(history).collect()
     }
 }

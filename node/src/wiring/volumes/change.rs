@@ -46,6 +46,7 @@ impl RunningObject for VolumeConfig {
             Self::QUOTA => node.follow_quota(self),
             Self::SNAPSHOTS => Ok(node.change_snapshots(self)),
             Self::COMPRESSION => node.change_compression(self),
+            Self::HISTORY => node.follow_history(self),
             _ => node.change_chain(self),
         }
     }
