@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use peer::Allow;
-use volume::backend::store::VolumeCompression;
+use volume::backend::store::{VolumeCompression, VolumeHistory};
 use volume::backend::{
     BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, BackendPool, whole_sectors,
 };
@@ -37,6 +37,8 @@ impl VolumeConfig {
     pub const KEY_FILE: &str = "key";
     /// The step that changes its compression.
     pub const COMPRESSION: &str = "compression";
+    /// The step that changes its history.
+    pub const HISTORY: &str = "history";
 }
 
 impl VolumeConfig {
@@ -334,6 +336,12 @@ fn compresses(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeCompres
     after.compression.filter(|_| before.compression != after.compression)
 }
 
+/// The history that the volume must get, if it had another history before.
+fn has_other_history(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeHistory> {
+    let (before, after) = (now.backend.pool()?, wanted.backend.pool()?);
+    after.history.filter(|_| before.history != after.history)
+}
+
 impl Object for VolumeConfig {
     const KEY: &'static str = "volume";
     const NEEDS: &'static [&'static str] = &["peer", "pool"];
@@ -436,8 +444,12 @@ impl Object for VolumeConfig {
             step: Self::COMPRESSION,
             text: format!("change {object}: the compression is now {compression}"),
         });
+        let history = has_other_history(self, wanted).map(|history| InPlace {
+            step: Self::HISTORY,
+            text: format!("change {object}: the history is now {history}"),
+        });
         // The other steps take all of the backend over, so the key file is proved before them.
         let steps = allow.into_iter().chain(key_file).chain(size).chain(quota).chain(chain);
-        steps.chain(snapshots).chain(compression).collect()
+        steps.chain(snapshots).chain(compression).chain(history).collect()
     }
 }

@@ -40,6 +40,8 @@ pub struct PoolStatus {
     pub shared: SharedPages,
     /// The search for pages with the same content.
     pub dedup: DedupStatus,
+    /// Moments of volumes' histories, with those that are being removed.
+    pub moments: u64,
     /// Segments of each sort.
     pub segments: SegmentCounts,
     /// The devices.
@@ -90,6 +92,7 @@ impl PoolEngine {
             packed_blocks,
             shared: core.map.shared(),
             dedup: self.dedup_status(),
+            moments: core.map.moments() as u64,
             segments: core.segments.counts(core.applied),
             devices: self.devices(),
             segment_blocks: core.segments.segment_blocks(),

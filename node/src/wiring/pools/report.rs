@@ -8,6 +8,7 @@ use store::{
 };
 use volume::backend::store::{PooledDevice, Pools, StorePool, reason_of_full};
 
+use super::history;
 use super::streams::progress;
 use crate::wiring::objects::Objects;
 use api::status::{
@@ -88,6 +89,7 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         key: it.seal.as_ref().map(|seal| seal.key_id.clone()),
         old_key_bytes: it.seal.as_ref().map_or(0, |seal| bytes(seal.old_blocks)),
         compression: it.compression.map(|compression| compression.to_string()),
+        history: it.history.map(|history| history::report(history, bytes)),
         receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
     let devices = pool.devices();
@@ -328,6 +330,7 @@ mod tests {
             at_s: 0,
             generation: 0,
             compression: None,
+            history: None,
             origin: None,
             receive: None,
             owned_blocks: 0,

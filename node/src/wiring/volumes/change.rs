@@ -47,6 +47,7 @@ impl RunningObject for VolumeConfig {
             Self::SNAPSHOTS => Ok(node.change_snapshots(self)),
             Self::KEY_FILE => node.follow_key_file(self),
             Self::COMPRESSION => node.change_compression(self),
+            Self::HISTORY => node.follow_history(self),
             _ => node.change_chain(self),
         }
     }
