@@ -83,6 +83,8 @@ fn a_mistake_is_undone_by_a_clone_of_the_moment_before_it() {
     check(&mut guest);
     clone_at(&node, &time, "c");
     assert!(content(&node, "c") == before, "the history is there after a kill");
+    // Only a node that is as its file says hands over.
+    told(&node, "volume remove c --data");
 
     node = node.hand_over().expect("a successor");
     work_a_while(&mut guest, 100);

@@ -14,6 +14,7 @@ fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
         compression: None,
         reservation_bytes: None,
         limit_bytes: None,
+        history: None,
     }
     .into()
 }
@@ -21,8 +22,18 @@ fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
 fn compressed(compression: &str) -> BackendConfig {
     let compression = Some(compression.parse().expect("a compression"));
     let (pool, size_bytes, from, key) = ("p".to_owned(), Some(1 << 20), None, None);
-    let (reservation_bytes, limit_bytes) = (None, None);
-    StoreBackend { pool, size_bytes, from, key, compression, reservation_bytes, limit_bytes }.into()
+    let (reservation_bytes, limit_bytes, history) = (None, None, None);
+    StoreBackend {
+        pool,
+        size_bytes,
+        from,
+        key,
+        compression,
+        reservation_bytes,
+        limit_bytes,
+        history,
+    }
+    .into()
 }
 
 fn open_as(
@@ -133,6 +144,7 @@ fn an_encrypted_volume_is_closed_without_its_key_and_with_another() {
             compression: None,
             reservation_bytes: None,
             limit_bytes: None,
+            history: None,
         })
     };
     let opened = |name: &str, from, key: Option<&VolumeKey>| {
