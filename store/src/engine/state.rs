@@ -72,7 +72,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<DecodedState, String> {
     let scrub = scrub.map(serde_json::from_value).transpose().map_err(wrong)?;
     let map: MapState = serde_json::from_value(json).map_err(wrong)?;
     let moments = usize::try_from(map.moments()).unwrap_or(usize::MAX);
-    let length = moments.checked_mul(size_of::<MomentRecord>()).unwrap_or(usize::MAX);
+    let length = moments.saturating_mul(size_of::<MomentRecord>());
     let cut = "the state's moments are cut off";
     let (moments, segments) = segments.split_at_checked(length).ok_or(cut)?;
     let moment = |chunk| MomentRecord::read_from_bytes(chunk).expect("64 bytes");

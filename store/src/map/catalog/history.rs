@@ -252,7 +252,11 @@ impl PoolCatalog {
     /// The history of a volume, if it has one.
     pub(super) fn history_of(&self, id: u32) -> Option<PoolHistory> {
         let head = self.volume(id)?;
+        // A moment that a clone was made of stays as a hidden version of that clone.
         let moments = self.histories.get(&id)?;
+        if head.history.is_none() && moments.kept.is_empty() {
+            return None;
+        }
         let at_ns = |found: Option<(&u64, &u32)>| found.map_or(0, |it| self.versions[it.1].at_ns);
         let rests = match head.history {
             None => None,
@@ -327,7 +331,8 @@ impl PoolCatalog {
     ) -> Option<Forgetting> {
         let kept = &moments.kept;
         let Some((head, history)) = head.and_then(|head| Some((head, head.history?))) else {
-            let (&generation, _) = kept.iter().take(FORGET_MAX).last()?;
+            let bounded = kept.iter().nth(FORGET_MAX - 1).or_else(|| kept.last_key_value());
+            let (&generation, _) = bounded?;
             return Some(Forgetting { volume, generation, is_early: false });
         };
         // A moment is what the volume was until the next one: that must be too old.
