@@ -146,7 +146,8 @@ fn a_crash_at_any_answer_while_moments_come_and_go_loses_nothing() {
             total.merge(&stop_at_each(&plan, kind, StopAt::Opening, "crashes in openings"));
         }
     }
-    for event in ["moments", "moments that went", "moments that a crash took"] {
+    // Moments that a crash takes back are seen by the simulation, which has more pools.
+    for event in ["moments", "moments that went", "clones of moments"] {
         assert!(total.of(event) > 0, "no {event}");
     }
 }
