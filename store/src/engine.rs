@@ -50,7 +50,7 @@ pub use status::{DedupStatus, PoolStatus};
 use self::core::{EngineCore, IoPurpose};
 use crate::api::{
     Admission, DeviceIo, PoolChange, PoolCompletion, PoolDeviceError, PoolDevices, PoolError,
-    QuotaWait, RequestTag, VolumeId,
+    RequestTag, VolumeId,
 };
 use crate::block::{BLOCK_BYTES, Block, BlockBuffer};
 use crate::contents::DedupOptions;
@@ -887,12 +887,6 @@ impl PoolEngine {
         self.is_closing
             && self.core.ios_under_way() == 0
             && (is_written || self.core.failed.is_some())
-    }
-
-    /// The reason for which a volume's last write was refused, as long as it would be refused
-    /// again.
-    pub fn quota_wait(&self, volume: VolumeId) -> Option<QuotaWait> {
-        self.core.map.wait_of(volume, self.core.room())
     }
 
     /// The volumes and snapshots.

@@ -7,6 +7,7 @@ use super::core::PoolCounters;
 use super::devices::PoolDevice;
 use super::scrub::ScrubStatus;
 use super::segments::SegmentCounts;
+use crate::api::{QuotaWait, VolumeId};
 use crate::map::SharedPages;
 
 /// The search for pages with the same content.
@@ -108,5 +109,11 @@ impl PoolEngine {
             scrub: self.scrubber.status().clone(),
             counters: core.counters,
         }
+    }
+
+    /// The reason for which a volume's last write was refused, as long as it would be refused
+    /// again.
+    pub fn quota_wait(&self, volume: VolumeId) -> Option<QuotaWait> {
+        self.core.map.wait_of(volume, self.core.room())
     }
 }
