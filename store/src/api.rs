@@ -277,7 +277,8 @@ pub enum PoolChange {
         /// The compression; none for pages as they are.
         compression: Option<PageCompression>,
     },
-    /// A volume keeps a history from here on, or another one, or none: then its moments go.
+    /// A volume keeps a history from here on, or another history, or no history: then its moments
+    /// go.
     History {
         /// The volume.
         volume: VolumeId,

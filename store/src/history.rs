@@ -33,7 +33,7 @@ impl HistoryOptions {
     /// Whether a history may be so.
     ///
     /// # Errors
-    /// What is wrong, and the way out.
+    /// The fault, and the way out.
     pub fn check(&self) -> Result<(), String> {
         let Self { reach_ms, step_ms } = *self;
         if step_ms < Self::STEP_MS_MIN {
@@ -49,7 +49,7 @@ impl HistoryOptions {
         }
         if reach_ms.div_ceil(step_ms) > Self::MOMENTS_MAX {
             return Err(format!(
-                "a history has {} moments at most, and this one would have {}: make its step \
+                "a history has {} moments at most, and this history would have {}: make its step \
                  longer ({} ms for this time) or the time shorter",
                 Self::MOMENTS_MAX,
                 reach_ms.div_ceil(step_ms),

@@ -18,7 +18,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Why the content was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotChanged {
-    /// These use the volume, or their nodes are away; none if requests are still on their way.
+    /// The holders use the volume, or their nodes are away; no holder if requests are still on
+    /// their way.
     InUse(Vec<Holder>),
     /// The change cannot be recorded.
     Record(String),

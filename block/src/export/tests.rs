@@ -794,7 +794,7 @@ fn recalled_requests_have_left_the_guard() {
 fn no_guest_goes_on_over_a_change_of_the_content() {
     let bench = Bench::new();
     let unused = bench.export.while_unused(|| bench.paper.floor().expect("readable"));
-    assert_eq!(unused, Ok(0), "nobody has used it: no epoch is taken");
+    assert_eq!(unused, Ok(0), "no client has used it: no epoch is taken");
     let first = bench.claim("a", Title::default(), by(1)).expect("granted");
     let in_use = bench.export.while_unused(|| ()).expect_err("a client holds it");
     assert!(matches!(&in_use, NotChanged::InUse(holders) if holders[0].attachment == "a"));

@@ -30,7 +30,7 @@ pub(super) struct BodyPace {
 }
 
 impl BodyPace {
-    /// The latest time for what follows so many bytes.
+    /// The latest time for the bytes behind so many bytes.
     pub(super) fn time_max(self, bytes: usize) -> Duration {
         self.grace + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64)
     }

@@ -1,4 +1,5 @@
-//! StreamPlaces for requests that have much in memory: some at once, others wait for their turn.
+//! Places for requests that have much in memory: some are at work, and some more requests wait for
+//! their turn.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// its place by asking again and again.
 #[derive(Clone, Debug)]
 pub(super) struct StreamPlaces {
-    /// Those that are at work.
+    /// Requests that are at work.
     at_work: Arc<Semaphore>,
-    /// Those that are at work or wait.
+    /// Requests that are at work or wait.
     all: Arc<Semaphore>,
 }
 

@@ -69,7 +69,7 @@ async fn bytes(
     make: impl FnOnce() -> Result<Vec<u8>, Refused> + Send + 'static,
     place: Option<HeldPlace>,
 ) -> Response {
-    // A caller that hangs up does not end what was begun, so the place goes with it.
+    // A caller that hangs up does not end the work that was begun, so the place goes with the work.
     let made = tokio::task::spawn_blocking(move || make().map(|bytes| (bytes, place)));
     let body = match made.await {
         Ok(Ok((bytes, Some(place)))) => {

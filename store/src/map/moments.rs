@@ -15,9 +15,9 @@ pub(super) fn is_moment(id: u32) -> bool {
 /// The moments of a volume.
 #[derive(Debug, Default)]
 pub(super) struct VolumeMoments {
-    /// Those that can be asked for, by their generation.
+    /// Moments that can be asked for, by their generation.
     pub(super) kept: BTreeMap<u64, u32>,
-    /// All, with those that are being removed.
+    /// All moments, with moments that are being removed.
     pub(super) count: usize,
     /// Blocks that only they have.
     pub(super) held: u64,

@@ -135,7 +135,7 @@ fn forge_state(forge: &mut Forge, random: &mut Random) {
     }
 }
 
-/// The table of moments: a word of it is another one.
+/// The table of moments with another value in one of its words.
 fn forge_moments(forge: &mut Forge, random: &mut Random) {
     let words = forge.moments.len() as u64 / 4;
     if words == 0 {

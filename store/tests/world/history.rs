@@ -82,7 +82,7 @@ impl World {
         Ok(())
     }
 
-    /// After an opening: records under way may have happened, and others were undone. The
+    /// After an opening: records under way may have happened, or were undone. The
     /// pool knows no time until all is verified, and takes no moments of a content that the model
     /// does not know.
     pub(crate) fn find_moments(&mut self) {
@@ -197,7 +197,7 @@ impl Model {
         before.last().map(|(id, _)| id)
     }
 
-    /// Moments that the pool has no more. Those of a change under way are looked at later.
+    /// Moments that the pool has no more. Moments of a change under way are looked at later.
     fn gone_moments(&self, found: &BTreeMap<VolumeId, FoundMoment>) -> Vec<VolumeId> {
         let moments = self.volumes.iter().filter(|(id, moment)| {
             let is_there = found.contains_key(id);
@@ -263,7 +263,7 @@ impl Model {
         }
     }
 
-    /// Moments whose removal was taken back: the one that went last comes back first.
+    /// Moments whose removal was taken back: the moment that went last comes back first.
     fn bring_back(&mut self, found: &BTreeMap<VolumeId, FoundMoment>) -> u64 {
         let mut returned = 0;
         for (&id, volume) in &mut self.volumes {

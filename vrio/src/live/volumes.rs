@@ -77,7 +77,7 @@ pub(crate) enum VolumeCommand {
     Schedule(VolumeSchedule),
     /// Have a volume of a pool keep its overwritten data for some time.
     History(VolumeKeepHistory),
-    /// Add a new volume that begins as another one was at some time: a clone of its history.
+    /// Add a new volume that begins as another volume was at some time: a clone of its history.
     At(VolumeAt),
     /// Make a volume again what it was at a snapshot. Refused while disks use it.
     Rollback(VolumeRollback),

@@ -30,7 +30,7 @@ struct FindMoment {
 }
 
 impl Inside {
-    /// Has a volume keep a history, or another one, or none. The pool remembers it.
+    /// Has a volume keep a history, or another history, or no history. The pool remembers it.
     pub(crate) fn keep_history(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         let example = "{\"history\": \"2h\", \"step\": \"1s\"}";
         let KeepHistory { history, step } = fields(body, example)?;
@@ -104,7 +104,7 @@ fn no_moment(name: &str, at_ns: u64, error: &PoolError) -> Refused {
         PoolError::BeforeHistory { oldest_ns } => {
             let (at, oldest) = (show_time(at_ns), show_time(*oldest_ns));
             let error = format!("{at} is before the history of volume {name:?}, from {oldest} on");
-            (error, format!("ask for {oldest} or later; `vrio volume show {name}` says why"))
+            (error, format!("ask for {oldest} or later; `vrio pool show` says why"))
         }
         error => return refused(&format!("volume {name:?}"), error),
     };

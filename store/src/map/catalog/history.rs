@@ -125,7 +125,7 @@ impl PoolCatalog {
         self.hold(parent, left, 0);
     }
 
-    /// A volume gets a history, or another one, or none.
+    /// A volume gets a history, or another history, or no history.
     pub(super) fn set_history(&mut self, volume: u32, options: Option<HistoryOptions>) {
         let head = self.get_mut(volume);
         let shortened_ns = head.history.map_or(0, |history| history.shortened_ns);

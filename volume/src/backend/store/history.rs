@@ -17,7 +17,7 @@ impl VolumeHistory {
     /// A history that reaches so far back, with moments so close.
     ///
     /// # Errors
-    /// What is wrong with it, and the way out.
+    /// The fault of the history, and the way out.
     pub fn new(reach_ns: u64, step_ns: Option<u64>) -> Result<Self, String> {
         let step_ms = step_ns.map_or(STEP_MS, |step_ns| step_ns / 1_000_000);
         let options = HistoryOptions { reach_ms: reach_ns / 1_000_000, step_ms };
