@@ -1,0 +1,358 @@
+//! The keys of a cluster, and the changes of its records.
+//!
+//! ```text
+//!   /vrio/ID/cluster          ClusterRecord
+//!   /vrio/ID/nodes/NAME       NodeRecord       a node that has joined
+//!   /vrio/ID/present/NAME     PresenceRecord   a node that is there, under a lease
+//!   /vrio/ID/tokens/TOKEN     TokenRecord      a right to join, used once
+//!   /vrio/ID/volumes/NAME     VolumeRecord
+//! ```
+//!
+//! Each swap here has a condition on each key that it changes. So a swap whose outcome is not known
+//! is tried again after its keys were read: at most one of the two is made.
+
+mod presence;
+
+pub use presence::{Kept, PRESENCE_S, PresenceKeeper};
+
+use crate::error::RegistryError;
+use crate::key::Key;
+use crate::record::{
+    ClusterRecord, NodeRecord, PresenceRecord, TokenRecord, VolumeRecord, read, stored,
+};
+use crate::registry::{Registry, Stamp};
+use crate::swap::{Swap, SwapOutcome};
+
+/// How often a change is tried that others' changes, or lost answers, were in the way of.
+const TRIES_MAX: usize = 8;
+
+/// The keys of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterKeys {
+    root: Key,
+}
+
+impl ClusterKeys {
+    /// The keys of the cluster with this id.
+    ///
+    /// # Errors
+    /// When the id is none.
+    pub fn new(id: &str) -> Result<Self, RegistryError> {
+        Ok(Self { root: Key::new(format!("/vrio/{id}"))? })
+    }
+
+    fn cluster(&self) -> Result<Key, RegistryError> {
+        self.root.below("cluster")
+    }
+
+    fn of(&self, kind: &str, name: &str) -> Result<Key, RegistryError> {
+        self.root.below(kind)?.below(name)
+    }
+
+    fn node(&self, name: &str) -> Result<Key, RegistryError> {
+        self.of("nodes", name)
+    }
+
+    fn present(&self, name: &str) -> Result<Key, RegistryError> {
+        self.of("present", name)
+    }
+
+    fn token(&self, id: &str) -> Result<Key, RegistryError> {
+        self.of("tokens", id)
+    }
+
+    fn volume(&self, name: &str) -> Result<Key, RegistryError> {
+        self.of("volumes", name)
+    }
+}
+
+/// A node as the registry knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownNode {
+    /// The node.
+    pub record: NodeRecord,
+    /// Its presence; none while it is away.
+    pub presence: Option<PresenceRecord>,
+}
+
+/// All records of a cluster at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterContents {
+    /// The registry at that moment.
+    pub stamp: Stamp,
+    /// The cluster; none before its first token.
+    pub cluster: Option<ClusterRecord>,
+    /// The nodes in the order of their names.
+    pub nodes: Vec<KnownNode>,
+    /// The tokens with their ids.
+    pub tokens: Vec<(String, TokenRecord)>,
+    /// The volumes with their names.
+    pub volumes: Vec<(String, VolumeRecord)>,
+    /// Records that cannot be read.
+    pub unreadable: Vec<RegistryError>,
+}
+
+/// A volume's record, and the revision that changed it last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldVolume {
+    /// The record.
+    pub record: VolumeRecord,
+    /// The revision.
+    pub revision: u64,
+}
+
+/// The next step of a change, after its keys were read.
+enum ChangePlan<T> {
+    /// Nothing has to be changed.
+    Done(T),
+    /// This swap makes the change.
+    Try(Swap, T),
+}
+
+/// The records of a cluster in a registry.
+#[derive(Debug)]
+pub struct Membership<'a> {
+    registry: &'a mut dyn Registry,
+    keys: &'a ClusterKeys,
+}
+
+impl<'a> Membership<'a> {
+    /// The records of the cluster with these keys.
+    pub fn new(registry: &'a mut dyn Registry, keys: &'a ClusterKeys) -> Self {
+        Self { registry, keys }
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(
+        &mut self,
+        key: &Key,
+    ) -> Result<Option<(T, u64)>, RegistryError> {
+        let Some(entry) = self.registry.get(key)?.entry else { return Ok(None) };
+        Ok(Some((read(key, &entry.value)?, entry.revision)))
+    }
+
+    /// Plans a change and tries it until it is made, or is no longer needed.
+    fn change<T>(
+        &mut self,
+        mut plan: impl FnMut(&mut Self) -> Result<ChangePlan<T>, RegistryError>,
+    ) -> Result<T, RegistryError> {
+        let mut last = "other changes were in its way".to_owned();
+        let mut is_known = true;
+        for _ in 0..TRIES_MAX {
+            // After an unknown outcome an error is no proof that nothing was changed.
+            let unknown = |error: RegistryError, is_known| match is_known {
+                true => error,
+                false => RegistryError::OutcomeUnknown { reason: error.to_string() },
+            };
+            let planned = match plan(self) {
+                // The keys were read, so this is about what is there now.
+                Err(error @ RegistryError::Refused { .. }) => return Err(error),
+                planned => planned.map_err(|error| unknown(error, is_known))?,
+            };
+            let (swap, answer) = match planned {
+                ChangePlan::Done(answer) => return Ok(answer),
+                ChangePlan::Try(swap, answer) => (swap, answer),
+            };
+            match self.registry.swap(&swap).map_err(|error| unknown(error, is_known))? {
+                SwapOutcome::Made { .. } => return Ok(answer),
+                SwapOutcome::Lost => {}
+                SwapOutcome::Unknown { reason } => (last, is_known) = (reason, false),
+            }
+        }
+        Err(if is_known {
+            RegistryError::Away { reason: last }
+        } else {
+            RegistryError::OutcomeUnknown { reason: last }
+        })
+    }
+
+    /// Writes the cluster's own record if there is none.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or it has another record under this id.
+    pub fn found(&mut self, wanted: &ClusterRecord) -> Result<(), RegistryError> {
+        let key = self.keys.cluster()?;
+        self.change(|this| match this.read::<ClusterRecord>(&key)? {
+            Some((found, _)) if (&found.id, &found.name) == (&wanted.id, &wanted.name) => {
+                Ok(ChangePlan::Done(()))
+            }
+            Some((found, _)) => Err(refused(format!(
+                "the registry has the cluster {:?} under the id {}; this directory is for the \
+                 cluster {:?}",
+                found.name, found.id, wanted.name
+            ))),
+            None => Ok(ChangePlan::Try(Swap::new().absent(&key).put(&key, stored(wanted)), ())),
+        })
+    }
+
+    /// Writes a token that does not exist.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or there is such a token.
+    pub fn issue(&mut self, id: &str, token: &TokenRecord) -> Result<(), RegistryError> {
+        let key = self.keys.token(id)?;
+        self.change(|this| match this.read::<TokenRecord>(&key)? {
+            Some((found, _)) if &found == token => Ok(ChangePlan::Done(())),
+            Some(_) => Err(refused("there is such a token already".to_owned())),
+            None => Ok(ChangePlan::Try(Swap::new().absent(&key).put(&key, stored(token)), ())),
+        })
+    }
+
+    /// Has a node join by a token, which no other node can use then. A node that has joined by this
+    /// token already has joined.
+    ///
+    /// # Errors
+    /// Why the node may not join, or when the registry does not answer.
+    pub fn join(&mut self, node: &NodeRecord, now_s: u64) -> Result<(), RegistryError> {
+        let [token_key, node_key, cluster] =
+            [self.keys.token(&node.token)?, self.keys.node(&node.name)?, self.keys.cluster()?];
+        self.change(|this| {
+            if this.read::<ClusterRecord>(&cluster)?.is_none() {
+                let text = "the registry does not know this cluster; it may have been made anew";
+                return Err(refused(text.to_owned()));
+            }
+            let joined = this.read::<NodeRecord>(&node_key)?.map(|(found, _)| found);
+            let Some((mut token, revision)) = this.read::<TokenRecord>(&token_key)? else {
+                let text =
+                    "the registry does not know this token; make one by `vrio cluster token`";
+                return Err(refused(text.to_owned()));
+            };
+            if let Some(user) = &token.used_by {
+                let is_this = |found: &NodeRecord| {
+                    (&found.name, &found.key, &found.token) == (&node.name, &node.key, &node.token)
+                };
+                if joined.as_ref().is_some_and(is_this) {
+                    return Ok(ChangePlan::Done(()));
+                }
+                return Err(refused(format!(
+                    "node {user:?} has used this token, and a token is for one node; make one by \
+                     `vrio cluster token`"
+                )));
+            }
+            if now_s >= token.ends_s {
+                let text = "this token has expired; make one by `vrio cluster token`";
+                return Err(refused(text.to_owned()));
+            }
+            if joined.is_some() {
+                return Err(refused(format!(
+                    "the cluster has a node {:?}; choose another name, or run `vrio cluster remove \
+                     {}` if that node is gone for good",
+                    node.name, node.name
+                )));
+            }
+            (token.used_by, token.used_s) = (Some(node.name.clone()), Some(now_s));
+            let swap = Swap::new().unchanged(&token_key, revision).absent(&node_key);
+            let swap = swap.put(&token_key, stored(&token)).put(&node_key, stored(node));
+            Ok(ChangePlan::Try(swap, ()))
+        })
+    }
+
+    /// Removes a node that is away, so that its name is free.
+    ///
+    /// # Errors
+    /// When there is no such node, it is present, or the registry does not answer.
+    pub fn remove(&mut self, name: &str) -> Result<(), RegistryError> {
+        let [node, present] = [self.keys.node(name)?, self.keys.present(name)?];
+        let mut tried = false;
+        self.change(|this| {
+            let Some((_, revision)) = this.read::<NodeRecord>(&node)? else {
+                if tried {
+                    return Ok(ChangePlan::Done(()));
+                }
+                return Err(refused(format!("the cluster has no node {name:?}")));
+            };
+            if this.registry.get(&present)?.entry.is_some() {
+                let text = format!("node {name:?} is present; stop its agent first");
+                return Err(refused(text));
+            }
+            tried = true;
+            let swap = Swap::new().unchanged(&node, revision).absent(&present).delete(&node);
+            Ok(ChangePlan::Try(swap, ()))
+        })
+    }
+
+    /// All records.
+    ///
+    /// # Errors
+    /// When the registry does not answer.
+    pub fn contents(&mut self) -> Result<ClusterContents, RegistryError> {
+        let listing = self.registry.list(&self.keys.root)?;
+        let mut contents = ClusterContents {
+            stamp: listing.stamp,
+            cluster: None,
+            nodes: Vec::new(),
+            tokens: Vec::new(),
+            volumes: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        let mut present = Vec::new();
+        let rest = |key: &Key| {
+            key.as_str().strip_prefix(&self.keys.root.prefix()).unwrap_or_default().to_owned()
+        };
+        for entry in &listing.entries {
+            let (key, value) = (&entry.key, &entry.value);
+            let name = key.name().to_owned();
+            let added = match rest(key).split_once('/').map_or("cluster", |(kind, _)| kind) {
+                "cluster" => read(key, value).map(|it| contents.cluster = Some(it)),
+                "nodes" => read(key, value)
+                    .map(|record| contents.nodes.push(KnownNode { record, presence: None })),
+                "present" => read(key, value).map(|it| present.push((name, it))),
+                "tokens" => read(key, value).map(|it| contents.tokens.push((name, it))),
+                "volumes" => read(key, value).map(|it| contents.volumes.push((name, it))),
+                // Of a newer program.
+                _ => Ok(()),
+            };
+            contents.unreadable.extend(added.err());
+        }
+        for (name, presence) in present {
+            if let Some(node) = contents.nodes.iter_mut().find(|node| node.record.name == name) {
+                node.presence = Some(presence);
+            }
+        }
+        Ok(contents)
+    }
+
+    /// A volume's record.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or the record cannot be read.
+    pub fn volume(&mut self, name: &str) -> Result<Option<HeldVolume>, RegistryError> {
+        let key = self.keys.volume(name)?;
+        Ok(self.read(&key)?.map(|(record, revision)| HeldVolume { record, revision }))
+    }
+}
+
+impl ClusterKeys {
+    /// Adds the next record of a volume to a swap: several volumes change together. The volume must
+    /// have no record, or the one that is given.
+    ///
+    /// # Errors
+    /// When the epoch does not grow: each change of a volume has an epoch of its own.
+    pub fn next_volume(
+        &self,
+        swap: Swap,
+        name: &str,
+        held: Option<&HeldVolume>,
+        next: &VolumeRecord,
+    ) -> Result<Swap, RegistryError> {
+        let key = self.volume(name)?;
+        let epoch = held.map_or(0, |held| held.record.epoch);
+        if next.epoch <= epoch {
+            return Err(RegistryError::invalid(format!(
+                "volume {name:?} is at epoch {epoch}, so its next record cannot have epoch {}",
+                next.epoch
+            )));
+        }
+        let swap = match held {
+            Some(held) => swap.unchanged(&key, held.revision),
+            None => swap.absent(&key),
+        };
+        Ok(swap.put(&key, stored(next)))
+    }
+}
+
+fn refused(what: String) -> RegistryError {
+    RegistryError::Refused { what }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Tests of the changes of a cluster's records.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use random::Random;
+
+use super::*;
+use crate::{MemoryRegistry, UnknownSwap};
+
+const ID: &str = "0123456789abcdef0123456789abcdef";
+
+fn keys() -> ClusterKeys {
+    ClusterKeys::new(ID).unwrap()
+}
+
+fn cluster() -> ClusterRecord {
+    ClusterRecord { id: ID.to_owned(), name: "rack".to_owned(), made_s: 1 }
+}
+
+fn token() -> TokenRecord {
+    TokenRecord { made_s: 10, ends_s: 100, used_by: None, used_s: None }
+}
+
+fn node(name: &str, token: &str) -> NodeRecord {
+    let key = Some(format!("key of {name}"));
+    NodeRecord { name: name.to_owned(), key, joined_s: 20, token: token.to_owned() }
+}
+
+fn presence(agent: &str) -> PresenceRecord {
+    PresenceRecord {
+        agent: agent.to_owned(),
+        addresses: vec![format!("address of {agent}")],
+        pools: Vec::new(),
+        program: "1".to_owned(),
+        since_s: 30,
+        certificate_ends_s: None,
+    }
+}
+
+/// A registry with the cluster and the token `t`.
+fn registry() -> MemoryRegistry {
+    let mut registry = MemoryRegistry::new(7);
+    let keys = keys();
+    let mut cluster_records = Membership::new(&mut registry, &keys);
+    cluster_records.found(&cluster()).unwrap();
+    cluster_records.issue("t", &token()).unwrap();
+    registry
+}
+
+#[test]
+fn a_token_is_used_once() {
+    let (mut registry, keys) = (registry(), keys());
+    let mut records = Membership::new(&mut registry, &keys);
+    let refused = |result: Result<(), RegistryError>, wanted: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, RegistryError::Refused { .. }), "{error:?}");
+        assert!(error.to_string().contains(wanted), "{error}");
+    };
+    refused(records.join(&node("io1", "other"), 50), "does not know this token");
+    refused(records.join(&node("io1", "t"), 100), "has expired");
+    records.join(&node("io1", "t"), 50).unwrap();
+    // A node that is not sure asks again.
+    records.join(&node("io1", "t"), 500).unwrap();
+    refused(records.join(&node("io2", "t"), 50), "node \"io1\" has used this token");
+    let impostor = NodeRecord { key: None, ..node("io1", "t") };
+    refused(records.join(&impostor, 50), "node \"io1\" has used this token");
+    records.issue("u", &token()).unwrap();
+    refused(records.join(&node("io1", "u"), 50), "the cluster has a node \"io1\"");
+    records.remove("io1").unwrap();
+    refused(records.remove("io1"), "no node \"io1\"");
+    refused(records.join(&node("io1", "t"), 50), "has used this token");
+    records.join(&node("io1", "u"), 50).unwrap();
+    let contents = records.contents().unwrap();
+    assert_eq!(contents.cluster, Some(cluster()));
+    assert_eq!(contents.nodes.len(), 1);
+    assert_eq!(contents.tokens.len(), 2);
+    assert_eq!(contents.unreadable, []);
+    let mut empty = MemoryRegistry::new(8);
+    refused(
+        Membership::new(&mut empty, &keys).join(&node("io1", "t"), 50),
+        "not know this cluster",
+    );
+    let other = ClusterRecord { name: "other".to_owned(), ..cluster() };
+    refused(Membership::new(&mut registry, &keys).found(&other), "has the cluster \"rack\"");
+}
+
+#[test]
+fn a_node_is_present_while_its_agent_is_heard_and_no_longer() {
+    let (mut registry, keys) = (registry(), keys());
+    Membership::new(&mut registry, &keys).join(&node("io1", "t"), 50).unwrap();
+    let clock = registry.clone();
+    let (key, mut keeper) = (Some("key of io1"), PresenceKeeper::new(keys.clone(), "io1"));
+    let third = Duration::from_secs(PRESENCE_S / 3);
+    let is_present = |registry: &mut MemoryRegistry| {
+        let contents = Membership::new(registry, &keys).contents().unwrap();
+        contents.nodes[0].presence.clone()
+    };
+    for _ in 0..9 {
+        assert_eq!(keeper.keep(&mut registry, key, &presence("a")), Ok(Kept::Present));
+        clock.advance(third);
+        assert_eq!(is_present(&mut registry), Some(presence("a")));
+    }
+    let removed = Membership::new(&mut registry, &keys).remove("io1");
+    assert!(removed.unwrap_err().to_string().contains("is present"));
+    let before = registry.stamp().unwrap();
+    assert_eq!(keeper.keep(&mut registry, key, &presence("a")), Ok(Kept::Present));
+    assert_eq!(registry.stamp().unwrap(), before, "a round without news is no change");
+    // Another machine with the same configuration.
+    let mut twin = PresenceKeeper::new(keys.clone(), "io1");
+    let kept = twin.keep(&mut registry, key, &presence("b"));
+    assert_eq!(kept, Ok(Kept::Elsewhere(presence("a"))));
+    let changed = PresenceRecord { addresses: Vec::new(), ..presence("a") };
+    assert_eq!(keeper.keep(&mut registry, key, &changed), Ok(Kept::Present));
+    assert_eq!(is_present(&mut registry), Some(changed.clone()));
+    clock.advance(Duration::from_secs(PRESENCE_S));
+    assert_eq!(is_present(&mut registry), None);
+    assert_eq!(twin.keep(&mut registry, key, &presence("b")), Ok(Kept::Present));
+    assert_eq!(keeper.keep(&mut registry, key, &changed), Ok(Kept::Elsewhere(presence("b"))));
+    twin.leave(&mut registry).unwrap();
+    assert_eq!(keeper.keep(&mut registry, key, &changed), Ok(Kept::Present));
+    keeper.leave(&mut registry).unwrap();
+    let error = keeper.keep(&mut registry, None, &changed).unwrap_err().to_string();
+    assert!(error.contains("another key"), "{error}");
+    Membership::new(&mut registry, &keys).remove("io1").unwrap();
+    let error = keeper.keep(&mut registry, key, &changed).unwrap_err().to_string();
+    assert!(error.contains("no node \"io1\""), "{error}");
+}
+
+#[test]
+fn epochs_of_a_volume_grow_and_volumes_change_together() {
+    let (mut registry, keys) = (registry(), keys());
+    let record = |epoch| VolumeRecord { epoch, content: vec![epoch as u8] };
+    let two = |epoch: u64, held: [Option<&HeldVolume>; 2]| {
+        let swap = keys.next_volume(Swap::new(), "a", held[0], &record(epoch))?;
+        keys.next_volume(swap, "b", held[1], &record(epoch))
+    };
+    let first = two(1, [None, None]).unwrap();
+    assert!(matches!(registry.swap(&first), Ok(SwapOutcome::Made { .. })));
+    assert_eq!(registry.swap(&first), Ok(SwapOutcome::Lost));
+    let held = ["a", "b"].map(|name| {
+        Membership::new(&mut registry, &keys).volume(name).unwrap().expect("it was made")
+    });
+    assert_eq!(held[0].record, record(1));
+    assert!(two(1, [Some(&held[0]), Some(&held[1])]).is_err());
+    let second = two(2, [Some(&held[0]), Some(&held[1])]).unwrap();
+    assert!(matches!(registry.swap(&second), Ok(SwapOutcome::Made { .. })));
+    assert_eq!(registry.swap(&second), Ok(SwapOutcome::Lost), "an old epoch");
+}
+
+#[test]
+fn a_record_that_cannot_be_read_hides_no_other() {
+    let mut registry = registry();
+    let bad = Key::new(format!("/vrio/{ID}/nodes/bad")).unwrap();
+    assert!(registry.swap(&Swap::new().put(&bad, "{")).is_ok());
+    let newer = Key::new(format!("/vrio/{ID}/wonders/x")).unwrap();
+    assert!(registry.swap(&Swap::new().put(&newer, "{")).is_ok());
+    let keys = keys();
+    let contents = Membership::new(&mut registry, &keys).contents().unwrap();
+    assert_eq!(contents.tokens.len(), 1);
+    assert!(contents.unreadable[0].to_string().contains("nodes/bad is damaged"));
+    assert_eq!(contents.unreadable.len(), 1);
+}
+
+/// Seeds of the simulation below.
+const SEEDS: u64 = 300;
+
+/// Nodes use tokens at once while answers are lost, swaps come late and the registry goes away. A
+/// token is used by one node at most; a node that was told that it has joined is in the cluster;
+/// a node that was refused never is.
+#[test]
+fn tokens_are_used_once_also_when_answers_are_lost() {
+    for seed in 0..SEEDS {
+        let mut random = Random::new(seed);
+        let (registry, keys) = (registry(), keys());
+        let mut told: BTreeMap<String, bool> = BTreeMap::new();
+        for _ in 0..40 {
+            match random.below(5) {
+                0 => registry.lose_answer(match random.below(3) {
+                    0 => UnknownSwap::Never,
+                    1 => UnknownSwap::Made,
+                    _ => UnknownSwap::Later,
+                }),
+                1 => registry.set_away(random.one_in(2)),
+                2 => {
+                    registry.settle();
+                }
+                _ => {
+                    let name = format!("io{}", random.below(3));
+                    let mut handle = registry.clone();
+                    let joined = Membership::new(&mut handle, &keys).join(&node(&name, "t"), 50);
+                    match joined {
+                        Ok(()) => {
+                            told.insert(name, true);
+                        }
+                        Err(RegistryError::Refused { .. }) => {
+                            let before = told.insert(name, false);
+                            assert_ne!(before, Some(true), "seed {seed}: it had joined");
+                        }
+                        // Nothing is known, or nothing was done.
+                        Err(RegistryError::OutcomeUnknown { .. } | RegistryError::Away { .. }) => {}
+                        Err(error) => panic!("seed {seed}: {error}"),
+                    }
+                }
+            }
+        }
+        registry.set_away(false);
+        registry.settle();
+        let contents = Membership::new(&mut registry.clone(), &keys).contents().unwrap();
+        let names: Vec<_> = contents.nodes.iter().map(|node| &*node.record.name).collect();
+        let user = contents.tokens[0].1.used_by.as_deref();
+        assert_eq!(names, user.into_iter().collect::<Vec<_>>(), "seed {seed}");
+        for (name, joined) in told {
+            assert_eq!(user == Some(&*name), joined, "seed {seed}: {name} was told {joined}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Files for their owner alone, which are whole or not there.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// The longest file that is read: certificates are a few kilobytes, and a wrong path may lead to
+/// any file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Makes a directory for its owner alone, with those above it.
+///
+/// # Errors
+/// When the system refuses it.
+pub fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The directory of a file.
+fn above(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Opens a file for writing, and makes it if it is missing. It belongs to the owner of its
+/// directory: the operator is root, and a node's agent is not.
+///
+/// # Errors
+/// When the system refuses it.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    let (own, wanted) = (file.metadata()?, std::fs::metadata(above(path))?);
+    let is_owners = (own.uid(), own.gid()) == (wanted.uid(), wanted.gid());
+    if !is_owners && rustix::process::geteuid().is_root() {
+        fchown(&file, Some(wanted.uid()), Some(wanted.gid()))?;
+    }
+    Ok(file)
+}
+
+/// Puts a file in the place of the old one, if there is one.
+///
+/// # Errors
+/// When the system refuses it. The old file is there then, or the new one.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    let mut file = open(&new)?;
+    file.set_len(0)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    File::open(above(path))?.sync_all()
+}
+
+/// Reads a file of bounded length.
+///
+/// # Errors
+/// When the system refuses it, or the file is too long.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is too long"));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_file_belongs_to_the_owner_of_its_directory() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("SKIP a_new_file_belongs_to_the_owner_of_its_directory: not root");
+        }
+        let home = tempfile::tempdir().unwrap();
+        fchown(File::open(home.path()).unwrap(), Some(65534), Some(65534)).unwrap();
+        let path = home.path().join("a");
+        for content in ["longer", "short"] {
+            replace(&path, content.as_bytes()).unwrap();
+            assert_eq!(read(&path).unwrap(), content.as_bytes());
+            let found = std::fs::metadata(&path).unwrap();
+            assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), (65534, 65534, 0o600));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a");
+        open(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
+}
