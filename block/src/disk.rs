@@ -277,6 +277,14 @@ impl Disk {
         base
     }
 
+    /// After the last queue of a guest that has gone: its volume gets all that it was told of.
+    fn settle_if_last(&self, places: &Places) {
+        let running = places.running.as_ref().filter(|running| !running.queues.contains(&true));
+        if let Some(attachment) = running.and_then(|running| running.start.attachment.get()) {
+            self.volume.settle(attachment);
+        }
+    }
+
     /// After the last queue, the attachment is closed and all sidecores let go.
     fn end_if_last(&self, places: &mut Places) {
         let ended = places.running.take_if(|running| !running.queues.contains(&true));
@@ -381,6 +389,7 @@ impl Device for Disk {
         let mut places = self.placement.places();
         let stopped = self.begin_stop(&mut places, index);
         let base = self.end_stop(index, stopped);
+        self.settle_if_last(&places);
         self.end_if_last(&mut places);
         base
     }
@@ -432,6 +441,7 @@ impl Device for Disk {
         for (index, stopped) in stopped.into_iter().enumerate() {
             self.end_stop(index, stopped);
         }
+        self.settle_if_last(&places);
         self.end_if_last(&mut places);
         (places.paused, places.before) = (None, None);
     }

@@ -786,3 +786,19 @@ fn recalled_requests_have_left_the_guard() {
     assert!(export.is_quiet());
     assert_eq!(bench.wait(refused), Status::Invalid);
 }
+
+/// A client with writes that the volume has not got sees by its next epoch that the volume was
+/// changed without it, and a guest that goes on is not served over other content.
+#[test]
+fn a_change_of_an_unused_volume_takes_an_epoch() {
+    let bench = Bench::new();
+    let first = bench.claim("a", Title::default(), by(1)).expect("the first");
+    assert!(bench.export.while_unused(|| ()).is_err(), "it has a holder");
+    let bench = bench.restart(1);
+    bench.export.while_unused(|| ()).expect("no client is known");
+    let bench = bench.restart(1);
+    let goes_on = bench.claim("a", Title::default(), resuming(1));
+    assert_eq!(outcome(goes_on), Outcome::Superseded);
+    let next = bench.claim("a", Title::default(), by(2)).expect("a guest that starts afresh");
+    assert_eq!(next.epoch, first.epoch + 2);
+}
