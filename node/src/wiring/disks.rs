@@ -157,6 +157,9 @@ impl Disks {
             volume.assume(sidecore::now_ns(), described);
         }
         shown.have_cache(&self.ground);
+        if shown.why_not_ready().is_some() {
+            return Err(AdoptError::Missing("record of the writes that only this node has"));
+        }
         let disk = shown.device(&self.ground);
         if !standing.is_none_or(|standing| disk.go_on(&standing)) {
             return Err(AdoptError::Missing("epoch that its attachment can have"));
@@ -285,6 +288,18 @@ impl WaitingDisk {
         }
         self.since = Instant::now();
         disk.have_cache(ground);
+        if let Some(why) = disk.why_not_ready() {
+            let why = Some(why);
+            if self.is_news(&why) {
+                tracing::error!(
+                    disk = name,
+                    why,
+                    "the disk cannot be served; the node keeps trying"
+                );
+            }
+            disk.state().refused = why;
+            return false;
+        }
         match disk.serve(ground) {
             Ok(()) => {
                 let socket = disk.config.socket.display();

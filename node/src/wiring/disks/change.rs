@@ -21,7 +21,9 @@ impl RunningObject for DiskConfig {
 
     fn metrics() -> Vec<CounterText> {
         let own = DISK_METRICS.iter().chain(QueueCounters::DECLARED).copied();
-        own.chain(CacheSlot::counters().flat_map(|it| with_prefix("cache_", it))).collect()
+        let cache = CacheSlot::counters().flat_map(|it| with_prefix("cache_", it));
+        let dirty = CacheSlot::dirty_counters().flat_map(|it| with_prefix("write_back_", it));
+        own.chain(cache).chain(dirty).collect()
     }
 
     fn add(&self, node: &Inside) -> Changed {

@@ -84,6 +84,9 @@ impl Inside {
         let volumes = self.volumes_of_pool(name);
         let users: Vec<_> = volumes.iter().map(|volume| object(volume)).collect();
         refuse_used(&format!("pool {name:?}"), &users, force, "remove those first")?;
+        // Also with `force`: the guests were told that their writes are there.
+        let users = self.written_back_from(name);
+        refuse_used(&format!("pool {name:?}"), &users, false, "remove these disks first")?;
         let mut notes = Vec::new();
         for volume in volumes {
             notes.extend(self.remove_volume(&volume, true)?);
