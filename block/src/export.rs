@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use peer::{Allow, AllowList, AttachmentKey, PeerLines};
@@ -33,6 +32,7 @@ use volume::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
 use volume::{Incarnation, OpenError, Status, Volume};
 
 mod admit;
+mod change;
 mod close;
 mod drain;
 mod flush;
@@ -44,6 +44,7 @@ mod tests;
 
 pub use admit::Admitted;
 use admit::{Gate, HeldEpoch};
+pub use change::NotChanged;
 pub use close::Closing;
 use flush::Flushing;
 pub use judge::{Claimer, HOLDER_SILENT_NS};
@@ -54,12 +55,6 @@ pub const ATTACHMENTS_MAX: usize = 1024;
 /// How far ahead of our records a client's epoch may be, when these were lost: more claims than a
 /// volume sees between two copies of them. A hostile peer needs 2^44 claims to use the epochs up.
 const EPOCH_JUMP_MAX: u64 = 1 << 16;
-
-/// How long a change of an unused volume waits for its records.
-const RECORD_TIME_MAX: Duration = Duration::from_secs(10);
-
-/// How often it looks for their end.
-const RECORD_LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Why a claim, an opening or a close was not granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,7 +181,7 @@ impl Entry {
 #[derive(Debug, Default)]
 struct ExportState {
     epoch_last: u64,
-    /// The last epoch of any attachment that was forgotten.
+    /// The last epoch of any attachment that was forgotten, or of a change of the content.
     floor: u64,
     /// It was said that the records are older than what clients know.
     has_told_old: bool,
@@ -334,47 +329,6 @@ impl Export {
             (epoch != 0).then_some(holder)
         });
         held.collect()
-    }
-
-    /// Runs `f`, which makes the volume smaller or changes its content, while no client can begin
-    /// to use it. It takes an epoch.
-    ///
-    /// # Errors
-    /// The holders that use the volume already, or whose nodes are away: nothing is done.
-    pub fn while_unused<R>(&self, f: impl FnOnce() -> R) -> Result<R, Vec<Holder>> {
-        // Set first: a claim that has passed the check is among the holders.
-        if std::mem::replace(&mut self.state().shrinking, true) {
-            return Err(self.holders());
-        }
-        let holders = self.holders();
-        // Without a holder, requests of an epoch that is over may still be on their way.
-        let is_unused = holders.is_empty() && self.is_quiet() && self.skip_epoch();
-        let result = if is_unused { Ok(f()) } else { Err(holders) };
-        self.state().shrinking = false;
-        result
-    }
-
-    /// Uses an epoch up, durably, so that a client sees by its next one that the volume was not
-    /// left as it was. `false`: the record cannot be written, which the log says.
-    fn skip_epoch(&self) -> bool {
-        let ticket = {
-            let mut state = self.state();
-            state.epoch_last += 1;
-            state.floor = state.epoch_last;
-            self.records.forget(&[], state.floor)
-        };
-        let until = Instant::now() + RECORD_TIME_MAX;
-        loop {
-            match ticket.result() {
-                Some(Ok(())) => return true,
-                None if Instant::now() < until => std::thread::sleep(RECORD_LOOK_AGAIN),
-                failed => {
-                    let why = failed.map_or("it takes too long".to_owned(), |it| format!("{it:?}"));
-                    tracing::error!(volume = self.name, why, "its records cannot be written");
-                    return false;
-                }
-            }
-        }
     }
 
     /// The records of its attachments.
