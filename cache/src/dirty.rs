@@ -18,7 +18,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use block::attachment::{Attachment, CHANNELS_MAX, Phase};
 use parking_lot::{Condvar, Mutex};
@@ -155,6 +155,13 @@ pub struct Dirty {
 /// No channel leads.
 const NO_LEAD: usize = usize::MAX;
 
+/// How long a guest that goes waits for all of its dirty blocks: 60 GiB by a cable of 1 Gbit/s. A
+/// peer that takes a block now and then must not hold a node's end up for ever.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// How often that is looked at.
+const DRAIN_LOOK_AGAIN: Duration = Duration::from_millis(2);
+
 impl Dirty {
     /// The dirty blocks that `storage` has.
     ///
@@ -170,7 +177,9 @@ impl Dirty {
         rest.blocks.iter().for_each(|blocks| map.blocks.restore(*blocks));
         let found: u64 = rest.blocks.iter().map(|blocks| blocks.count).sum();
         if found != map.blocks.used() {
-            return Err("the remote volume has become shorter than its dirty blocks".to_owned());
+            return Err("the volume has become shorter than the writes that only this node has: \
+                        make it longer again; or give them up, and remove them from the pool"
+                .to_owned());
         }
         let story =
             DirtyStory { owner: rest.owner, volume: Some(rest.volume), ..DirtyStory::default() };
@@ -335,19 +344,21 @@ impl Dirty {
     }
 
     /// Sends everything to the remote volume, for a disk whose guest has gone: waits until it is
-    /// done, or nothing comes forward for so long. Gives whether it is done.
-    pub fn drain(&self, patience: Duration) -> bool {
+    /// done, no block comes forward for so long, or `is_over`. Gives whether it is done.
+    fn drain(&self, patience: Duration, is_over: impl Fn() -> bool) -> bool {
         self.set_draining(true);
-        let (mut left, mut since) = (u64::MAX, std::time::Instant::now());
+        let began = Instant::now();
+        let (mut left, mut since) = (u64::MAX, began);
         while !self.is_clean() {
             let now = self.map.blocks.used();
             if now < left {
-                (left, since) = (now, std::time::Instant::now());
+                (left, since) = (now, Instant::now());
             }
-            if since.elapsed() >= patience || self.opening() % 2 == 0 {
+            let is_late = since.elapsed() >= patience || began.elapsed() >= DRAIN_TIME_MAX;
+            if is_late || is_over() {
                 return false;
             }
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(DRAIN_LOOK_AGAIN);
         }
         true
     }

@@ -65,6 +65,8 @@ struct WantedCache {
     /// Why there is none yet.
     why: Option<String>,
     tried: Option<Instant>,
+    /// No pool has writes of an earlier write-back that this disk would not find.
+    nothing_left: bool,
 }
 
 /// See the module.
@@ -114,12 +116,18 @@ impl CacheSlot {
 
     /// Why the disk cannot be served yet: without its dirty blocks its guest would find old ones.
     pub fn why_not_ready(&self) -> Option<String> {
+        let state = self.state.lock();
         let is_known = self.write_back.as_ref().is_none_or(|it| it.dirty().is_some());
-        let why = || self.state.lock().why.clone();
-        (!is_known).then(|| {
-            let why = why().unwrap_or_else(|| "its pool was not asked yet".to_owned());
+        (!is_known || !state.nothing_left).then(|| {
+            let why = state.why.as_deref().unwrap_or("its pool was not asked yet");
             format!("its dirty blocks are not known: {why}")
         })
+    }
+
+    /// Writes that only this node's pool has.
+    pub fn dirty_bytes(&self) -> u64 {
+        let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
+        dirty.map_or(0, |dirty| dirty.dirty_bytes())
     }
 
     /// The volume without write-back.
@@ -131,7 +139,36 @@ impl CacheSlot {
     /// for the pool's devices, so this is for control threads only.
     pub fn have(&self, pools: &Pools) {
         let _turn = self.turn.lock();
+        if !self.state.lock().nothing_left {
+            let found = self.look_for_left(pools);
+            let mut state = self.state.lock();
+            state.nothing_left = found.is_ok();
+            if let Err(why) = found {
+                state.why = Some(why);
+                return;
+            }
+        }
         self.try_it(pools);
+    }
+
+    /// Looks for dirty blocks where this disk does not look: its write-back was in another pool
+    /// before, or there was one.
+    fn look_for_left(&self, pools: &Pools) -> Result<(), String> {
+        let wanted = self.state.lock().wanted.clone().filter(|it| it.write_back.is_some());
+        for pool in pools.opened() {
+            if wanted.as_ref().is_some_and(|it| it.pool == pool.name()) {
+                continue;
+            }
+            if let Some(volume) = DirtyStore::left(&pool, (&self.disk, &self.of))? {
+                return Err(format!(
+                    "volume {volume} of pool {:?} has writes of this disk that its own volume has \
+                     not: give the disk write-back in that pool again; or give the writes up, and \
+                     remove that volume",
+                    pool.name()
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn try_it(&self, pools: &Pools) {
@@ -155,6 +192,7 @@ impl CacheSlot {
         let (why, mut state) = (plugged.err(), self.state.lock());
         if why != state.why
             && let Some(why) = &why
+            && self.write_back.as_ref().is_none_or(|it| it.dirty().is_some())
         {
             tracing::error!(disk = self.disk, why, "the disk works without its cache");
         }
@@ -221,7 +259,11 @@ impl CacheSlot {
         sidecores: &[Sidecore],
     ) -> Result<(), String> {
         let _turn = self.turn.lock();
-        let before = std::mem::take(&mut *self.state.lock()).wanted;
+        let before = {
+            let mut state = self.state.lock();
+            (state.why, state.tried) = (None, None);
+            state.wanted.take()
+        };
         let let_go = before.map_or(Ok(()), |before| self.drop_it(&before, pools, sidecores));
         self.state.lock().wanted = wanted.cloned();
         self.try_it(pools);
@@ -233,6 +275,15 @@ impl CacheSlot {
     pub fn writes_back_from(&self, pool: &str) -> bool {
         let state = self.state.lock();
         self.write_back.is_some() && state.wanted.as_ref().is_some_and(|it| it.pool == pool)
+    }
+
+    /// Whether a volume of a pool, by its name, has the disk's cache or its dirty blocks now.
+    pub fn is_in(&self, pool: &str, volume: &str) -> bool {
+        let is_cache = self.volume.cache().is_some() && volume == cache_volume_name(&self.disk);
+        let is_dirty = self.write_back.as_ref().is_some_and(|it| it.dirty().is_some())
+            && DirtyStore::is_of(volume, &self.disk);
+        let state = self.state.lock();
+        (is_cache || is_dirty) && state.wanted.as_ref().is_some_and(|it| it.pool == pool)
     }
 
     /// A pool of the node goes. Gives whether the cache was in it: the disk works without its

@@ -53,6 +53,23 @@ impl Pair {
         self.plan("io1", config)
     }
 
+    /// The same with the volume in a pool, which has snapshots.
+    fn io_with_pool(&self) -> NodePlan {
+        let in_file = "file = \"root.img\", ";
+        let plan = self.io();
+        assert!(plan.config.contains(in_file));
+        let config = plan.config.replace(in_file, "pool = \"p\", ");
+        let config = config.replace(
+            "[[volume]]",
+            "[[pool]]\nname = \"p\"\n\
+             devices = [\"p.pool\"]\n[[volume]]",
+        );
+        let plan = NodePlan { config, ..plan };
+        plan.write().expect("its directories");
+        make_pool(&plan.file("p.pool"), "512MiB", "1MiB");
+        plan
+    }
+
     pub(crate) fn vm(&self, name: &str, cache: &str) -> NodePlan {
         let listen = port(self.number + if name == "vm1" { 1 } else { 2 });
         let config = format!(
@@ -72,7 +89,7 @@ impl Pair {
 }
 
 /// The cache of the file.
-const CACHE: &str = "cache = { pool = \"local\", size = \"16MiB\" }\n";
+pub(crate) const CACHE: &str = "cache = { pool = \"local\", size = \"16MiB\" }\n";
 
 pub(crate) fn cache(node: &Node) -> Value {
     node.status().expect("it answers")["disks"][0]["cache"].clone()
@@ -94,8 +111,11 @@ pub(crate) fn work_with_hits(guest: &mut StandIn, node: &Node, hits: u64) {
 }
 
 pub(crate) fn connect(node: &mut Node, random: &mut Random) -> StandIn {
+    connect_with(node, Mix { blocks_max: 16, depth: 8, hot_blocks: 512, ..Mix::OF_ALL }, random)
+}
+
+pub(crate) fn connect_with(node: &mut Node, mix: Mix, random: &mut Random) -> StandIn {
     let socket = node.wait_for_disk("alice").expect("the disk is served");
-    let mix = Mix { blocks_max: 16, depth: 8, hot_blocks: 512, ..Mix::OF_ALL };
     StandIn::connect(&socket, 2, mix, BLOCKS, random).expect("connects")
 }
 
@@ -215,5 +235,42 @@ fn a_cache_is_empty_when_another_node_has_had_the_volume() {
     guest.disconnect();
     first.stop().expect("the VMhost stops in order");
     second.stop().expect("the other VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+/// A guest waits for its node, which has stopped in order with its cache, and the volume goes back
+/// meanwhile: neither the cache nor the guest's memory is right for what the volume is now.
+#[test]
+fn no_guest_goes_on_with_a_cache_over_a_volume_that_was_rolled_back() {
+    let (pair, mut random) = (Pair::new(9), Random::new(10));
+    let io = pair.io_with_pool().start().expect("the IOhost starts");
+    told(&io, "volume snapshot root --name empty");
+    let mut vm = pair.vm("vm1", CACHE).start().expect("the VMhost starts");
+    let mut guest = connect(&mut vm, &mut random);
+    work_with_hits(&mut guest, &vm, 300);
+    refused(&io, "volume rollback root empty", "in use by");
+    let ended = vm.stop().expect("it stops in order");
+    told(&io, "volume rollback root empty");
+    let mut vm = ended.start().expect("it starts again");
+    let is_refused = |vm: &Node| {
+        let status = vm.status().expect("it answers");
+        let detail = status["disks"][0]["detail"].as_str().unwrap_or_default();
+        detail.contains("was rolled back or made smaller")
+    };
+    vm.wait_until("the guest is refused", is_refused).expect("it is refused by name");
+    // Nothing is answered, from the cache neither.
+    let before = (guest.checker.checked, guest.workload.counts.writes);
+    let turns = std::cell::Cell::new(0);
+    let is_over = |_: &StandIn| turns.replace(turns.get() + 1) > 1000;
+    guest.work(is_over).expect("it waits, or has errors");
+    assert_eq!((guest.checker.checked, guest.workload.counts.writes), before);
+    guest.disconnect();
+    // A guest that starts afresh finds what the volume is now.
+    let mut guest = connect(&mut vm, &mut random);
+    guest.read_all().expect("all zeroes");
+    work_with_hits(&mut guest, &vm, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    guest.disconnect();
+    vm.stop().expect("the VMhost stops in order");
     io.stop().expect("the IOhost stops in order");
 }

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use block::Attach;
-use block::attachment::Attachment;
+use block::attachment::{Attachment, Phase};
 use parking_lot::Mutex;
 use volume::{Channel, OpenArguments, OpenError, Size, VolumeInfo};
 
@@ -100,7 +100,8 @@ impl Attach for WriteBackVolume {
 
     fn settle(&self, attachment: &Attachment) {
         let Some(dirty) = self.dirty() else { return };
-        if !dirty.drain(PATIENCE) {
+        let is_over = || !matches!(attachment.view().phase, Phase::Held | Phase::Unclaimed);
+        if !dirty.drain(PATIENCE, is_over) {
             tracing::warn!(
                 attachment = attachment.name(),
                 dirty_bytes = dirty.dirty_bytes(),

@@ -66,12 +66,39 @@ impl DirtyStore {
     ///
     /// # Errors
     /// Why the pool still has it.
-    pub fn remove(pool: &StorePool, disk: &str) -> Result<(), String> {
+    pub fn remove(pool: &Arc<StorePool>, disk: &str) -> Result<(), String> {
+        let store = Self::new(pool, (disk, ""), (0, 0), Durability::Flush);
         for found in pool.volumes().iter().filter(|it| parse(it, disk).is_some()) {
-            let removed = pool.change(PoolChange::Remove { volume: found.id });
-            removed.map_err(|error| format!("pool {:?}: {error}", pool.name()))?;
+            store.forget_list(found.id)?;
+            store.change(PoolChange::Remove { volume: found.id })?;
         }
         Ok(())
+    }
+
+    /// Looks for writes of a disk, to the volume and by the attachment that `of` names, in a pool
+    /// that shall have none: the disk had write-back there before. Removes a dirty volume that is
+    /// empty, and gives the name of one that is not.
+    ///
+    /// # Errors
+    /// Why the pool still has an empty one.
+    pub fn left(pool: &Arc<StorePool>, (disk, of): (&str, &str)) -> Result<Option<String>, String> {
+        let store = Self::new(pool, (disk, of), (0, 0), Durability::Flush);
+        for found in pool.volumes() {
+            if parse(&found, disk).is_none_or(|(names, _)| names != store.names) {
+                continue;
+            }
+            if found.referred_blocks != Some(0) {
+                return Ok(Some(found.name));
+            }
+            store.forget_list(found.id)?;
+            store.change(PoolChange::Remove { volume: found.id })?;
+        }
+        Ok(None)
+    }
+
+    /// Whether a volume of a pool is, by its name, the dirty volume of this disk.
+    pub fn is_of(volume: &str, disk: &str) -> bool {
+        parse_name(volume, disk).is_some()
     }
 
     fn name(&self, owner: Option<DirtyOwner>) -> String {
@@ -165,7 +192,8 @@ impl DirtyStorage for DirtyStore {
     fn stranded(&self) -> Vec<String> {
         let prefix = format!("rest.{}.", self.disk);
         let names = self.pool.volumes().into_iter().map(|it| it.name);
-        names.filter(|name| name.starts_with(&prefix)).collect()
+        let is_number = |text: &str| text.parse::<u64>().is_ok();
+        names.filter(|name| name.strip_prefix(&prefix).is_some_and(is_number)).collect()
     }
 
     fn own(&mut self, owner: DirtyOwner) -> Result<(), String> {

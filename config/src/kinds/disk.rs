@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use cache::{CachePlan, WRITE_BACK_DISK_NAME_MAX, cache_volume_name};
+use cache::{CachePlan, DirtyStore, WRITE_BACK_DISK_NAME_MAX, cache_volume_name};
 use virtio::Access;
 use volume::name::NAME_BYTES_MAX;
 
@@ -262,7 +262,7 @@ fn disk_cache(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig)
         reader.note(line, &object, text);
     }
     if cache.write_back.is_some() {
-        write_back(reader, disk);
+        write_back(reader, around, disk);
     }
     let volume = disk.cache_volume();
     let is_long = volume.len() > NAME_BYTES_MAX;
@@ -278,12 +278,20 @@ fn disk_cache(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig)
 
 /// A disk with write-back needs room in a name, and a guard that never lets a client go on which
 /// another client has replaced.
-fn write_back(reader: &Reader<'_>, disk: &DiskConfig) {
+fn write_back(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig) {
     let (object, line) = (format!("disk {:?}", disk.name), disk.lines.of("cache"));
     if disk.name.len() > WRITE_BACK_DISK_NAME_MAX {
         let text = format!(
             "\"cache\": a disk with write-back has a name of at most {WRITE_BACK_DISK_NAME_MAX} \
              characters, since volumes of the pool are named after it; give it a shorter name"
+        );
+        reader.note(line, &object, text);
+    }
+    let volumes = around.names("volume").iter();
+    if let Some(volume) = volumes.copied().find(|it| DirtyStore::is_of(it, &disk.name)) {
+        let text = format!(
+            "\"cache\": volume {volume:?} has a name of the disk's dirty blocks in the pool; give \
+             one of them another name"
         );
         reader.note(line, &object, text);
     }

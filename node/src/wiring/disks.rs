@@ -199,21 +199,29 @@ impl Disks {
         });
     }
 
-    /// Removes a disk. Bounded. `false` when its attachment could not be closed clean in time: its
-    /// volume sees it as torn off.
-    pub(crate) fn remove(&self, shown: &ServedDisk) -> bool {
-        let closed = shown.take_away();
+    /// Removes a disk. Bounded. Gives notes: its attachment could not be closed clean in time, so
+    /// that its volume sees it as torn off; or something of it is left in a pool.
+    pub(crate) fn remove(&self, shown: &ServedDisk) -> Vec<String> {
+        let (closed, DiskConfig { name, volume, .. }) = (shown.take_away(), &shown.config);
+        let mut notes = Vec::new();
+        if !closed {
+            notes.push(format!(
+                "disk {name:?} was removed, but its attachment could not be closed in time: its \
+                 volume {volume} takes it for broken off"
+            ));
+        }
         if let Some(slot) = &shown.cache {
             let pools = self.ground.stock.pools();
             if let Err(why) = slot.set(None, pools, &self.ground.sidecores) {
-                tracing::warn!(disk = shown.config.name, why, "a cache is left in its pool");
+                tracing::warn!(disk = name, why, "a cache is left in its pool");
+                notes.push(format!("disk {name:?}: {why}"));
             }
         }
         if let DiskVolume::Remote(volume) = &shown.volume {
             let volume = Arc::clone(volume);
             self.on_first(move |plane| plane.clients.forget(&volume));
         }
-        closed
+        notes
     }
 
     /// Removes all disks at once: each drains for up to two seconds. A second call has no effect.

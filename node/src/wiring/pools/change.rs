@@ -31,9 +31,11 @@ impl RunningObject for PoolConfig {
     }
 
     fn users(name: &str, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String> {
-        let mut users = node.volumes_of_pool(name);
-        users.retain(|volume| !goes(&object(volume)));
-        users.iter().map(|volume| object(volume)).collect()
+        let volumes = node.volumes_of_pool(name);
+        let mut users: Vec<_> = volumes.iter().map(|volume| object(volume)).collect();
+        users.extend(node.written_back_from(name));
+        users.retain(|user| !goes(user));
+        users
     }
 
     fn status(node: &Inside, objects: &Objects) -> Vec<StoragePoolStatus> {
