@@ -119,6 +119,9 @@ struct DirtyStory {
     why: Option<String>,
     /// The volumes that were put aside, as far as is known.
     stranded: Vec<String>,
+    /// The pool has failed a change, so that this process does not know any more which blocks it
+    /// has: its text for guests.
+    failed: Option<String>,
     ends: bool,
 }
 
@@ -218,6 +221,9 @@ impl Dirty {
         self.drains.store(false, SeqCst);
         self.passed.fetch_add(1, SeqCst);
         self.close_now();
+        if let Some(why) = &story.failed {
+            attachment.fail(why.clone());
+        }
     }
 
     /// With the story's lock held.
@@ -264,11 +270,16 @@ impl Dirty {
         self.stirred.notify_all();
     }
 
-    /// The pool has failed a change: the disk cannot go on, since another write may be lost.
+    /// The pool has failed a change: the disk cannot go on, since another write may be lost. The
+    /// pool may have the block all the same, and no later write may go past that: only the next
+    /// process, which reads what is there, uses it again.
     fn fail(&self, attachment: &Attachment, why: &str) {
         tracing::error!(attachment = attachment.name(), why, "the disk fails");
-        self.story.lock().why = Some(why.to_owned());
-        attachment.fail(format!("write-back: {why}; mend the pool, and start the guest again"));
+        let text = format!("write-back: {why}; mend the pool, and restart the node");
+        let mut story = self.story.lock();
+        story.why = Some(why.to_owned());
+        story.failed = Some(text.clone());
+        attachment.fail(text);
     }
 
     fn counters(&self, index: u16) -> &DirtyCounters {

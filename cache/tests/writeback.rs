@@ -366,9 +366,17 @@ impl World {
             self.guest.submit_some();
             self.round();
         }
-        self.seen.failed += u64::from(self.attachment.view().phase == Phase::Failed);
+        let has_failed = self.attachment.view().phase == Phase::Failed;
+        self.seen.failed += u64::from(has_failed);
         self.tear_off();
         self.pool.fails.store(false, SeqCst);
+        if has_failed {
+            // This process does not know which blocks the pool has.
+            self.attachment = Arc::new(Attachment::new("a", AttachOptions::new(self.draw())));
+            self.open();
+            assert_eq!(self.attachment.view().phase, Phase::Failed);
+            self.tear_off();
+        }
         self.next_process();
         self.attachment = Arc::new(Attachment::new("a", AttachOptions::new(self.draw())));
         self.claim(1);

@@ -360,10 +360,14 @@ impl WriteBackChannel {
     fn below_ended(&mut self, ios: &mut IoTable, id: IoId, status: Status, done: &mut Vec<IoId>) {
         let task = self.tasks[id.index()];
         let is_done = status == Status::Done;
+        if ios[id].op.changes() && matches!(task.stand, Stand::Passed | Stand::ChangeBelow) {
+            // Also of a change that failed: its effect may be there.
+            self.dirty().passed.fetch_add(1, SeqCst);
+        }
         match task.stand {
             Stand::ReadBelow if is_done => self.read_over(ios, id, done),
             Stand::ChangeBelow if is_done => {
-                let covers = self.dirty().passed.fetch_add(1, SeqCst) + 1;
+                let covers = self.dirty().passed.load(SeqCst);
                 let is_dirty = self.dirty().map.blocks.count(task.blocks) > 0;
                 if !(ios[id].op.zeroes() && is_dirty) {
                     return self.change_over(ios, id, done);

@@ -97,6 +97,10 @@ impl Guest {
 
     /// A range that is often in the same places, often whole blocks, and sometimes long.
     fn range(&mut self, op: Op) -> Range<usize> {
+        if self.random.one_in(32) {
+            // The piece at the end that is no whole block.
+            return self.sectors as usize - 1..self.sectors as usize;
+        }
         let most = match op {
             Op::Discard | Op::WriteZeroes => self.sectors,
             _ => SECTORS_MAX,

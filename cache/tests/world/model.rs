@@ -136,10 +136,11 @@ impl Model {
         }
     }
 
-    /// Storage has lost its power, while no request of the guest was under way.
+    /// Storage has lost its power, while no request of the guest was under way. The older values
+    /// stay possible until a flush: the storage of the other host may lose its power later.
     pub(crate) fn lose_power(&mut self) {
         for sector in &mut self.0 {
-            sector.possible.append(&mut sector.older);
+            sector.possible.extend(&sector.older);
         }
     }
 
