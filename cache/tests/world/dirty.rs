@@ -57,6 +57,37 @@ impl DirtyBlocks {
     }
 }
 
+impl Change {
+    /// The change as a pool writes it, when it is there: whole blocks, so that a change of a part
+    /// of a block has the rest of the block with it.
+    fn whole(&self, now: &DirtyBlocks) -> Vec<Self> {
+        let (at, len) = (self.at as u64, self.len as u64);
+        let (around, inside) = (Blocks::around(at, len), Blocks::inside(at, len));
+        let place = |blocks: Blocks| {
+            let at = (blocks.first * BLOCK_BYTES) as usize;
+            at..at + (blocks.count * BLOCK_BYTES) as usize
+        };
+        let image = |blocks: Blocks| {
+            let (range, stays) = (place(blocks), self.stays);
+            let bytes = Some(now.content[range.clone()].to_vec());
+            Self { at: range.start, bytes, len: range.len(), stays }
+        };
+        if self.bytes.is_some() {
+            return vec![image(around)];
+        }
+        let is_edge = |block: &u64| {
+            !(inside.first..inside.end()).contains(block) && now.mapped[*block as usize]
+        };
+        let edges = (around.first..around.end()).filter(is_edge);
+        let mut all: Vec<_> = edges.map(|first| image(Blocks { first, count: 1 })).collect();
+        if !inside.is_empty() {
+            let range = place(inside);
+            all.push(Self { at: range.start, bytes: None, len: range.len(), stays: self.stays });
+        }
+        all
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct OnDevices {
     pub(crate) now: DirtyBlocks,
@@ -96,7 +127,8 @@ impl DirtyPool {
     fn change(&self, change: Change) {
         let mut devices = self.devices.lock();
         devices.now.apply(&change);
-        devices.unflushed.push(change);
+        let whole = change.whole(&devices.now);
+        devices.unflushed.extend(whole);
     }
 
     pub(crate) fn lose_power(&self) {
