@@ -321,7 +321,8 @@ impl Dirty {
             return false;
         }
         let since_ns = self.since_ns.load(SeqCst);
-        let is_old = now_ns.saturating_sub(since_ns) >= self.age_ns;
+        // 0: the first block is on its way into the pool.
+        let is_old = since_ns != 0 && now_ns.saturating_sub(since_ns) >= self.age_ns;
         is_old || self.drains.load(SeqCst) || blocks.used() > blocks.capacity() / 2
     }
 
@@ -338,13 +339,14 @@ impl Dirty {
         self.round_since_ns.store(self.since_ns.swap(0, SeqCst), SeqCst);
     }
 
-    /// The round is over. `left_ns`: since when blocks may be dirty that it has not sent.
-    fn end_round(&self, left_ns: Option<u64>) {
+    /// The round is over. If it has failed, blocks are dirty that it should have sent; else at most
+    /// those that were written meanwhile.
+    fn end_round(&self, now_ns: u64, has_failed: bool) {
         let before_ns = self.round_since_ns.swap(0, SeqCst);
-        let Some(at_ns) = left_ns else { return };
-        let oldest_ns = if before_ns == 0 { at_ns } else { before_ns };
+        let oldest_ns = if has_failed && before_ns != 0 { before_ns } else { now_ns };
         let since_ns = self.since_ns.load(SeqCst);
-        if since_ns == 0 || oldest_ns < since_ns {
+        let is_left = has_failed || self.map.blocks.used() > 0;
+        if is_left && (since_ns == 0 || oldest_ns < since_ns) {
             self.since_ns.store(oldest_ns.max(1), SeqCst);
         }
     }
@@ -413,5 +415,58 @@ impl Dirty {
             let values = self.counters.iter().filter_map(|it| it.counted().nth(at));
             (name, values.map(|(_, value)| value).sum())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct NewStorage;
+
+    impl DirtyStorage for NewStorage {
+        fn load(&mut self) -> Result<DirtyRest, String> {
+            let volume = Arc::new(volume::backend::NullVolume::new(100 * crate::BLOCK_BYTES));
+            Ok(DirtyRest { volume, owner: None, blocks: Vec::new() })
+        }
+
+        fn stranded(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn own(&mut self, _owner: DirtyOwner) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn strand(&mut self) -> Result<(String, Arc<dyn Volume>), String> {
+            Err("there is nothing".to_owned())
+        }
+    }
+
+    /// The clock counts from the host's start, which is long ago.
+    #[test]
+    fn a_round_begins_when_the_oldest_block_has_waited() {
+        let (age_ns, began_ns) = (1_000, 1 << 60);
+        let bounds = DirtyBounds { blocks: 100, capacity: 100, age_ns };
+        let dirty = Dirty::load(bounds, Box::new(NewStorage)).expect("a new one");
+        let is_due_after = |ns| dirty.is_due(began_ns + ns);
+        assert!(dirty.map.blocks.reserve(1));
+        assert!(!is_due_after(0), "the pool has not answered yet");
+        dirty.note_dirty(began_ns);
+        dirty.note_dirty(began_ns + 500);
+        assert!(!is_due_after(999) && is_due_after(1_000));
+        dirty.begin_round();
+        assert!(!is_due_after(1_000));
+        assert_eq!(dirty.oldest_ns(began_ns + 1_200), 1_200);
+        // A block is dirty that was written while it was sent.
+        dirty.end_round(began_ns + 2_000, false);
+        assert!(!is_due_after(2_999) && is_due_after(3_000));
+        dirty.begin_round();
+        dirty.end_round(began_ns + 5_000, true);
+        assert!(is_due_after(3_000), "it is as old as before the round that failed");
+        assert!(dirty.map.blocks.reserve(50));
+        dirty.begin_round();
+        assert!(is_due_after(0), "half of the space is used");
     }
 }

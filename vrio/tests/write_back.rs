@@ -69,6 +69,7 @@ fn writes_that_only_the_vmhost_has_are_there_after_kills_and_go_back_at_a_stop()
         }
     }
     guest.read_all().expect("all of the disk is as promised");
+    work_with_hits(&mut guest, &vm, 100);
     assert!(dirty_bytes(&vm) > 0 && stranded(&vm) == 0, "{}", cache(&vm));
     let shown = told(&vm, "disk show alice");
     assert!(shown.contains("only on this host"), "{shown}");
@@ -127,7 +128,8 @@ fn writes_that_come_too_late_are_kept_and_not_written_over_another_nodes() {
     other.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
     // Back on the first node: its old writes are put aside.
     let mut first = killed.start().expect("it starts again");
-    assert!(dirty_bytes(&first) > 0);
+    first.wait_for_disk("alice").expect("the disk is served");
+    assert!(dirty_bytes(&first) > 0, "{}", cache(&first));
     let mut guest = connect(&mut first, &mut random);
     std::mem::swap(&mut other.checker, &mut guest.checker);
     told(&first, "disk take alice");
@@ -227,8 +229,8 @@ fn an_operator_cannot_lose_dirty_blocks_by_mistake() {
     let (pair, mut random) = (Pair::new(8), Random::new(9));
     let io = pair.io().start().expect("the IOhost starts");
     let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
-    let mut guest = connect(&mut vm, &mut random);
-    work_with_hits(&mut guest, &vm, 100);
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
     let number = dirty_volume(&vm);
     refused(&vm, &format!("volume remove local:{number} --data"), "disk \"alice\"");
     refused(&vm, "pool remove local --force", "disk \"alice\"");
@@ -236,7 +238,7 @@ fn an_operator_cannot_lose_dirty_blocks_by_mistake() {
     // Another mode, size or bound by the file, at work: the guest is named.
     for cache in [CACHE, SOON, ""] {
         pair.vm("vm1", cache).write().expect("the file");
-        refused(&vm, "node reload --yes", "a guest");
+        refused(&vm, "node reload --yes", "guests use the objects");
     }
     // By the file, behind the back of a node that was killed: the disk waits until it is told.
     vm.kill().expect("it ran");
@@ -245,11 +247,13 @@ fn an_operator_cannot_lose_dirty_blocks_by_mistake() {
         not_served(pair.vm("vm1", cache).start().expect("it starts"), left);
     }
     let mut vm = pair.vm("vm1", LATE).start().expect("it starts with write-back");
-    work_with_hits(&mut guest, &vm, 50);
+    work_writes(&mut guest, 1000);
     guest.read_all().expect("all of the disk is as promised");
     assert_eq!(guest.workload.counts.errors, 0);
     // The IOhost is away, and the guest goes: its writes stay, and the disk with them.
     let io = io.stop().expect("it stops in order");
+    work_writes(&mut guest, 100);
+    guest.drain().expect("all requests end");
     guest.checker.settle();
     let mut checker = std::mem::replace(&mut guest.checker, Checker::new(0));
     guest.disconnect();
@@ -268,7 +272,7 @@ fn an_operator_cannot_lose_dirty_blocks_by_mistake() {
     vm.stop().expect("the VMhost stops in order");
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
     // Nothing is dirty: without write-back the disk is served.
-    let mut vm = pair.vm("vm1", CACHE).start().expect("it starts");
+    let vm = pair.vm("vm1", CACHE).start().expect("it starts");
     work_with_hits(&mut guest, &vm, 50);
     assert!(!told(&vm, "pool show local").contains("dirty.alice"));
     guest.read_all().expect("all of the disk is as promised");

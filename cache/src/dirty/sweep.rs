@@ -121,7 +121,7 @@ impl Sweep {
             return Progress::Busy;
         }
         if self.at >= ways.dirty.map.blocks.blocks() {
-            ways.dirty.end_round(self.has_failed.then_some(self.now_ns));
+            ways.dirty.end_round(self.now_ns, self.has_failed);
             self.rest(ways);
             return Progress::Busy;
         }
@@ -289,7 +289,7 @@ impl Sweep {
         self.runs.clear();
         self.phase = SweepPhase::Idle;
         if self.has_failed {
-            ways.dirty.end_round(Some(self.now_ns));
+            ways.dirty.end_round(self.now_ns, true);
             self.try_at_ns = self.now_ns + TRY_AGAIN_NS;
             self.rest(ways);
         }
@@ -344,7 +344,7 @@ impl Sweep {
         // Their memory stays: the volume below may have it still.
         self.runs.clear();
         self.phase = SweepPhase::Idle;
-        ways.dirty.end_round(Some(now_ns));
+        ways.dirty.end_round(now_ns, true);
         ways.dirty.release_lead(ways.index);
     }
 }
