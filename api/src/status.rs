@@ -307,6 +307,31 @@ pub struct CacheStatus {
     pub emptied: u64,
     /// Requests that its pool failed.
     pub errors: u64,
+    /// Writes that complete in the pool, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_back: Option<WriteBackStatus>,
+}
+
+/// Writes of a disk that its node's pool has, and the disk's volume has not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteBackStatus {
+    /// Their bytes.
+    pub dirty_bytes: u64,
+    /// The most that there may be.
+    pub dirty_bytes_max: u64,
+    /// For how long the oldest of them wait; 0 also for those of an earlier process.
+    pub dirty_for_s: u64,
+    /// When they are sent at the latest.
+    pub dirty_age_max_s: u64,
+    /// Why the disk's requests wait, or writes go to the volume's node at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_waits: Option<String>,
+    /// Volumes of the pool with writes that were not written back, since another client has had
+    /// the disk's volume meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stranded: Vec<String>,
+    /// Requests for them that failed.
+    pub errors: u64,
 }
 
 /// Whether a volume of another node answers.

@@ -32,6 +32,13 @@ pub trait Attach: Send + Sync + fmt::Debug {
         index: u16,
         open: &OpenArguments<'_>,
     ) -> Result<Box<dyn Channel>, OpenError>;
+
+    /// The guest has stopped, its channels are there, and the attachment is about to be closed.
+    /// Waits, for a bounded time, until the volume has all writes that the guest was told of. For
+    /// control threads.
+    fn settle(&self, attachment: &Attachment) {
+        let _ = attachment;
+    }
 }
 
 /// A channel of an attachment, with what its user has to know about the volume.

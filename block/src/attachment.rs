@@ -160,6 +160,10 @@ pub struct Attachment {
     doubtful: AtomicBool,
     /// An operator has said so while the attachment waited: see [`AttachOptions::take_over`].
     takes: AtomicBool,
+    /// Its epoch was taken from another client by an operator's word.
+    has_taken: AtomicBool,
+    /// Its volume has not got all writes that the guest was told of: see [`Self::withhold`].
+    withheld: AtomicBool,
     /// The records of it that this node keeps across its processes.
     remembered: Option<Arc<Remembered>>,
     /// Control path only.
@@ -182,6 +186,8 @@ impl Attachment {
             flushed: AtomicU64::new(0),
             doubtful: AtomicBool::new(false),
             takes: AtomicBool::new(options.take_over),
+            has_taken: AtomicBool::new(false),
+            withheld: AtomicBool::new(false),
             remembered: None,
             story: Mutex::new(AttachmentHistory::default()),
         }
@@ -216,6 +222,23 @@ impl Attachment {
     /// Whether it is claimed although another one holds it.
     pub fn takes_over(&self) -> bool {
         self.takes.load(SeqCst) && self.view().epoch == 0
+    }
+
+    /// Whether it was claimed although another one held it, so that the guard's other rules say
+    /// nothing about clients in between.
+    pub fn has_taken_over(&self) -> bool {
+        self.has_taken.load(SeqCst)
+    }
+
+    /// The server is not told that the disk lets go: another guest that resumed would not find all
+    /// writes. This node's next client goes on under the same attachment.
+    pub fn withhold(&self) {
+        self.withheld.store(true, SeqCst);
+    }
+
+    /// Whether the server may be told that the disk lets go.
+    pub(crate) fn may_close(&self) -> bool {
+        !self.withheld.load(SeqCst)
     }
 
     /// This process stood still, and may have been replaced meanwhile: nothing of the guest is
@@ -386,7 +409,9 @@ impl Attachment {
         let is_held = self.word.compare_exchange(pack(before), after, SeqCst, SeqCst).is_ok();
         if is_held {
             self.doubtful.store(false, SeqCst);
-            self.takes.store(false, SeqCst);
+            if self.takes.swap(false, SeqCst) && before.epoch == 0 {
+                self.has_taken.store(true, SeqCst);
+            }
             if let Some(remembered) = &self.remembered {
                 remembered.held(self.options.claimant, epoch, incarnation);
             }

@@ -23,6 +23,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::{CallError, Sidecore};
@@ -277,6 +278,24 @@ impl Disk {
         base
     }
 
+    /// The attachment of a guest whose last queue has stopped.
+    fn ending(places: &Places) -> Option<Arc<Attachment>> {
+        let running = places.running.as_ref().filter(|running| !running.queues.contains(&true));
+        running.and_then(|running| running.start.attachment.get()).map(Arc::clone)
+    }
+
+    /// After the last queue of a guest that has gone, its volume gets all that the guest was told
+    /// of, and the attachment is closed.
+    fn settle_and_end(&self, places: MutexGuard<'_, Places>) -> MutexGuard<'_, Places> {
+        let ending = Self::ending(&places);
+        // It may take minutes, and no other thread may wait for that.
+        drop(places);
+        ending.iter().for_each(|attachment| self.volume.settle(attachment));
+        let mut places = self.placement.places();
+        self.end_if_last(&mut places);
+        places
+    }
+
     /// After the last queue, the attachment is closed and all sidecores let go.
     fn end_if_last(&self, places: &mut Places) {
         let ended = places.running.take_if(|running| !running.queues.contains(&true));
@@ -381,7 +400,7 @@ impl Device for Disk {
         let mut places = self.placement.places();
         let stopped = self.begin_stop(&mut places, index);
         let base = self.end_stop(index, stopped);
-        self.end_if_last(&mut places);
+        drop(self.settle_and_end(places));
         base
     }
 
@@ -432,7 +451,7 @@ impl Device for Disk {
         for (index, stopped) in stopped.into_iter().enumerate() {
             self.end_stop(index, stopped);
         }
-        self.end_if_last(&mut places);
+        let mut places = self.settle_and_end(places);
         (places.paused, places.before) = (None, None);
     }
 }

@@ -16,3 +16,16 @@ sidecore::counters! {
         bytes_copied: "Bytes copied for the cache, besides the copies of the pool.",
     }
 }
+
+sidecore::counters! {
+    /// Counters of one channel of a volume with write-back. Its sidecore is the only writer.
+    pub struct DirtyCounters {
+        kept: "Writes that completed in the pool, before the remote volume had them.",
+        passed: "Changes that went to the remote volume at once.",
+        mixed: "Reads of which a part was dirty.",
+        redone: "Reads that were done again, since a dirty block of them became clean.",
+        waited: "Changes that waited for the end of another request for the same blocks.",
+        sent_bytes: "Bytes of dirty blocks that the remote volume has got.",
+        errors: "Requests that the pool or the remote volume failed.",
+    }
+}

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The remote volume has every write before the guest is told of it: the cache promises nothing,
-//! and its loss loses nothing. But it must never answer with an old block.
+//! and its loss loses nothing. But it must never answer with an old block. With *write-back*
+//! (`dirty`) a write completes in the pool, and the remote volume gets it later.
 //!
 //! | file | has |
 //! | --- | --- |
@@ -18,12 +19,14 @@
 //! | `channel` | a sidecore's way to the cached volume |
 //! | `keeper` | the thread that empties the cache and opens it |
 //! | `pool` | the volume of the pool, and the mark of a clean end in it |
+//! | `dirty` | write-back: a layer of its own over all of this |
 //! | `slot` | the cache of a disk, wanted or there |
 //!
 //! Why it is so: `docs/decisions/076-caches.md`.
 
 mod channel;
 mod counters;
+mod dirty;
 mod gate;
 mod keeper;
 mod map;
@@ -32,10 +35,14 @@ mod pool;
 mod slot;
 mod works;
 
-pub use counters::CacheCounters;
+pub use counters::{CacheCounters, DirtyCounters};
+pub use dirty::{
+    Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage, DirtyStore,
+    WRITE_BACK_DISK_NAME_MAX, WriteBackVolume,
+};
 pub use gate::{Gate, HeldEpoch, Pass};
 pub use keeper::{CacheKeeper, CacheStorage};
 pub use map::{BLOCK_BYTES, Blocks, CacheMap};
 pub use plug::{Cache, CachedRemote, CachedVolume};
 pub use pool::{PoolStorage, cache_volume_name};
-pub use slot::{CachePlan, CacheSlot};
+pub use slot::{CachePlan, CacheSlot, WriteBackPlan};

@@ -67,7 +67,7 @@ impl Blocks {
     }
 
     /// The words and bits of the blocks.
-    fn pieces(self) -> impl Iterator<Item = (usize, u64)> {
+    pub(crate) fn pieces(self) -> impl Iterator<Item = (usize, u64)> {
         let mut at = self.first;
         std::iter::from_fn(move || {
             if at >= self.end() {
@@ -142,6 +142,15 @@ impl CacheMap {
     pub fn count(&self, blocks: Blocks) -> u64 {
         let ones = |(at, mask): (usize, u64)| (self.present[at].load(Acquire) & mask).count_ones();
         blocks.pieces().map(ones).map(u64::from).sum()
+    }
+
+    /// The first of these blocks that the cache has.
+    pub(crate) fn first_present(&self, among: Blocks) -> Option<u64> {
+        among.pieces().find_map(|(at, mask)| {
+            let present = self.present[at].load(Acquire) & mask;
+            let bit = u64::from(present.trailing_zeros());
+            (present != 0).then_some(at as u64 * REGION_BLOCKS + bit)
+        })
     }
 
     /// Takes the busy bits of these blocks: all of them or none.

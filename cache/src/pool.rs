@@ -117,18 +117,6 @@ impl PoolStorage {
     fn text(&self, error: &PoolError) -> String {
         format!("pool {:?}: {error}", self.pool.name())
     }
-
-    /// The blocks that a mark has, but for zeroes.
-    fn blocks_of(&self, mark: VolumeId) -> Result<Vec<Blocks>, PoolError> {
-        let (mut all, mut start) = (Vec::new(), Some(0));
-        while let Some(from) = start {
-            let part = self.pool.changed(None, mark, from)?;
-            let runs = part.runs.iter().filter(|run| !run.is_hole);
-            all.extend(runs.map(|run| Blocks { first: run.block, count: run.blocks }));
-            start = part.next_block;
-        }
-        Ok(all)
-    }
 }
 
 impl CacheStorage for PoolStorage {
@@ -136,7 +124,7 @@ impl CacheStorage for PoolStorage {
         let marks = self.marks();
         let [mark] = marks.as_slice() else { return Ok(None) };
         let Some(held) = parse(&mark.name, &self.of) else { return Ok(None) };
-        let blocks = self.blocks_of(mark.id).map_err(|error| self.text(&error))?;
+        let blocks = blocks_of(&self.pool, mark.id).map_err(|error| self.text(&error))?;
         Ok(Some((held, blocks)))
     }
 
@@ -158,7 +146,19 @@ impl CacheStorage for PoolStorage {
     }
 }
 
-fn is_volume(it: &PoolVolume, name: &str) -> bool {
+/// The blocks that a snapshot has a page for.
+pub(crate) fn blocks_of(pool: &StorePool, of: VolumeId) -> Result<Vec<Blocks>, PoolError> {
+    let (mut all, mut start) = (Vec::new(), Some(0));
+    while let Some(from) = start {
+        let part = pool.changed(None, of, from)?;
+        let runs = part.runs.iter().filter(|run| !run.is_hole);
+        all.extend(runs.map(|run| Blocks { first: run.block, count: run.blocks }));
+        start = part.next_block;
+    }
+    Ok(all)
+}
+
+pub(crate) fn is_volume(it: &PoolVolume, name: &str) -> bool {
     it.kind == PoolVolumeKind::Volume && it.name == name
 }
 
@@ -174,7 +174,7 @@ fn is_cache(it: &PoolVolume, all: &[PoolVolume]) -> bool {
     is_plain && (is_new || is_kept) && snapshots.into_iter().all(is_mark)
 }
 
-fn opening<'a>(name: &'a str, pools: &'a Pools) -> Opening<'a> {
+pub(crate) fn opening<'a>(name: &'a str, pools: &'a Pools) -> Opening<'a> {
     Opening {
         name,
         pools,
@@ -190,7 +190,7 @@ fn opening<'a>(name: &'a str, pools: &'a Pools) -> Opening<'a> {
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// A number in few characters: a name of a snapshot has 64.
-fn digits(mut number: u128) -> String {
+pub(crate) fn digits(mut number: u128) -> String {
     let mut text = Vec::new();
     while number > 0 || text.is_empty() {
         text.push(DIGITS[(number % 36) as usize]);

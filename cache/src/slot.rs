@@ -5,14 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::status::CacheStatus;
-use block::RemoteVolume;
+use api::status::{CacheStatus, WriteBackStatus};
+use block::{Attach, RemoteVolume};
 use parking_lot::Mutex;
-use sidecore::{CounterText, Sidecore};
-use volume::backend::store::Pools;
+use sidecore::{CounterText, Sidecore, now_ns};
+use volume::VolumeInfo;
+use volume::backend::store::{Pools, StorePool};
 use volume::settings::show_size;
 
-use crate::counters::CacheCounters;
+use crate::counters::{CacheCounters, DirtyCounters};
+use crate::dirty::{Dirty, DirtyBounds, DirtyStore, WriteBackVolume, dirty_volume_name};
 use crate::map::BLOCK_BYTES;
 use crate::plug::{Cache, CachedVolume};
 use crate::pool::{PoolStorage, cache_volume_name};
@@ -27,6 +29,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How soon a cache that could not be had is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
+/// How much of a volume's content only this node may have, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteBackPlan {
+    /// The most bytes.
+    pub dirty_bytes: u64,
+    /// When the oldest of them are sent at the latest.
+    pub age_ns: u64,
+}
+
 /// A part of a pool of the node that keeps blocks of a disk's volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachePlan {
@@ -34,11 +45,17 @@ pub struct CachePlan {
     pub pool: String,
     /// The space that it has in the pool.
     pub size_bytes: u64,
+    /// Writes complete in the pool.
+    pub write_back: Option<WriteBackPlan>,
 }
 
 impl fmt::Display for CachePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of pool {:?}", show_size(self.size_bytes), self.pool)
+        write!(f, "{} of pool {:?}", show_size(self.size_bytes), self.pool)?;
+        match &self.write_back {
+            None => Ok(()),
+            Some(it) => write!(f, ", with write-back of {}", show_size(it.dirty_bytes)),
+        }
     }
 }
 
@@ -48,6 +65,8 @@ struct WantedCache {
     /// Why there is none yet.
     why: Option<String>,
     tried: Option<Instant>,
+    /// No pool has writes of an earlier write-back that this disk would not find.
+    nothing_left: bool,
 }
 
 /// See the module.
@@ -55,6 +74,8 @@ struct WantedCache {
 pub struct CacheSlot {
     remote: Arc<RemoteVolume>,
     volume: Arc<CachedVolume>,
+    /// The layer over `volume`, for a disk that begins with write-back.
+    write_back: Option<Arc<WriteBackVolume>>,
     disk: String,
     /// The volume and the attachment, by their names.
     of: String,
@@ -71,9 +92,13 @@ impl CacheSlot {
         of: String,
         wanted: Option<CachePlan>,
     ) -> Self {
+        let volume = CachedVolume::new(Arc::clone(remote) as _);
+        let write_back = wanted.as_ref().and_then(|it| it.write_back.as_ref());
+        let over = || WriteBackVolume::new(Arc::clone(&volume) as _, Arc::clone(remote) as _);
         Self {
             remote: Arc::clone(remote),
-            volume: CachedVolume::new(Arc::clone(remote) as _),
+            write_back: write_back.map(|_| over()),
+            volume,
             disk: disk.to_owned(),
             of,
             turn: Mutex::default(),
@@ -82,6 +107,30 @@ impl CacheSlot {
     }
 
     /// The volume as the guest's requests find it.
+    pub fn attached(&self) -> Arc<dyn Attach> {
+        match &self.write_back {
+            Some(volume) => Arc::clone(volume) as _,
+            None => Arc::clone(&self.volume) as _,
+        }
+    }
+
+    /// Why the disk cannot be served yet: without its dirty blocks its guest would find old ones.
+    pub fn why_not_ready(&self) -> Option<String> {
+        let state = self.state.lock();
+        let is_known = self.write_back.as_ref().is_none_or(|it| it.dirty().is_some());
+        (!is_known || !state.nothing_left).then(|| {
+            let why = state.why.as_deref().unwrap_or("its pool was not asked yet");
+            format!("its dirty blocks are not known: {why}")
+        })
+    }
+
+    /// Writes that only this node's pool has.
+    pub fn dirty_bytes(&self) -> u64 {
+        let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
+        dirty.map_or(0, |dirty| dirty.dirty_bytes())
+    }
+
+    /// The volume without write-back.
     pub fn volume(&self) -> &Arc<CachedVolume> {
         &self.volume
     }
@@ -90,11 +139,41 @@ impl CacheSlot {
     /// for the pool's devices, so this is for control threads only.
     pub fn have(&self, pools: &Pools) {
         let _turn = self.turn.lock();
+        if !self.state.lock().nothing_left {
+            let found = self.look_for_left(pools);
+            let mut state = self.state.lock();
+            state.nothing_left = found.is_ok();
+            if let Err(why) = found {
+                state.why = Some(why);
+                return;
+            }
+        }
         self.try_it(pools);
     }
 
+    /// Looks for dirty blocks where this disk does not look: its write-back was in another pool
+    /// before, or there was one.
+    fn look_for_left(&self, pools: &Pools) -> Result<(), String> {
+        let wanted = self.state.lock().wanted.clone().filter(|it| it.write_back.is_some());
+        for pool in pools.opened() {
+            if wanted.as_ref().is_some_and(|it| it.pool == pool.name()) {
+                continue;
+            }
+            if let Some(volume) = DirtyStore::left(&pool, (&self.disk, &self.of))? {
+                return Err(format!(
+                    "volume {volume} of pool {:?} has writes of this disk that its own volume has \
+                     not: give the disk write-back in that pool again; or give the writes up, and \
+                     remove that volume",
+                    pool.name()
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn try_it(&self, pools: &Pools) {
-        if self.volume.cache().is_some() {
+        let has_dirty = self.write_back.as_ref().is_none_or(|it| it.dirty().is_some());
+        if self.volume.cache().is_some() && has_dirty {
             return;
         }
         let wanted = {
@@ -104,29 +183,65 @@ impl CacheSlot {
             state.tried = Some(Instant::now());
             wanted
         };
-        let plugged = self.open(&wanted, pools).and_then(|cache| {
-            self.volume.plug(cache).map_err(|error| format!("there is no thread for it: {error}"))
+        let no_thread = |error| format!("there is no thread for it: {error}");
+        let begun = if has_dirty { Ok(()) } else { self.begin_dirty(&wanted, pools) };
+        let plugged = begun.and_then(|()| {
+            let cache = self.open(&wanted, pools)?;
+            self.volume.plug(cache).map_err(no_thread)
         });
         let (why, mut state) = (plugged.err(), self.state.lock());
         if why != state.why
             && let Some(why) = &why
+            && self.write_back.as_ref().is_none_or(|it| it.dirty().is_some())
         {
             tracing::error!(disk = self.disk, why, "the disk works without its cache");
         }
         state.why = why;
     }
 
-    fn open(&self, wanted: &CachePlan, pools: &Pools) -> Result<Arc<Cache>, String> {
-        let info = self.remote.described().ok_or("its volume is not known yet")?;
-        let pool = match pools.get(&wanted.pool) {
-            Some(Ok(pool)) => pool,
-            Some(Err(why)) => return Err(format!("pool {:?} is not open: {why}", wanted.pool)),
-            None => return Err(format!("this node has no pool {:?}", wanted.pool)),
+    /// Finds out what is dirty.
+    fn begin_dirty(&self, wanted: &CachePlan, pools: &Pools) -> Result<(), String> {
+        let (Some(over), Some(plan)) = (&self.write_back, &wanted.write_back) else {
+            return Ok(());
         };
-        let blocks = info.size_bytes / BLOCK_BYTES;
-        if blocks == 0 {
+        let (info, pool) = self.ground(wanted, pools)?;
+        let (blocks, capacity) =
+            (info.size_bytes / BLOCK_BYTES, (plan.dirty_bytes / BLOCK_BYTES).max(1));
+        let names = (self.disk.as_str(), self.of.as_str());
+        let store = DirtyStore::new(&pool, names, (blocks, capacity), info.durability);
+        let bounds = DirtyBounds { blocks, capacity, age_ns: plan.age_ns };
+        let dirty = Dirty::load(bounds, Box::new(store))?;
+        tracing::warn!(
+            disk = self.disk,
+            pool = wanted.pool,
+            dirty_bytes = dirty.dirty_bytes(),
+            dirty_bytes_max = plan.dirty_bytes,
+            "write-back: a write completes when this node's pool has it. If this host is lost with \
+             its pool, such writes are lost, and the volume is no moment of the disk"
+        );
+        over.begin(dirty).map_err(|error| format!("there is no thread for it: {error}"))
+    }
+
+    /// The remote volume, and the pool.
+    fn ground(
+        &self,
+        wanted: &CachePlan,
+        pools: &Pools,
+    ) -> Result<(VolumeInfo, Arc<StorePool>), String> {
+        let info = self.remote.described().ok_or("its volume is not known yet")?;
+        if info.size_bytes < BLOCK_BYTES {
             return Err("its volume is shorter than a block of a pool".to_owned());
         }
+        match pools.get(&wanted.pool) {
+            Some(Ok(pool)) => Ok((info, pool)),
+            Some(Err(why)) => Err(format!("pool {:?} is not open: {why}", wanted.pool)),
+            None => Err(format!("this node has no pool {:?}", wanted.pool)),
+        }
+    }
+
+    fn open(&self, wanted: &CachePlan, pools: &Pools) -> Result<Arc<Cache>, String> {
+        let (info, pool) = self.ground(wanted, pools)?;
+        let blocks = info.size_bytes / BLOCK_BYTES;
         let room = (blocks, (wanted.size_bytes / BLOCK_BYTES).min(blocks));
         let name = cache_volume_name(&self.disk);
         let (storage, local) = PoolStorage::open(&pool, &name, &self.of, room)?;
@@ -144,12 +259,31 @@ impl CacheSlot {
         sidecores: &[Sidecore],
     ) -> Result<(), String> {
         let _turn = self.turn.lock();
-        let before = std::mem::take(&mut *self.state.lock()).wanted;
+        let before = {
+            let mut state = self.state.lock();
+            (state.why, state.tried) = (None, None);
+            state.wanted.take()
+        };
         let let_go = before.map_or(Ok(()), |before| self.drop_it(&before, pools, sidecores));
         self.state.lock().wanted = wanted.cloned();
         self.try_it(pools);
         wake(sidecores);
         let_go
+    }
+
+    /// Whether a pool has, or may have, writes that the remote volume has not.
+    pub fn writes_back_from(&self, pool: &str) -> bool {
+        let state = self.state.lock();
+        self.write_back.is_some() && state.wanted.as_ref().is_some_and(|it| it.pool == pool)
+    }
+
+    /// Whether a volume of a pool, by its name, has the disk's cache or its dirty blocks now.
+    pub fn is_in(&self, pool: &str, volume: &str) -> bool {
+        let is_cache = self.volume.cache().is_some() && volume == cache_volume_name(&self.disk);
+        let is_dirty = self.write_back.as_ref().is_some_and(|it| it.dirty().is_some())
+            && DirtyStore::is_of(volume, &self.disk);
+        let state = self.state.lock();
+        (is_cache || is_dirty) && state.wanted.as_ref().is_some_and(|it| it.pool == pool)
     }
 
     /// A pool of the node goes. Gives whether the cache was in it: the disk works without its
@@ -188,9 +322,17 @@ impl CacheSlot {
             }
         }
         // A channel that has not let go yet gives its cache nothing more that counts.
-        match pools.get(&wanted.pool) {
-            Some(Ok(pool)) => PoolStorage::remove(&pool, &cache_volume_name(&self.disk)),
-            Some(Err(_)) | None => Ok(()),
+        let Some(Ok(pool)) = pools.get(&wanted.pool) else { return Ok(()) };
+        PoolStorage::remove(&pool, &cache_volume_name(&self.disk))?;
+        let Some(dirty) = self.write_back.as_ref().and_then(|it| it.dirty()) else { return Ok(()) };
+        match dirty.is_clean() {
+            true => DirtyStore::remove(&pool, &self.disk),
+            false => Err(format!(
+                "{} were not written back, and stay in volume {}.* of the pool: add the disk again \
+                 to have them written back",
+                show_size(dirty.dirty_bytes()),
+                dirty_volume_name(&self.disk)
+            )),
         }
     }
 
@@ -209,8 +351,10 @@ impl CacheSlot {
             let state = self.state.lock();
             (state.wanted.clone()?, state.why.clone())
         };
-        let CachePlan { pool, size_bytes } = wanted;
-        let mut status = CacheStatus { pool, size_bytes, why_unused, ..CacheStatus::default() };
+        let CachePlan { pool, size_bytes, write_back } = wanted;
+        let write_back = write_back.map(|plan| self.dirty_status(&plan));
+        let mut status =
+            CacheStatus { pool, size_bytes, why_unused, write_back, ..CacheStatus::default() };
         let Some(cache) = self.volume.cache() else {
             status.why_unused.get_or_insert_with(|| "its volume is not known yet".to_owned());
             return Some(status);
@@ -228,6 +372,39 @@ impl CacheSlot {
             }
         }
         Some(status)
+    }
+
+    fn dirty_status(&self, plan: &WriteBackPlan) -> WriteBackStatus {
+        let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
+        let mut status = WriteBackStatus {
+            dirty_bytes_max: plan.dirty_bytes,
+            dirty_age_max_s: plan.age_ns / 1_000_000_000,
+            ..WriteBackStatus::default()
+        };
+        let Some(dirty) = dirty else {
+            status.why_waits = self.why_not_ready();
+            return status;
+        };
+        status.dirty_bytes = dirty.dirty_bytes();
+        status.dirty_for_s = dirty.oldest_ns(now_ns()) / 1_000_000_000;
+        status.why_waits = dirty.why();
+        status.stranded = dirty.stranded();
+        status.errors = dirty.counted().find(|it| it.0 == "errors").map_or(0, |it| it.1);
+        status
+    }
+
+    /// Gives the counters of write-back, by their names in the status of the disk.
+    pub fn count_dirty(&self, put: &mut dyn FnMut(String, u64)) {
+        let Some(dirty) = self.write_back.as_ref().and_then(|it| it.dirty()) else { return };
+        dirty.counted().for_each(|(name, value)| put(format!("write_back_{name}"), value));
+        put("write_back_dirty_bytes_now".to_owned(), dirty.dirty_bytes());
+        put("write_back_dirty_for_ns_now".to_owned(), dirty.oldest_ns(now_ns()));
+        put("write_back_stranded_now".to_owned(), dirty.stranded().len() as u64);
+    }
+
+    /// The descriptions of these counters, by their names without `write_back_`.
+    pub fn dirty_counters() -> impl Iterator<Item = &'static [CounterText]> {
+        [DirtyCounters::DECLARED, DIRTY_COUNTS].into_iter()
     }
 
     /// Gives the counters of the cache, by their names in the status of the disk.
@@ -253,6 +430,16 @@ const CACHE_COUNTS: &[CounterText] = &[
         help: "Whether the disk's cache answers reads; the status says why it does not.",
     },
     CounterText { name: "cached_bytes", help: "Bytes that the disk's cache has." },
+];
+
+/// The counts of write-back that are not those of its channels.
+const DIRTY_COUNTS: &[CounterText] = &[
+    CounterText { name: "dirty_bytes", help: "Bytes of the disk that only this node's pool has." },
+    CounterText { name: "dirty_for", help: "For how long the oldest of these bytes wait." },
+    CounterText {
+        name: "stranded",
+        help: "Volumes of the pool with writes that came too late for the disk's volume.",
+    },
 ];
 
 fn wake(sidecores: &[Sidecore]) {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use block::Attach;
 use block::attachment::{AttachOptions, Attachment};
 use cache::{
-    BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedVolume, HeldEpoch, PoolStorage,
-    cache_volume_name,
+    BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedVolume, Dirty, DirtyBounds, DirtyStore,
+    HeldEpoch, PoolStorage, WriteBackVolume, cache_volume_name,
 };
 use counting::allocations;
 use remote::Far;
@@ -23,7 +23,7 @@ use store::PoolChange;
 use virtio::Segment;
 use volume::backend::MemoryVolume;
 use volume::backend::store::{PoolPlan, StorePool, StoreRing, StoreSettings};
-use volume::{Channel, Incarnation, IoTable, Op, OpenArguments, Status, io_table};
+use volume::{Channel, Durability, Incarnation, IoTable, Op, OpenArguments, Status, io_table};
 
 const BLOCKS: u64 = 4096;
 
@@ -265,4 +265,153 @@ fn a_users_volume_is_no_cache(pool: &Arc<StorePool>, of: &str, room: (u64, u64))
     assert!(error.contains("is no cache") && error.contains("volume clone"), "{error}");
     assert_eq!(PoolStorage::remove(pool, &name), Ok(()));
     assert_eq!(pool.volumes(), before, "all of it stays");
+}
+
+/// A disk with write-back, whose remote volume is in memory.
+struct DirtyRig {
+    user: User,
+    dirty: Arc<Dirty>,
+    volume: Arc<WriteBackVolume>,
+}
+
+fn dirty_rig(
+    pool: &Arc<StorePool>,
+    far: &Arc<MemoryVolume>,
+    (claimant, epoch): (u64, u64),
+) -> DirtyRig {
+    let store = DirtyStore::new(pool, ("a", "io1/a as a"), (BLOCKS, 1024), Durability::Flush);
+    let bounds = DirtyBounds { blocks: BLOCKS, capacity: 1024, age_ns: u64::MAX };
+    let dirty = Dirty::load(bounds, Box::new(store)).unwrap_or_else(|error| panic!("{error}"));
+    let far = Arc::new(Far(Arc::clone(far)));
+    let volume = WriteBackVolume::new(CachedVolume::new(Arc::clone(&far) as _), far);
+    volume.begin(Arc::clone(&dirty)).expect("a thread");
+    let attachment = Arc::new(Attachment::new("a", AttachOptions::new(claimant)));
+    assert!(attachment.hold(epoch, Incarnation([1; 16])));
+    let open = OpenArguments { services: &Services::new(), depth: 4 };
+    let mut user = User::new(volume.attach(&attachment, 0, &open).expect("it opens"), 4);
+    user.until(|| dirty.is_open());
+    DirtyRig { user, dirty, volume }
+}
+
+impl User {
+    fn until(&mut self, is: impl Fn() -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !is() {
+            let _ = self.channel.poll(&mut self.ios, now_ns(), &mut self.done);
+            assert!(Instant::now() < until, "{:?}", self.channel);
+        }
+    }
+
+    fn write(&mut self, block: u64, value: u8) {
+        self.memory.fill(value);
+        self.request(Op::Write, block, 1);
+    }
+
+    fn read(&mut self, block: u64) -> u8 {
+        self.memory.fill(0xee);
+        self.request(Op::Read, block, 1);
+        self.memory[BLOCK_BYTES as usize - 1]
+    }
+}
+
+#[test]
+fn a_pool_has_dirty_blocks_for_the_next_process_and_keeps_those_that_came_too_late() {
+    let home = tempfile::tempdir().expect("a directory");
+    let Some(pool) = open_pool(home.path()) else { return };
+    let far = Arc::new(MemoryVolume::new(BLOCKS * BLOCK_BYTES).expect("memory"));
+    let mut remote = User::new(
+        volume::Volume::open(&*far, &OpenArguments { services: &Services::new(), depth: 4 })
+            .expect("it opens"),
+        4,
+    );
+    (10..16).for_each(|block| remote.write(block, 9));
+    let DirtyRig { mut user, dirty, volume } = dirty_rig(&pool, &far, (7, 1));
+    user.write(10, 5);
+    user.write(11, 0);
+    user.write(12, 6);
+    user.request(Op::Discard, 12, 1);
+    assert_eq!((dirty.dirty_bytes(), remote.read(10)), (2 * BLOCK_BYTES, 9));
+    // The process ends without a word.
+    drop((user, dirty, volume));
+    pool.close();
+    drop(pool);
+
+    let pool = open_pool(home.path()).expect("as before");
+    let DirtyRig { mut user, dirty, volume } = dirty_rig(&pool, &far, (8, 2));
+    assert_eq!(dirty.dirty_bytes(), 2 * BLOCK_BYTES, "zeroes are content as any");
+    let read = [10, 11, 12, 13].map(|block| user.read(block));
+    assert_eq!(read, [5, 0, 0, 9]);
+    user.write(14, 7);
+    drop((user, dirty, volume));
+
+    // Another client had epoch 3.
+    let DirtyRig { mut user, dirty, volume } = dirty_rig(&pool, &far, (9, 4));
+    assert_eq!((dirty.dirty_bytes(), dirty.stranded()), (0, vec!["rest.a.1".to_owned()]));
+    let read = [10, 11, 12, 14].map(|block| user.read(block));
+    assert_eq!(read, [9, 9, 0, 9], "the remote volume is as that client left it");
+    let kept = pool.volumes().into_iter().find(|it| it.name == "rest.a.1").expect("it is kept");
+    assert_eq!((kept.referred_blocks, kept.reservation_blocks), (Some(3), 0));
+    user.write(10, 4);
+    dirty.set_draining(true);
+    user.until(|| dirty.is_clean());
+    assert_eq!(remote.read(10), 4);
+    drop((user, dirty, volume));
+    assert_eq!(dirty_rig(&pool, &far, (9, 5)).dirty.dirty_bytes(), 0, "nothing comes back");
+    assert_eq!(DirtyStore::remove(&pool, "a"), Ok(()));
+    assert!(pool.volumes().iter().all(|it| !it.name.starts_with("dirty.")));
+    pool.close();
+}
+
+#[test]
+fn a_warm_request_with_write_back_allocates_nothing() {
+    const TURNS: u64 = 16;
+    /// Nodes of the tree of a dirty volume with 64 blocks in a row, and their places in the pool's
+    /// memory of its map.
+    const NODES_MAX: u64 = 8;
+    let home = tempfile::tempdir().expect("a directory");
+    let Some(pool) = open_pool(home.path()) else { return };
+    let far = Arc::new(MemoryVolume::new(BLOCKS * BLOCK_BYTES).expect("memory"));
+    let DirtyRig { mut user, dirty, volume } = dirty_rig(&pool, &far, (7, 1));
+    let work = |user: &mut User| {
+        for block in 128..192 {
+            user.request(Op::Write, block, 1);
+            user.request(Op::Read, block, 1);
+            user.request(Op::Read, block, 2);
+            user.request(Op::Flush, 0, 0);
+        }
+        user.request(Op::Discard, 128, 8);
+    };
+    let drain = |user: &mut User| {
+        dirty.set_draining(true);
+        user.until(|| dirty.is_clean());
+        dirty.set_draining(false);
+    };
+    // Each slot of the channel's tables has room for pieces when it was used once.
+    for _ in 0..TURNS {
+        work(&mut user);
+        drain(&mut user);
+    }
+    // The dirty volume is empty, and so the pool has no tree of it. The first writes make its nodes
+    // again, each once.
+    let before = allocations();
+    work(&mut user);
+    let made = allocations() - before;
+    assert!(made <= NODES_MAX, "{made} allocations for the tree of an empty volume");
+    // The pool's own work in the background may fall into a turn. A request that allocates would do
+    // so in each of them.
+    let allocates = |_: &u64| {
+        let before = allocations();
+        work(&mut user);
+        allocations() > before
+    };
+    assert_ne!((0..TURNS).take_while(allocates).count() as u64, TURNS, "a warm request allocates");
+    let before = allocations();
+    drain(&mut user);
+    assert!(allocations() - before <= NODES_MAX, "a round allocates");
+    let counted = |name| dirty.counted().find(|it| it.0 == name).expect("a counter").1;
+    assert_eq!(counted("errors"), 0);
+    assert!(counted("kept") >= (TURNS + 2) * 64, "no write went to the remote volume");
+    assert_eq!(counted("passed"), counted("kept") / 64, "a discard of each turn did");
+    drop((user, volume));
+    pool.close();
 }

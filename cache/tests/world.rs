@@ -146,6 +146,9 @@ impl World {
     fn compare(&self) {
         let Some((cache, _)) = &self.cache else { return };
         let (far, near) = (self.far.content.lock(), self.near.devices.lock());
+        for (at, sector) in far.chunks_exact(SECTOR).enumerate() {
+            assert!(self.guest.model.may_have(at, guest::value_of(sector)), "sector {at}");
+        }
         if !cache.gate.is_open() {
             return;
         }
@@ -198,6 +201,7 @@ impl World {
             drop(content);
             self.guest.model.overwrite(range, value);
         }
+        self.far.flush();
     }
 
     /// The channels go, and come again with another attachment.
@@ -229,6 +233,10 @@ impl World {
         // A volume may be rolled back while its guest is off: no epoch tells.
         if others || (turn == Turn::Reset && self.random.one_in(2)) {
             self.write_by_another();
+        }
+        if turn == Turn::Reset && self.random.one_in(3) {
+            self.far.lose_power();
+            self.guest.model.lose_power();
         }
         let options = AttachOptions::new(standing.claimant);
         let next = match turn {

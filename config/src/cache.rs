@@ -1,10 +1,10 @@
 //! The cache of a disk whose volume is another node's.
 
-use cache::CachePlan;
+use cache::{CachePlan, WriteBackPlan};
 use volume::settings::show_size;
 
 use crate::key_table::{SettingKey, key};
-use crate::reader::Value;
+use crate::reader::{TableReader, Value};
 use crate::values::name;
 
 /// The least cache: less would be emptied before it is used twice.
@@ -12,6 +12,18 @@ const BYTES_MIN: u64 = 16 << 20;
 
 /// The largest cache: far above any pool.
 const BYTES_MAX: u64 = 1 << 50;
+
+/// The least bound of what may be dirty: less would make most writes go to the volume's node.
+const DIRTY_BYTES_MIN: u64 = 1 << 20;
+
+/// The bound of what may be dirty, without the key.
+const DIRTY_BYTES_DEFAULT: u64 = 1 << 30;
+
+/// The age at which writes are sent, without the key.
+const DIRTY_AGE_DEFAULT_NS: u64 = 30_000_000_000;
+
+/// The longest such age: a day.
+const DIRTY_AGE_MAX_NS: u64 = 86_400_000_000_000;
 
 /// The unit of a pool.
 const BLOCK_BYTES: u64 = 4096;
@@ -22,7 +34,7 @@ pub(crate) fn show_cache(cache: Option<&CachePlan>) -> String {
 }
 
 /// The keys of a cache.
-pub(crate) const CACHE_KEYS: [SettingKey; 3] = [
+pub(crate) const CACHE_KEYS: [SettingKey; 5] = [
     key("pool", "The [pool](#pool) of this node that has the cached blocks."),
     key(
         "size",
@@ -32,7 +44,18 @@ pub(crate) const CACHE_KEYS: [SettingKey; 3] = [
     key(
         "mode",
         "`\"read\"` (default): a write completes when the volume's node has it, and the loss of \
-         the cache loses nothing. No other mode is there yet.",
+         the cache loses nothing. `\"write-back\"`: [a write completes when the pool has \
+         it](pools.md#write-back), and if this host is lost with its pool, writes are lost.",
+    ),
+    key(
+        "dirty",
+        "With write-back: the most that the volume's node may not have. Default 1GiB. It is \
+         reserved in the pool, beside `size`.",
+    ),
+    key(
+        "dirty-age",
+        "With write-back: the time after which a write is sent to the volume's node. Default \
+         `\"30s\"`.",
     ),
 ];
 
@@ -50,17 +73,49 @@ pub(crate) fn cache(value: &Value<'_, '_>) -> Option<CachePlan> {
         }
         Some(bytes - bytes % BLOCK_BYTES)
     });
-    if let Some(mode) = table.get("mode") {
-        let text = mode.str()?;
-        if text != "read" {
-            mode.fail(format!(
-                "{text:?} is no mode of a cache: the only one is \"read\", in which a write \
-                 completes when the volume's node has it"
-            ));
-            return None;
-        }
+    let write_back = write_back(&table)?;
+    Some(CachePlan { pool: pool?, size_bytes: size_bytes?, write_back })
+}
+
+/// Reads the keys about writes; `None` for a mistake.
+fn write_back(table: &TableReader<'_, '_>) -> Option<Option<WriteBackPlan>> {
+    let mode = table.get("mode");
+    let is_on = match &mode {
+        None => false,
+        Some(mode) => match mode.str()? {
+            "read" => false,
+            "write-back" => true,
+            text => {
+                mode.fail(format!(
+                    "{text:?} is no mode of a cache: write \"read\" or \"write-back\""
+                ));
+                return None;
+            }
+        },
+    };
+    let (dirty, age) = (table.get("dirty"), table.get("dirty-age"));
+    if let Some(value) = dirty.as_ref().or(age.as_ref()).filter(|_| !is_on) {
+        value.fail("nothing is dirty without mode = \"write-back\"".to_owned());
+        return None;
     }
-    Some(CachePlan { pool: pool?, size_bytes: size_bytes? })
+    let dirty_bytes = match &dirty {
+        None => DIRTY_BYTES_DEFAULT,
+        Some(value) => value.size_bytes()?,
+    };
+    let age_ns = match &age {
+        None => DIRTY_AGE_DEFAULT_NS,
+        Some(value) => value.duration_ns()?,
+    };
+    if !(DIRTY_BYTES_MIN..=BYTES_MAX).contains(&dirty_bytes) {
+        let (least, most) = (show_size(DIRTY_BYTES_MIN), show_size(BYTES_MAX));
+        dirty.as_ref()?.fail(format!("from {least} to {most} may be dirty"));
+        return None;
+    }
+    if age_ns > DIRTY_AGE_MAX_NS {
+        age.as_ref()?.fail("writes are sent after a day at the latest".to_owned());
+        return None;
+    }
+    Some(is_on.then_some(WriteBackPlan { dirty_bytes, age_ns }))
 }
 
 #[cfg(test)]
@@ -73,9 +128,14 @@ mod tests {
     #[test]
     fn a_cache_is_read_and_shown() {
         let cache = Config::cache(&json!({ "pool": "p", "size": "20GiB", "mode": "read" }));
-        let wanted = CachePlan { pool: "p".to_owned(), size_bytes: 20 << 30 };
+        let wanted = CachePlan { pool: "p".to_owned(), size_bytes: 20 << 30, write_back: None };
         assert_eq!(cache, Ok(Some(wanted.clone())));
         assert_eq!(show_cache(Some(&wanted)), "20GiB of pool \"p\"");
+        let cache =
+            json!({ "pool": "p", "size": "20GiB", "mode": "write-back", "dirty-age": "5s" });
+        let write_back = WriteBackPlan { dirty_bytes: 1 << 30, age_ns: 5_000_000_000 };
+        let wanted = CachePlan { write_back: Some(write_back), ..wanted };
+        assert_eq!(Config::cache(&cache), Ok(Some(wanted)));
         assert_eq!(Config::cache(&json!({})), Ok(None));
         assert_eq!(show_cache(None), "none");
     }
@@ -86,7 +146,12 @@ mod tests {
             (json!({ "pool": "p" }), "size"),
             (json!({ "size": "1GiB" }), "pool"),
             (json!({ "pool": "p", "size": "1MiB" }), "from 16MiB"),
-            (json!({ "pool": "p", "size": "1GiB", "mode": "write-back" }), "the only one"),
+            (json!({ "pool": "p", "size": "1GiB", "mode": "write" }), "is no mode"),
+            (json!({ "pool": "p", "size": "1GiB", "dirty": "1GiB" }), "nothing is dirty"),
+            (
+                json!({ "pool": "p", "size": "1GiB", "mode": "write-back", "dirty": "1" }),
+                "from 1MiB",
+            ),
             (json!({ "pool": "p", "size": "1GiB", "keep": 1 }), "keep"),
         ] {
             let problems = Config::cache(&cache).expect_err("it is wrong");

@@ -16,7 +16,7 @@ use direct::DirectStatus;
 use node::config::show_size;
 use node::status::{
     CacheStatus, Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus,
-    SidecoreStatus, Status, VfStatus, VolumeStatus,
+    SidecoreStatus, Status, VfStatus, VolumeStatus, WriteBackStatus,
 };
 use report::store::ListedRun;
 
@@ -64,6 +64,9 @@ pub(crate) fn disk_alone(disk: &DiskStatus) -> String {
     }
     if let Some(cache) = &disk.cache {
         writeln!(text, "{}", fold(&cache_line(cache), 3)).expect(STRING);
+        for line in cache.write_back.iter().flat_map(write_back_lines) {
+            writeln!(text, "{}", fold(&line, 3)).expect(STRING);
+        }
     }
     section(&mut text, "queues", queues(std::slice::from_ref(disk)));
     section(&mut text, "counters", counter_table(&disk.counters));
@@ -84,6 +87,25 @@ fn cache_line(cache: &CacheStatus) -> String {
         Some(why) => format!("not used: {why}"),
     };
     format!("its cache: {state}; {room}, emptied {emptied} times, {} errors", cache.errors)
+}
+
+/// The part of a disk that only this node has, and that is lost with it.
+fn write_back_lines(it: &WriteBackStatus) -> Vec<String> {
+    let (dirty, most) = (show_size(it.dirty_bytes), show_size(it.dirty_bytes_max));
+    let age = match it.dirty_for_s {
+        0 => String::new(),
+        age => format!(", the oldest for {age} s"),
+    };
+    let mut lines = vec![format!(
+        "its write-back: {dirty} of {most} are only on this host{age}, and are lost with it; sent \
+         after {} s, {} errors",
+        it.dirty_age_max_s, it.errors
+    )];
+    lines.extend(it.why_waits.iter().map(|why| format!("its write-back is held up: {why}")));
+    let line =
+        |name: &String| format!("writes that came too late are in volume {name} of its pool");
+    lines.extend(it.stranded.iter().map(line));
+    lines
 }
 
 /// The disks of this machine's direct clients.

@@ -46,3 +46,4 @@ mod strangers;
 mod streams;
 mod top;
 mod watchdog;
+mod write_back;

@@ -19,17 +19,17 @@ const BLOCKS: u64 = 6144;
 
 /// Two ports for each node, one for each of its sidecores: apart from other tests' by process.
 fn port(number: u16) -> u16 {
-    28_000 + (std::process::id() % 150) as u16 * 20 + number * 2
+    28_000 + (std::process::id() % 100) as u16 * 36 + number * 2
 }
 
-struct Pair {
+pub(crate) struct Pair {
     home: tempfile::TempDir,
     number: u16,
 }
 
 impl Pair {
     /// Nodes with ports of this number, and a pool for each VMhost.
-    fn new(number: u16) -> Self {
+    pub(crate) fn new(number: u16) -> Self {
         let pair = Self { home: tempfile::tempdir().expect("a directory"), number: number * 3 };
         for name in ["vm1", "vm2"] {
             let plan = pair.vm(name, "");
@@ -43,7 +43,7 @@ impl Pair {
         NodePlan::new(env!("CARGO_BIN_EXE_vrio"), self.home.path(), name, config)
     }
 
-    fn io(&self) -> NodePlan {
+    pub(crate) fn io(&self) -> NodePlan {
         let config = format!(
             "listen = \"127.0.0.1:{}\"\n[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
              [[volume]]\nname = \"root\"\nbackend = {{ file = \"root.img\", size = \"256MiB\" }}\n\
@@ -53,7 +53,24 @@ impl Pair {
         self.plan("io1", config)
     }
 
-    fn vm(&self, name: &str, cache: &str) -> NodePlan {
+    /// The same with the volume in a pool, which has snapshots.
+    fn io_with_pool(&self) -> NodePlan {
+        let in_file = "file = \"root.img\", ";
+        let plan = self.io();
+        assert!(plan.config.contains(in_file));
+        let config = plan.config.replace(in_file, "pool = \"p\", ");
+        let config = config.replace(
+            "[[volume]]",
+            "[[pool]]\nname = \"p\"\n\
+             devices = [\"p.pool\"]\n[[volume]]",
+        );
+        let plan = NodePlan { config, ..plan };
+        plan.write().expect("its directories");
+        make_pool(&plan.file("p.pool"), "512MiB", "1MiB");
+        plan
+    }
+
+    pub(crate) fn vm(&self, name: &str, cache: &str) -> NodePlan {
         let listen = port(self.number + if name == "vm1" { 1 } else { 2 });
         let config = format!(
             "listen = \"127.0.0.1:{listen}\"\n[sidecores]\ncount = 2\nidle = \"adaptive\"\n\
@@ -72,9 +89,9 @@ impl Pair {
 }
 
 /// The cache of the file.
-const CACHE: &str = "cache = { pool = \"local\", size = \"16MiB\" }\n";
+pub(crate) const CACHE: &str = "cache = { pool = \"local\", size = \"16MiB\" }\n";
 
-fn cache(node: &Node) -> Value {
+pub(crate) fn cache(node: &Node) -> Value {
     node.status().expect("it answers")["disks"][0]["cache"].clone()
 }
 
@@ -83,7 +100,7 @@ fn count(node: &Node, name: &str) -> u64 {
 }
 
 /// Works until the cache has answered so many more reads.
-fn work_with_hits(guest: &mut StandIn, node: &Node, hits: u64) {
+pub(crate) fn work_with_hits(guest: &mut StandIn, node: &Node, hits: u64) {
     let (wanted, began) = (count(node, "hits") + hits, Instant::now());
     while count(node, "hits") < wanted {
         let checked = guest.checker.checked + 200;
@@ -93,9 +110,12 @@ fn work_with_hits(guest: &mut StandIn, node: &Node, hits: u64) {
     }
 }
 
-fn connect(node: &mut Node, random: &mut Random) -> StandIn {
+pub(crate) fn connect(node: &mut Node, random: &mut Random) -> StandIn {
+    connect_with(node, Mix { blocks_max: 16, depth: 8, hot_blocks: 512, ..Mix::OF_ALL }, random)
+}
+
+pub(crate) fn connect_with(node: &mut Node, mix: Mix, random: &mut Random) -> StandIn {
     let socket = node.wait_for_disk("alice").expect("the disk is served");
-    let mix = Mix { blocks_max: 16, depth: 8, hot_blocks: 512, ..Mix::OF_ALL };
     StandIn::connect(&socket, 2, mix, BLOCKS, random).expect("connects")
 }
 
@@ -125,7 +145,8 @@ fn a_guest_reads_from_a_cache_that_comes_and_goes_while_it_works() {
     let status = told(&vm, "status");
     assert!(status.contains("works without its cache"), "{status}");
     refused(&vm, "disk cache alice pool=none,size=16MiB", "no pool \"none\"");
-    refused(&vm, "disk cache alice pool=local,size=16MiB,mode=write-back", "the only one is");
+    let write_back = "disk cache alice pool=local,size=16MiB,mode=write-back,dirty=1MiB";
+    refused(&vm, write_back, "alice");
     told(&vm, "disk cache alice pool=local,size=16MiB");
     work_with_hits(&mut guest, &vm, 300);
     // The pool goes: the guest goes on.
@@ -214,5 +235,45 @@ fn a_cache_is_empty_when_another_node_has_had_the_volume() {
     guest.disconnect();
     first.stop().expect("the VMhost stops in order");
     second.stop().expect("the other VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+/// A guest waits for its node, which has stopped in order with its cache, and the volume goes back
+/// meanwhile: neither the cache nor the guest's memory is right for what the volume is now.
+#[test]
+fn no_guest_goes_on_with_a_cache_over_a_volume_that_was_rolled_back() {
+    let (pair, mut random) = (Pair::new(9), Random::new(10));
+    let io = pair.io_with_pool().start().expect("the IOhost starts");
+    told(&io, "volume snapshot root --name empty");
+    let mut vm = pair.vm("vm1", CACHE).start().expect("the VMhost starts");
+    let mut guest = connect(&mut vm, &mut random);
+    work_with_hits(&mut guest, &vm, 300);
+    refused(&io, "volume rollback root empty", "in use by");
+    let ended = vm.stop().expect("it stops in order");
+    // It takes the answers that came before the stop.
+    let turns = std::cell::Cell::new(0);
+    let is_over = |_: &StandIn| turns.replace(turns.get() + 1) > 1000;
+    guest.work(is_over).expect("it waits");
+    told(&io, "volume rollback root empty");
+    let mut vm = ended.start().expect("it starts again");
+    let is_refused = |vm: &Node| {
+        let status = vm.status().expect("it answers");
+        let detail = status["disks"][0]["detail"].as_str().unwrap_or_default();
+        detail.contains("was rolled back or made smaller")
+    };
+    vm.wait_until("the guest is refused", is_refused).expect("it is refused by name");
+    // Nothing is answered, from the cache neither.
+    let before = (guest.checker.checked, guest.workload.counts.writes);
+    turns.set(0);
+    guest.work(is_over).expect("it waits, or has errors");
+    assert_eq!((guest.checker.checked, guest.workload.counts.writes), before);
+    guest.disconnect();
+    // A guest that starts afresh finds what the volume is now.
+    let mut guest = connect(&mut vm, &mut random);
+    guest.read_all().expect("all zeroes");
+    work_with_hits(&mut guest, &vm, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    guest.disconnect();
+    vm.stop().expect("the VMhost stops in order");
     io.stop().expect("the IOhost stops in order");
 }

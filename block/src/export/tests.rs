@@ -820,3 +820,17 @@ fn no_guest_goes_on_over_a_change_of_the_content() {
     assert!(bench.export.end_epoch("a", afresh.epoch));
     bench.claim("a", Title::default(), resuming(3)).expect("nothing has changed since");
 }
+
+/// The server was killed while a client held the volume, so its record says nothing of an end.
+#[test]
+fn a_change_after_a_kill_of_the_server_takes_an_epoch_too() {
+    let bench = Bench::new();
+    let first = bench.claim("a", Title::default(), by(1)).expect("the first");
+    let bench = bench.restart(1);
+    bench.export.while_unused(|| ()).expect("no client has come back");
+    let bench = bench.restart(1);
+    let goes_on = bench.claim("a", Title::default(), resuming(1));
+    assert_eq!(outcome(goes_on), Outcome::Superseded);
+    let next = bench.claim("a", Title::default(), by(2)).expect("a guest that starts afresh");
+    assert_eq!(next.epoch, first.epoch + 2);
+}

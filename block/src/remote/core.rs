@@ -691,7 +691,8 @@ impl RemoteCore {
             }
         }
         let view = self.attachment.view();
-        let leads = view.phase == Phase::Closed && self.attachment.try_lead(self.index);
+        let may_close = view.phase == Phase::Closed && self.attachment.may_close();
+        let leads = may_close && self.attachment.try_lead(self.index);
         if !leads || view.epoch == 0 || self.closed {
             return true;
         }

@@ -23,6 +23,8 @@ use super::memory::{gathered, scattered};
 #[derive(Debug)]
 pub(crate) struct Far {
     pub(crate) content: Mutex<Vec<u8>>,
+    /// The content of the last flush.
+    flushed: Mutex<Vec<u8>>,
     pub(crate) random: Mutex<Random>,
     pub(crate) has_session: AtomicBool,
     pub(crate) is_sole: AtomicBool,
@@ -34,12 +36,30 @@ impl Far {
     pub(crate) fn new(bytes: usize, random: Random) -> Arc<Self> {
         Arc::new(Self {
             content: Mutex::new(vec![0; bytes]),
+            flushed: Mutex::new(vec![0; bytes]),
             random: Mutex::new(random),
             has_session: AtomicBool::new(true),
             is_sole: AtomicBool::new(true),
             fails: AtomicBool::new(false),
             size: Size::new(bytes as u64),
         })
+    }
+
+    /// Its host has lost power: of each sector the content of the last flush is there, or the last.
+    pub(crate) fn lose_power(&self) {
+        let (mut content, mut flushed) = (self.content.lock(), self.flushed.lock());
+        let mut random = self.random.lock();
+        for (now, before) in content.chunks_mut(512).zip(flushed.chunks(512)) {
+            if random.one_in(2) {
+                now.copy_from_slice(before);
+            }
+        }
+        flushed.clone_from(&content);
+    }
+
+    /// Another client has written, and has closed its attachment.
+    pub(crate) fn flush(&self) {
+        self.flushed.lock().clone_from(&self.content.lock());
     }
 }
 
@@ -109,13 +129,16 @@ impl FarChannel {
         let range = io.offset_bytes as usize..io.offset_bytes as usize + io.len_bytes as usize;
         let mut content = self.far.content.lock();
         match io.op {
-            Op::Read => scattered(&content[range], &io.segments),
+            Op::Read => scattered(&content[range.clone()], &io.segments),
             Op::Write => {
                 let bytes = it.stable.get_or_insert_with(|| gathered(&io.segments));
-                content[range].copy_from_slice(bytes);
+                content[range.clone()].copy_from_slice(bytes);
             }
-            Op::Discard | Op::WriteZeroes => content[range].fill(0),
-            Op::Flush => {}
+            Op::Discard | Op::WriteZeroes => content[range.clone()].fill(0),
+            Op::Flush => self.far.flushed.lock().clone_from(&content),
+        }
+        if io.durable {
+            self.far.flushed.lock()[range.clone()].copy_from_slice(&content[range]);
         }
         it.is_applied = true;
     }
@@ -176,7 +199,8 @@ impl Channel for FarChannel {
 
     fn abandon(&mut self, ios: &mut IoTable, _now_ns: u64) -> bool {
         // Some arrive all the same.
-        for at in 0..self.pending.borrow().len() {
+        let count = self.pending.borrow().len();
+        for at in 0..count {
             let arrives = self.far.random.lock().one_in(2);
             let id = self.pending.borrow()[at].id;
             if arrives && ios[id].op.changes() {

@@ -21,8 +21,9 @@ const SECTORS_MAX: u64 = 300;
 #[derive(Debug)]
 enum Doing {
     Read(ModelRead),
-    Change(Range<usize>),
-    Flush,
+    /// Whether it is durable when it is done.
+    Change(Range<usize>, bool),
+    Flush(Vec<u64>),
 }
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ pub(crate) fn stamp(sector: &mut [u8], value: u32) {
     sector.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
 }
 
-fn value_of(sector: &[u8]) -> u32 {
+pub(crate) fn value_of(sector: &[u8]) -> u32 {
     let word = |at: usize| u32::from_le_bytes(sector[at..at + 4].try_into().expect("four bytes"));
     assert_eq!(word(0), word(SECTOR - 4), "a torn sector");
     word(0)
@@ -96,6 +97,10 @@ impl Guest {
 
     /// A range that is often in the same places, often whole blocks, and sometimes long.
     fn range(&mut self, op: Op) -> Range<usize> {
+        if self.random.one_in(32) {
+            // The piece at the end that is no whole block.
+            return self.sectors as usize - 1..self.sectors as usize;
+        }
         let most = match op {
             Op::Discard | Op::WriteZeroes => self.sectors,
             _ => SECTORS_MAX,
@@ -126,18 +131,19 @@ impl Guest {
         let len = range.len() * SECTOR;
         let mut memory = if op.moves_data() { vec![0xee; len] } else { Vec::new() };
         let (mut values, mut scribbles) = (vec![ZERO], None);
+        let durable = op.changes() && self.random.one_in(8);
         if op == Op::Write {
             let value = self.value();
             memory.chunks_exact_mut(SECTOR).for_each(|sector| stamp(sector, value));
             values = vec![value];
-            if self.random.one_in(6) {
+            if self.random.one_in(6) && !durable {
                 scribbles = Some(self.value());
                 values.extend(scribbles);
             }
         }
         let doing = match op {
             Op::Read => Doing::Read(self.model.begin_read(range.clone())),
-            Op::Flush => Doing::Flush,
+            Op::Flush => Doing::Flush(self.model.begin_flush()),
             _ => {
                 let slots = self.channels.iter_mut().flat_map(|it| &mut it.slots);
                 let reads = slots.filter_map(|slot| match &mut slot.doing {
@@ -145,12 +151,13 @@ impl Guest {
                     _ => None,
                 });
                 self.model.begin_change(&range, &values, reads);
-                Doing::Change(range.clone())
+                Doing::Change(range.clone(), durable)
             }
         };
         let it = &mut self.channels[at];
         let io = &mut it.ios[id];
         io.reset();
+        io.durable = durable;
         (io.op, io.len_bytes, io.offset_bytes) = (op, len as u32, (range.start * SECTOR) as u64);
         // In pieces, as guests have it.
         for piece in memory.chunks_mut(5 * SECTOR) {
@@ -187,12 +194,18 @@ impl Guest {
         let is_done = status == Status::Done;
         assert!(is_done || status == Status::Error, "{status:?}");
         match slot.doing {
-            Doing::Change(sectors) => self.model.end_change(&sectors, is_done),
+            Doing::Change(sectors, durable) => {
+                self.model.end_change(&sectors, is_done);
+                if durable && is_done {
+                    self.model.end_durable(&sectors);
+                }
+            }
             Doing::Read(read) if is_done => {
                 let values: Vec<_> = slot.memory.chunks_exact(SECTOR).map(value_of).collect();
                 self.model.end_read(&read, &values).unwrap_or_else(|error| panic!("{error}"));
             }
-            Doing::Read(_) | Doing::Flush => {}
+            Doing::Flush(began) if is_done => self.model.end_flush(&began),
+            Doing::Read(_) | Doing::Flush(_) => {}
         }
     }
 
@@ -214,7 +227,7 @@ impl Guest {
             let GuestChannel { channel, slots, .. } = it;
             drop(channel);
             for slot in slots {
-                if let Doing::Change(sectors) = slot.doing {
+                if let Doing::Change(sectors, _) = slot.doing {
                     self.model.end_change(&sectors, false);
                 }
             }

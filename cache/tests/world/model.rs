@@ -16,6 +16,10 @@ struct Sector {
     changing: u32,
     group: BTreeSet<u32>,
     has_failed: bool,
+    /// Values that it had since the last flush, which a loss of power can bring back.
+    older: BTreeSet<u32>,
+    /// Counts the begins and ends of changes.
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -31,8 +35,14 @@ pub(crate) struct ModelRead {
 
 impl Model {
     pub(crate) fn new(sectors: usize) -> Self {
-        let possible = BTreeSet::from([ZERO]);
-        let sector = Sector { possible, changing: 0, group: BTreeSet::new(), has_failed: false };
+        let sector = Sector {
+            possible: BTreeSet::from([ZERO]),
+            changing: 0,
+            group: BTreeSet::new(),
+            has_failed: false,
+            older: BTreeSet::new(),
+            number: 0,
+        };
         Self(vec![sector; sectors])
     }
 
@@ -61,9 +71,21 @@ impl Model {
             if sector.changing == 0 {
                 (sector.group, sector.has_failed) = (BTreeSet::new(), false);
             }
+            sector.older.extend(&sector.possible);
+            sector.older.extend(values);
+            sector.number += 1;
             sector.possible.extend(values);
             sector.group.extend(values);
             sector.changing += 1;
+        }
+    }
+
+    /// A durable change is done: where no other change was under way, its value stays.
+    pub(crate) fn end_durable(&mut self, sectors: &Range<usize>) {
+        for sector in &mut self.0[sectors.clone()] {
+            if sector.changing == 0 && sector.possible.len() == 1 && sector.group.len() <= 1 {
+                sector.older.clear();
+            }
         }
     }
 
@@ -71,11 +93,17 @@ impl Model {
     pub(crate) fn end_change(&mut self, sectors: &Range<usize>, is_done: bool) {
         for sector in &mut self.0[sectors.clone()] {
             sector.changing -= 1;
+            sector.number += 1;
             sector.has_failed |= !is_done;
             if sector.changing == 0 && !sector.has_failed {
-                sector.possible = std::mem::take(&mut sector.group);
+                sector.possible = sector.group.clone();
             }
         }
+    }
+
+    /// Whether a sector may have this value now.
+    pub(crate) fn may_have(&self, sector: usize, value: u32) -> bool {
+        self.0[sector].possible.contains(&value)
     }
 
     /// A read has ended. Where nothing has changed meanwhile, what was read is what is there.
@@ -93,10 +121,34 @@ impl Model {
         Ok(())
     }
 
+    /// A flush begins.
+    pub(crate) fn begin_flush(&self) -> Vec<u64> {
+        self.0.iter().map(|sector| sector.number).collect()
+    }
+
+    /// The flush is done: the sectors that nothing has changed since it began keep their
+    /// content from then on.
+    pub(crate) fn end_flush(&mut self, began: &[u64]) {
+        for (sector, began) in self.0.iter_mut().zip(began) {
+            if sector.number == *began && sector.changing == 0 {
+                sector.older.clear();
+            }
+        }
+    }
+
+    /// Storage has lost its power, while no request of the guest was under way. The older values
+    /// stay possible until a flush: the storage of the other host may lose its power later.
+    pub(crate) fn lose_power(&mut self) {
+        for sector in &mut self.0 {
+            sector.possible.extend(&sector.older);
+        }
+    }
+
     /// Another client has written this, while no request of the guest was under way.
     pub(crate) fn overwrite(&mut self, sectors: Range<usize>, value: u32) {
         for sector in &mut self.0[sectors] {
             sector.possible = BTreeSet::from([value]);
+            sector.older.clear();
         }
     }
 }

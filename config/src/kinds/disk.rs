@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use cache::{CachePlan, cache_volume_name};
+use cache::{CachePlan, DirtyStore, WRITE_BACK_DISK_NAME_MAX, cache_volume_name};
 use virtio::Access;
 use volume::name::NAME_BYTES_MAX;
 
@@ -133,7 +133,7 @@ const DISK_KEYS: [SettingKey; 13] = [
         "cache",
         "For a volume of another node: a [cache](pools.md#a-cache-of-a-remote-volume) in a pool \
          of this node, `{ pool = \"local\", size = \"20GiB\" }`. It can be changed while a guest \
-         uses the disk.",
+         uses the disk, unless it has write-back.",
     ),
 ];
 
@@ -261,6 +261,9 @@ fn disk_cache(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig)
         );
         reader.note(line, &object, text);
     }
+    if cache.write_back.is_some() {
+        write_back(reader, around, disk);
+    }
     let volume = disk.cache_volume();
     let is_long = volume.len() > NAME_BYTES_MAX;
     if is_long || around.has("volume", &volume) {
@@ -273,9 +276,41 @@ fn disk_cache(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig)
     }
 }
 
+/// A disk with write-back needs room in a name, and a guard that never lets a client go on which
+/// another client has replaced.
+fn write_back(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig) {
+    let (object, line) = (format!("disk {:?}", disk.name), disk.lines.of("cache"));
+    if disk.name.len() > WRITE_BACK_DISK_NAME_MAX {
+        let text = format!(
+            "\"cache\": a disk with write-back has a name of at most {WRITE_BACK_DISK_NAME_MAX} \
+             characters, since volumes of the pool are named after it; give it a shorter name"
+        );
+        reader.note(line, &object, text);
+    }
+    let volumes = around.names("volume").iter();
+    if let Some(volume) = volumes.copied().find(|it| DirtyStore::is_of(it, &disk.name)) {
+        let text = format!(
+            "\"cache\": volume {volume:?} has a name of the disk's dirty blocks in the pool; give \
+             one of them another name"
+        );
+        reader.note(line, &object, text);
+    }
+    if disk.accept_loss {
+        let text = "\"cache\": with `accept-loss` old writes could go over another client's; \
+                    remove one of the two keys";
+        reader.note(line, &object, text.to_owned());
+    }
+}
+
 impl DiskConfig {
     /// The part of a disk that is changed while it is used: its cache.
     pub const CACHE: &str = "cache";
+
+    /// Whether one of the two has write-back, and they differ.
+    fn changes_write_back(&self, wanted: &Self) -> bool {
+        let has = |it: &Self| it.cache.as_ref().is_some_and(|cache| cache.write_back.is_some());
+        self.cache != wanted.cache && (has(self) || has(wanted))
+    }
 
     /// The name of the volume of a pool that has the disk's cache.
     pub fn cache_volume(&self) -> String {
@@ -354,10 +389,12 @@ impl Object for DiskConfig {
             ("attachment", self.attachment != wanted.attachment),
             ("accept-loss", self.accept_loss != wanted.accept_loss),
             ("attachment-key", self.attachment_key != wanted.attachment_key),
+            // Channels that work by one mode do not change to another.
+            ("cache", self.changes_write_back(wanted)),
         ];
         let (lines, cache) = (wanted.lines.clone(), wanted.cache.clone());
         let moved = Self { lines, cache, ..self.clone() };
-        keys(&different, moved != *wanted)
+        keys(&different, moved != *wanted || self.changes_write_back(wanted))
     }
 
     fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
@@ -366,7 +403,8 @@ impl Object for DiskConfig {
             format!("change disk {:?}: the cache is now {cache}", self.name)
         };
         let change = || InPlace { step: Self::CACHE, text: text() };
-        (self.cache != wanted.cache).then(change).into_iter().collect()
+        let is_change = self.cache != wanted.cache && !self.changes_write_back(wanted);
+        is_change.then(change).into_iter().collect()
     }
 
     fn added_to(&self) -> String {

@@ -157,6 +157,9 @@ impl Disks {
             volume.assume(sidecore::now_ns(), described);
         }
         shown.have_cache(&self.ground);
+        if shown.why_not_ready().is_some() {
+            return Err(AdoptError::Missing("record of the writes that only this node has"));
+        }
         let disk = shown.device(&self.ground);
         if !standing.is_none_or(|standing| disk.go_on(&standing)) {
             return Err(AdoptError::Missing("epoch that its attachment can have"));
@@ -196,21 +199,29 @@ impl Disks {
         });
     }
 
-    /// Removes a disk. Bounded. `false` when its attachment could not be closed clean in time: its
-    /// volume sees it as torn off.
-    pub(crate) fn remove(&self, shown: &ServedDisk) -> bool {
-        let closed = shown.take_away();
+    /// Removes a disk. Bounded. Gives notes: its attachment could not be closed clean in time, so
+    /// that its volume sees it as torn off; or something of it is left in a pool.
+    pub(crate) fn remove(&self, shown: &ServedDisk) -> Vec<String> {
+        let (closed, DiskConfig { name, volume, .. }) = (shown.take_away(), &shown.config);
+        let mut notes = Vec::new();
+        if !closed {
+            notes.push(format!(
+                "disk {name:?} was removed, but its attachment could not be closed in time: its \
+                 volume {volume} takes it for broken off"
+            ));
+        }
         if let Some(slot) = &shown.cache {
             let pools = self.ground.stock.pools();
             if let Err(why) = slot.set(None, pools, &self.ground.sidecores) {
-                tracing::warn!(disk = shown.config.name, why, "a cache is left in its pool");
+                tracing::warn!(disk = name, why, "a cache is left in its pool");
+                notes.push(format!("disk {name:?}: {why}"));
             }
         }
         if let DiskVolume::Remote(volume) = &shown.volume {
             let volume = Arc::clone(volume);
             self.on_first(move |plane| plane.clients.forget(&volume));
         }
-        closed
+        notes
     }
 
     /// Removes all disks at once: each drains for up to two seconds. A second call has no effect.
@@ -285,6 +296,18 @@ impl WaitingDisk {
         }
         self.since = Instant::now();
         disk.have_cache(ground);
+        if let Some(why) = disk.why_not_ready() {
+            let why = Some(why);
+            if self.is_news(&why) {
+                tracing::error!(
+                    disk = name,
+                    why,
+                    "the disk cannot be served; the node keeps trying"
+                );
+            }
+            disk.state().refused = why;
+            return false;
+        }
         match disk.serve(ground) {
             Ok(()) => {
                 let socket = disk.config.socket.display();

@@ -78,7 +78,22 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     let mut found: Vec<_> = all.iter().filter(|disk| is_wrong(disk.state)).collect();
     found.sort_by_key(|disk| u8::MAX - disk.state as u8);
     let line = |disk: &&DiskStatus| line("disk", &disk.name, disk.state, &disk.detail);
-    found.iter().map(line).chain(all.iter().filter_map(without_cache)).collect()
+    let without_cache = all.iter().filter_map(without_cache);
+    found.iter().map(line).chain(without_cache).chain(all.iter().flat_map(stranded)).collect()
+}
+
+/// Writes of a guest that are neither on its disk's volume nor will be.
+fn stranded(disk: &DiskStatus) -> Vec<String> {
+    let cache = disk.cache.iter();
+    let all = cache.flat_map(|cache| cache.write_back.iter().map(move |it| (&cache.pool, it)));
+    let line = |pool: &String, name: &String| {
+        format!(
+            "disk {}: writes that were not written back before another client had its volume are \
+             in volume {name} of pool {pool}: look at them, then remove it",
+            disk.name
+        )
+    };
+    all.flat_map(|(pool, it)| it.stranded.iter().map(move |name| line(pool, name))).collect()
 }
 
 /// A guest's disk that should have a cache and reads everything from its volume's node.

@@ -64,6 +64,16 @@ impl Inside {
         disks.iter().filter_map(|it| it.cache.as_ref()).for_each(|it| it.find_pool(pool, pools));
     }
 
+    /// The disks whose writes a pool has, and their volumes have not.
+    pub(crate) fn written_back_from(&self, pool: &str) -> Vec<String> {
+        let disks = self.objects().disks.clone();
+        let uses = |disk: &&Arc<ServedDisk>| {
+            disk.cache.as_ref().is_some_and(|slot| slot.writes_back_from(pool))
+        };
+        let text = |disk: &Arc<ServedDisk>| format!("disk {:?}", disk.config.name);
+        disks.iter().filter(uses).map(text).collect()
+    }
+
     /// Takes caches out of a pool that goes. Gives notes.
     pub(crate) fn lose_caches(&self, pool: &str) -> Vec<String> {
         let (pools, sidecores) = (self.volumes.stock().pools(), self.sidecores());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::disk::QueueCounters;
 use cache::CacheSlot;
-use config::{Config, DiskConfig, InPlace};
+use config::{Config, DiskConfig, InPlace, show_size};
 use sessions::ObjectError;
 use sidecore::CounterText;
 
@@ -21,7 +21,9 @@ impl RunningObject for DiskConfig {
 
     fn metrics() -> Vec<CounterText> {
         let own = DISK_METRICS.iter().chain(QueueCounters::DECLARED).copied();
-        own.chain(CacheSlot::counters().flat_map(|it| with_prefix("cache_", it))).collect()
+        let cache = CacheSlot::counters().flat_map(|it| with_prefix("cache_", it));
+        let dirty = CacheSlot::dirty_counters().flat_map(|it| with_prefix("write_back_", it));
+        own.chain(cache).chain(dirty).collect()
     }
 
     fn add(&self, node: &Inside) -> Changed {
@@ -82,14 +84,19 @@ impl Inside {
             (Arc::clone(shown), objects.user_of_disk(name))
         };
         refuse_used(&format!("disk {name:?}"), &users, force, "stop the guest or unplug the disk")?;
-        let closed = self.disks.remove(&shown);
+        // A guest that is there is drained; without a guest nothing is written back.
+        let dirty_bytes = shown.cache.as_ref().map_or(0, CacheSlot::dirty_bytes);
+        if users.is_empty() && dirty_bytes > 0 && !force {
+            let error =
+                format!("{} of disk {name:?} are only in this node's pool", show_size(dirty_bytes));
+            let way_out = "start its guest, so that they are written back; or use --force \
+                           (force=true): they stay in the pool, and the disk finds them when it \
+                           is added again";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        let notes = self.disks.remove(&shown);
         self.objects().remove_disk(name);
-        let note = format!(
-            "disk {name:?} was removed, but its attachment could not be closed in time: its volume \
-             {} takes it for broken off",
-            shown.config.volume
-        );
-        Ok(if closed { Vec::new() } else { vec![note] })
+        Ok(notes)
     }
 
     pub(crate) fn user_of_disk(&self, disk: &str) -> Vec<String> {

@@ -191,9 +191,11 @@ fn counters(shown: &ServedDisk, look: &DiskSnapshot) -> Counters {
         map.insert("volume_outages".to_owned(), outlook.outages);
     }
     if let Some(slot) = &shown.cache {
-        slot.count(&mut |name, value| {
+        let mut put = |name, value| {
             map.insert(name, value);
-        });
+        };
+        slot.count(&mut put);
+        slot.count_dirty(&mut put);
     }
     map.insert("front_ends_turned_away".to_owned(), look.turned_away);
     map.insert("front_ends_too_costly".to_owned(), look.too_costly);

@@ -151,7 +151,7 @@ impl ServedDisk {
     /// The volume as the guest's requests find it.
     fn attached_volume(&self) -> Arc<dyn Attach> {
         match (&self.volume, &self.cache) {
-            (_, Some(slot)) => Arc::clone(slot.volume()) as Arc<dyn Attach>,
+            (_, Some(slot)) => slot.attached(),
             (DiskVolume::Local(volume), None) => Arc::clone(volume) as Arc<dyn Attach>,
             (DiskVolume::Remote(volume), None) => Arc::clone(volume) as Arc<dyn Attach>,
         }
@@ -162,6 +162,11 @@ impl ServedDisk {
         if let Some(slot) = &self.cache {
             slot.have(ground.stock.pools());
         }
+    }
+
+    /// Why the disk must not be served yet, by its cache.
+    pub(crate) fn why_not_ready(&self) -> Option<String> {
+        self.cache.as_ref().and_then(CacheSlot::why_not_ready)
     }
 
     /// Writes down what the disk's cache has.

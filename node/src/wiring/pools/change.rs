@@ -31,9 +31,11 @@ impl RunningObject for PoolConfig {
     }
 
     fn users(name: &str, node: &Inside, goes: &dyn Fn(&str) -> bool) -> Vec<String> {
-        let mut users = node.volumes_of_pool(name);
-        users.retain(|volume| !goes(&object(volume)));
-        users.iter().map(|volume| object(volume)).collect()
+        let volumes = node.volumes_of_pool(name);
+        let mut users: Vec<_> = volumes.iter().map(|volume| object(volume)).collect();
+        users.extend(node.written_back_from(name));
+        users.retain(|user| !goes(user));
+        users
     }
 
     fn status(node: &Inside, objects: &Objects) -> Vec<StoragePoolStatus> {
@@ -84,6 +86,9 @@ impl Inside {
         let volumes = self.volumes_of_pool(name);
         let users: Vec<_> = volumes.iter().map(|volume| object(volume)).collect();
         refuse_used(&format!("pool {name:?}"), &users, force, "remove those first")?;
+        // Also with `force`: the guests were told that their writes are there.
+        let users = self.written_back_from(name);
+        refuse_used(&format!("pool {name:?}"), &users, false, "remove these disks first")?;
         let mut notes = Vec::new();
         for volume in volumes {
             notes.extend(self.remove_volume(&volume, true)?);

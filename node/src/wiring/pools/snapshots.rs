@@ -12,6 +12,7 @@ use volume::backend::store::{StorePool, snapshot_of};
 
 use super::timed::{PREFIX, VOLUMES_MAX};
 use crate::wiring::change::log;
+use crate::wiring::disks::shown::ServedDisk;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
 use crate::wiring::volumes::ServedVolume;
@@ -147,6 +148,16 @@ impl Inside {
         if let Some(served) = served.iter().find(is_served) {
             let error = format!("this node serves it as volume {:?}", served.export.name());
             let way_out = "remove that volume first; `vrio volume remove --data` does both";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        let disks = self.objects().disks.clone();
+        let has = |disk: &&Arc<ServedDisk>| {
+            disk.cache.as_ref().is_some_and(|slot| slot.is_in(pool.name(), &found.name))
+        };
+        if let Some(disk) = disks.iter().find(has) {
+            let error = format!("disk {:?} has its cache or its writes in it", disk.config.name);
+            let way_out = "remove that disk first, or take its cache away with `vrio disk cache \
+                           --none`";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
         let what = format!("remove {} {:?} from pool {:?}", kind(found), found.name, pool.name());

@@ -1,0 +1,257 @@
+//! The dirty volume of a pool.
+//!
+//! Its name says whose it is, `dirty.DISK.NAMES.EPOCH.CLAIMANT`, so a change of the owner is one
+//! change of the pool, and its map says which blocks are dirty. `NAMES` stands for the names of the
+//! remote volume and the attachment.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use store::{PoolChange, PoolError, PoolVolume, VolumeId};
+use volume::backend::store::{Pools, StorePool, StoreVolume};
+use volume::{Durability, Volume};
+
+use super::{DirtyOwner, DirtyRest, DirtyStorage};
+use crate::pool::{blocks_of, digits, is_volume, opening};
+
+/// The first characters of the digest of names: two volumes of one disk's name have the same ones
+/// once in 2^40 times.
+const NAMES_CHARS: usize = 8;
+
+/// The beginning of the name of the dirty volume of a disk.
+pub(crate) fn dirty_volume_name(disk: &str) -> String {
+    format!("dirty.{disk}")
+}
+
+/// The most characters of the name of a disk with write-back: the rest of the volume's name has
+/// an epoch and a claimant.
+pub const WRITE_BACK_DISK_NAME_MAX: usize = 20;
+
+/// See the module.
+#[derive(Debug)]
+pub struct DirtyStore {
+    pool: Arc<StorePool>,
+    disk: String,
+    /// The digest of the names of remote volume and attachment.
+    names: String,
+    blocks: u64,
+    capacity: u64,
+    durability: Durability,
+    id: Option<VolumeId>,
+}
+
+/// The snapshot by which the blocks of a volume are listed.
+const LIST: &str = "list";
+
+impl DirtyStore {
+    /// The dirty volume of a disk in a pool, for a remote volume of so many blocks and this
+    /// durability, of which `capacity` blocks may be dirty. `of` names the remote volume and the
+    /// attachment.
+    pub fn new(
+        pool: &Arc<StorePool>,
+        (disk, of): (&str, &str),
+        (blocks, capacity): (u64, u64),
+        durability: Durability,
+    ) -> Self {
+        let hash = digest(&SHA256, of.as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.as_ref()[..16]);
+        let mut names = digits(u128::from_le_bytes(bytes));
+        names.truncate(NAMES_CHARS);
+        let (pool, disk) = (Arc::clone(pool), disk.to_owned());
+        Self { pool, disk, names, blocks, capacity, durability, id: None }
+    }
+
+    /// Removes the dirty volume of a disk, which has no block.
+    ///
+    /// # Errors
+    /// Why the pool still has it.
+    pub fn remove(pool: &Arc<StorePool>, disk: &str) -> Result<(), String> {
+        let store = Self::new(pool, (disk, ""), (0, 0), Durability::Flush);
+        for found in pool.volumes().iter().filter(|it| parse(it, disk).is_some()) {
+            store.forget_list(found.id)?;
+            store.change(PoolChange::Remove { volume: found.id })?;
+        }
+        Ok(())
+    }
+
+    /// Looks for writes of a disk, to the volume and by the attachment that `of` names, in a pool
+    /// that shall have none: the disk had write-back there before. Removes a dirty volume that is
+    /// empty, and gives the name of one that is not.
+    ///
+    /// # Errors
+    /// Why the pool still has an empty one.
+    pub fn left(pool: &Arc<StorePool>, (disk, of): (&str, &str)) -> Result<Option<String>, String> {
+        let store = Self::new(pool, (disk, of), (0, 0), Durability::Flush);
+        for found in pool.volumes() {
+            if parse(&found, disk).is_none_or(|(names, _)| names != store.names) {
+                continue;
+            }
+            if found.referred_blocks != Some(0) {
+                return Ok(Some(found.name));
+            }
+            store.forget_list(found.id)?;
+            store.change(PoolChange::Remove { volume: found.id })?;
+        }
+        Ok(None)
+    }
+
+    /// Whether a volume of a pool is, by its name, the dirty volume of this disk.
+    pub fn is_of(volume: &str, disk: &str) -> bool {
+        parse_name(volume, disk).is_some()
+    }
+
+    fn name(&self, owner: Option<DirtyOwner>) -> String {
+        let parts = owner.map_or([0, 0], |it| [it.epoch.into(), it.claimant.into()]).map(digits);
+        format!("{}.{}.{}", dirty_volume_name(&self.disk), self.names, parts.join("."))
+    }
+
+    fn text(&self, error: &PoolError) -> String {
+        format!("pool {:?}: {error}", self.pool.name())
+    }
+
+    fn change(&self, change: PoolChange) -> Result<VolumeId, String> {
+        self.pool.change(change).map_err(|error| self.text(&error))
+    }
+
+    fn create(&mut self) -> Result<VolumeId, String> {
+        let (name, blocks) = (self.name(None), self.blocks);
+        let id = self.change(PoolChange::Create { name, blocks })?;
+        if let Err(why) = self.reserve(id, self.capacity) {
+            self.change(PoolChange::Remove { volume: id })?;
+            return Err(why);
+        }
+        self.id = Some(id);
+        Ok(id)
+    }
+
+    fn reserve(&self, volume: VolumeId, reservation: u64) -> Result<(), String> {
+        self.change(PoolChange::Quota { volume, reservation, limit: None }).map(drop)
+    }
+
+    fn open(&self, id: VolumeId) -> Result<Arc<dyn Volume>, String> {
+        let pools = Pools::default();
+        let opening =
+            volume::backend::Opening { durability: self.durability, ..opening("", &pools) };
+        Ok(Arc::new(StoreVolume::open(&self.pool, id, &opening)?))
+    }
+
+    /// The blocks that a volume has, by a snapshot that is made for that.
+    fn list(&self, id: VolumeId) -> Result<Vec<crate::Blocks>, String> {
+        self.forget_list(id)?;
+        let name = LIST.to_owned();
+        self.change(PoolChange::Snapshot { volumes: vec![id], name, at_s: 0 })?;
+        let list = self.lists(id).next().map(|it| it.id);
+        let blocks = list.map(|list| blocks_of(&self.pool, list).map_err(|it| self.text(&it)));
+        self.forget_list(id)?;
+        blocks.unwrap_or_else(|| Err(format!("pool {:?} lost a snapshot", self.pool.name())))
+    }
+
+    fn lists(&self, id: VolumeId) -> impl Iterator<Item = PoolVolume> {
+        let is_list = move |it: &PoolVolume| {
+            it.kind == store::PoolVolumeKind::Snapshot && it.of == Some(id) && it.name == LIST
+        };
+        self.pool.volumes().into_iter().filter(is_list)
+    }
+
+    fn forget_list(&self, id: VolumeId) -> Result<(), String> {
+        let mut all = self.lists(id);
+        all.try_for_each(|it| self.change(PoolChange::Remove { volume: it.id }).map(drop))
+    }
+}
+
+impl DirtyStorage for DirtyStore {
+    fn load(&mut self) -> Result<DirtyRest, String> {
+        let all = self.pool.volumes();
+        let mut found = all.iter().filter_map(|it| Some((it, parse(it, &self.disk)?)));
+        let first = found.next();
+        if found.next().is_some() {
+            return Err(format!(
+                "pool {:?} has two volumes {}.*: remove the one whose writes are not wanted",
+                self.pool.name(),
+                dirty_volume_name(&self.disk)
+            ));
+        }
+        let Some((found, (names, owner))) = first else {
+            let id = self.create()?;
+            return Ok(DirtyRest { volume: self.open(id)?, owner: None, blocks: Vec::new() });
+        };
+        self.id = Some(found.id);
+        if found.blocks < self.blocks {
+            self.change(PoolChange::Resize { volume: found.id, blocks: self.blocks })?;
+        }
+        if found.reservation_blocks != self.capacity {
+            self.reserve(found.id, self.capacity)?;
+        }
+        let blocks = self.list(found.id)?;
+        // Writes for another remote volume have no owner that goes on.
+        let owner = owner.filter(|_| names == self.names);
+        Ok(DirtyRest { volume: self.open(found.id)?, owner, blocks })
+    }
+
+    fn stranded(&self) -> Vec<String> {
+        let prefix = format!("rest.{}.", self.disk);
+        let names = self.pool.volumes().into_iter().map(|it| it.name);
+        let is_number = |text: &str| text.parse::<u64>().is_ok();
+        names.filter(|name| name.strip_prefix(&prefix).is_some_and(is_number)).collect()
+    }
+
+    fn own(&mut self, owner: DirtyOwner) -> Result<(), String> {
+        let volume = self.id.ok_or("the pool has no dirty volume")?;
+        let name = self.name(Some(owner));
+        if self.pool.volumes().iter().any(|it| it.id == volume && it.name == name) {
+            return Ok(());
+        }
+        self.change(PoolChange::Rename { volume, name }).map(drop)
+    }
+
+    fn strand(&mut self) -> Result<(String, Arc<dyn Volume>), String> {
+        let all = self.pool.volumes();
+        let has = |name: &String| all.iter().any(|it| is_volume(it, name));
+        let mut numbers = (1..=all.len() + 1).map(|number| format!("rest.{}.{number}", self.disk));
+        let name = numbers.find(|name| !has(name)).expect("one more than there are volumes");
+        if let Some(volume) = self.id {
+            self.change(PoolChange::Rename { volume, name: name.clone() })?;
+            self.id = None;
+            self.reserve(volume, 0)?;
+        }
+        let id = self.create()?;
+        Ok((name, self.open(id)?))
+    }
+}
+
+/// The names and the owner that the name of a disk's dirty volume says.
+fn parse(it: &PoolVolume, disk: &str) -> Option<(String, Option<DirtyOwner>)> {
+    if it.kind != store::PoolVolumeKind::Volume {
+        return None;
+    }
+    parse_name(&it.name, disk)
+}
+
+fn parse_name(name: &str, disk: &str) -> Option<(String, Option<DirtyOwner>)> {
+    let mut parts = name.rsplitn(4, '.');
+    let (claimant, epoch, names) = (parts.next()?, parts.next()?, parts.next()?);
+    let number = |text: &str| u64::from_str_radix(text, 36).ok();
+    let owner = DirtyOwner { epoch: number(epoch)?, claimant: number(claimant)? };
+    let is_of = parts.next()? == dirty_volume_name(disk);
+    is_of.then(|| (names.to_owned(), (owner.epoch != 0).then_some(owner)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_whose_the_volume_is() {
+        let owner = DirtyOwner { epoch: (1 << 60) - 1, claimant: u64::MAX };
+        let disk = "d".repeat(WRITE_BACK_DISK_NAME_MAX);
+        let parts = [owner.epoch.into(), owner.claimant.into()].map(digits).join(".");
+        let name = format!("{}.{}.{parts}", dirty_volume_name(&disk), "n".repeat(NAMES_CHARS));
+        assert!(name.len() <= 64, "{} characters", name.len());
+        assert_eq!(parse_name(&name, &disk), Some(("n".repeat(NAMES_CHARS), Some(owner))));
+        assert_eq!(parse_name("dirty.a.x.0.0", "a"), Some(("x".to_owned(), None)));
+        for (name, disk) in [("dirty.a.b.x.0.0", "a"), ("dirty.a", "a"), ("rest.a.1", "a")] {
+            assert_eq!(parse_name(name, disk), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Write-back with real processes: nodes that are killed, handed over and stopped with writes that
+//! only the VMhost has, an IOhost that is away, and a volume that another node takes.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use random::Random;
+use testbed::nodes::{self, Node, NodePlan};
+use testbed::stand_in::StandIn;
+use workload::Mix;
+use workload::checker::Checker;
+
+use crate::caches::{CACHE, Pair, cache, connect, connect_with, work_with_hits};
+use crate::pools::{PATIENCE, refused, told, tried};
+
+/// Nothing is sent before an hour has passed, or half of 64 MiB is dirty: more than the guest has.
+const LATE: &str = "cache = { pool = \"local\", size = \"16MiB\", mode = \"write-back\", \
+                    dirty = \"64MiB\", dirty-age = \"1h\" }\n";
+
+/// All of it fits, and is sent soon.
+const SOON: &str = "cache = { pool = \"local\", size = \"16MiB\", mode = \"write-back\", \
+                    dirty = \"64MiB\", dirty-age = \"100ms\" }\n";
+
+/// Everything is sent at once.
+const EARLY: &str = "cache = { pool = \"local\", size = \"16MiB\", mode = \"write-back\", \
+                     dirty = \"1MiB\", dirty-age = \"1ms\" }\n";
+
+fn dirty_bytes(node: &Node) -> u64 {
+    cache(node)["write_back"]["dirty_bytes"].as_u64().expect("it has write-back")
+}
+
+/// Writes of whole blocks and flushes: all that a VMhost can do alone.
+const WRITES: Mix =
+    Mix { blocks_max: 16, depth: 8, reads_ppm: 0, zeroes_ppm: 0, hot_blocks: 512, ..Mix::OF_ALL };
+
+fn work_writes(guest: &mut StandIn, writes: u64) {
+    let wanted = guest.workload.counts.writes + writes;
+    guest.work(|guest| guest.workload.counts.writes >= wanted).expect("the promise is kept");
+}
+
+/// The number in the pool of the volume that has the dirty blocks.
+fn dirty_volume(node: &Node) -> u64 {
+    let status = node.status().expect("it answers");
+    let volumes = status["pools"][0]["volumes"].as_array().cloned().unwrap_or_default();
+    let is_dirty =
+        |it: &&serde_json::Value| it["name"].as_str().is_some_and(|it| it.starts_with("dirty."));
+    let found = volumes.iter().find(is_dirty).unwrap_or_else(|| panic!("{status}"));
+    found["number"].as_u64().expect("a number")
+}
+
+fn stranded(node: &Node) -> usize {
+    cache(node)["write_back"]["stranded"].as_array().map_or(0, Vec::len)
+}
+
+#[test]
+fn writes_that_only_the_vmhost_has_are_there_after_kills_and_go_back_at_a_stop() {
+    let (pair, mut random) = (Pair::new(3), Random::new(4));
+    let mut io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect(&mut vm, &mut random);
+    for turn in 0..4 {
+        work_with_hits(&mut guest, &vm, 100);
+        assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+        match turn {
+            0 => vm = vm.kill().expect("it ran").start().expect("it starts again"),
+            1 => vm = vm.hand_over().expect("it hands over"),
+            2 => io = io.kill().expect("it ran").start().expect("it starts again"),
+            _ => vm = vm.kill().expect("it ran").start().expect("it starts again"),
+        }
+    }
+    guest.read_all().expect("all of the disk is as promised");
+    work_with_hits(&mut guest, &vm, 100);
+    assert!(dirty_bytes(&vm) > 0 && stranded(&vm) == 0, "{}", cache(&vm));
+    let shown = told(&vm, "disk show alice");
+    assert!(shown.contains("only on this host"), "{shown}");
+    refused(&vm, "pool remove local --force", "alice");
+    refused(&vm, "disk cache alice pool=local,size=16MiB", "alice");
+    assert_eq!(guest.workload.counts.errors, 0, "a kill is a pause, not an error");
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn writes_go_back_while_the_guest_works() {
+    let (pair, mut random) = (Pair::new(4), Random::new(5));
+    let mut io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", EARLY).start().expect("the VMhost starts");
+    let mut guest = connect(&mut vm, &mut random);
+    for _ in 0..2 {
+        work_with_hits(&mut guest, &vm, 200);
+        io = io.kill().expect("it ran").start().expect("it starts again");
+        work_with_hits(&mut guest, &vm, 200);
+        vm = vm.kill().expect("it ran").start().expect("it starts again");
+    }
+    guest.read_all().expect("all of the disk is as promised");
+    vm.wait_until("nothing is dirty", |vm| dirty_bytes(vm) == 0).expect("it is sent");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    // The guest goes, and the disk with its volumes.
+    guest.disconnect();
+    told(&vm, "disk remove alice");
+    let pool = told(&vm, "pool show local");
+    assert!(!pool.contains("dirty.alice") && !pool.contains("cache.alice"), "{pool}");
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn writes_that_come_too_late_are_kept_and_not_written_over_another_nodes() {
+    let (pair, mut random) = (Pair::new(5), Random::new(6));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut first = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut second = pair.vm("vm2", LATE).start().expect("the other VMhost starts");
+    // The first node is killed with writes that only it has, and its guest is gone.
+    let mut guest = connect(&mut first, &mut random);
+    let checked = guest.checker.checked + 300;
+    guest.work(|guest| guest.checker.checked >= checked).expect("the promise is kept");
+    assert!(dirty_bytes(&first) > 0);
+    let killed = first.kill().expect("it ran");
+    drop(guest);
+    // Nothing was sent, so the guest on the other node finds zeroes, and fills the disk anew.
+    let mut other = connect(&mut second, &mut random);
+    told(&second, "disk take alice");
+    work_with_hits(&mut other, &second, 100);
+    other.read_all().expect("all of the disk is as promised");
+    other.checker.settle();
+    second.stop().expect("the other VMhost stops in order");
+    other.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    // Back on the first node: its old writes are put aside.
+    let mut first = killed.start().expect("it starts again");
+    first.wait_for_disk("alice").expect("the disk is served");
+    assert!(dirty_bytes(&first) > 0, "{}", cache(&first));
+    let mut guest = connect(&mut first, &mut random);
+    std::mem::swap(&mut other.checker, &mut guest.checker);
+    told(&first, "disk take alice");
+    work_with_hits(&mut guest, &first, 100);
+    guest.read_all().expect("all of the disk is as the other guest left it");
+    assert_eq!(stranded(&first), 1, "{}", cache(&first));
+    assert!(told(&first, "status").contains("were not written back"));
+    assert!(told(&first, "pool show local").contains("rest.alice.1"));
+    first.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn a_guest_goes_on_while_the_iohost_is_away_and_the_iohost_gets_all_of_it() {
+    let (pair, mut random) = (Pair::new(6), Random::new(7));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", SOON).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    // A flush covers all that an earlier process may have sent.
+    guest.drain().expect("all requests end");
+    let mut io = Some(io);
+    for is_killed in [false, true] {
+        let stopped = io.take().expect("it runs");
+        let stopped = match is_killed {
+            true => stopped.kill().expect("it ran"),
+            false => stopped.stop().expect("it stops in order"),
+        };
+        work_writes(&mut guest, 1000);
+        assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+        if is_killed {
+            // Both are away, and the guest's writes are in the pool alone.
+            vm = vm.kill().expect("it ran").start().expect("it starts again");
+        }
+        io = Some(stopped.start().expect("it starts again"));
+        work_writes(&mut guest, 300);
+    }
+    guest.read_all().expect("all of the disk is as promised");
+    vm.wait_until("nothing is dirty", |vm| dirty_bytes(vm) == 0).expect("it is sent");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    assert_eq!(guest.workload.counts.errors, 0);
+    assert_eq!(stranded(&vm), 0, "{}", cache(&vm));
+    vm.stop().expect("the VMhost stops in order");
+    io.expect("it runs").stop().expect("the IOhost stops in order");
+}
+
+/// Starts a node again when the disk of another node can take no more.
+fn start_when_full(vm: &Node, io: NodePlan) -> thread::JoinHandle<Node> {
+    let control = vm.plan().control();
+    thread::spawn(move || {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let status = nodes::status(&control).expect("it answers");
+            let it = &status["disks"][0]["cache"]["write_back"];
+            let bytes = |name: &str| it[name].as_u64().expect("a number");
+            // The longest request does not fit any more.
+            if bytes("dirty_bytes") + 16 * 4096 > bytes("dirty_bytes_max") {
+                return io.start().expect("it starts again");
+            }
+            assert!(Instant::now() < until, "{status}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    })
+}
+
+#[test]
+fn a_guest_waits_when_too_much_is_dirty_and_goes_on_with_the_iohost() {
+    let (pair, mut random) = (Pair::new(7), Random::new(8));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", EARLY).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 100);
+    let started = start_when_full(&vm, io.kill().expect("it ran"));
+    // 3000 requests of 8 blocks on average: far more than 1 MiB.
+    work_writes(&mut guest, 3000);
+    let io = started.join().expect("it starts the node");
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0);
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+/// The disk is not served, and says this.
+fn not_served(mut vm: Node, why: &str) -> NodePlan {
+    let is_told = |vm: &Node| {
+        let status = vm.status().expect("it answers");
+        status["disks"][0]["detail"].as_str().is_some_and(|detail| detail.contains(why))
+    };
+    vm.wait_until(why, is_told).expect("it is refused");
+    vm.stop().expect("it stops in order")
+}
+
+#[test]
+fn an_operator_cannot_lose_dirty_blocks_by_mistake() {
+    let (pair, mut random) = (Pair::new(8), Random::new(9));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    let number = dirty_volume(&vm);
+    refused(&vm, &format!("volume remove local:{number} --data"), "disk \"alice\"");
+    refused(&vm, "pool remove local --force", "disk \"alice\"");
+    refused(&vm, "disk remove alice", "a guest");
+    // Another mode, size or bound by the file, at work: the guest is named.
+    for cache in [CACHE, SOON, ""] {
+        pair.vm("vm1", cache).write().expect("the file");
+        refused(&vm, "node reload --yes", "guests use the objects");
+    }
+    // By the file, behind the back of a node that was killed: the disk waits until it is told.
+    vm.kill().expect("it ran");
+    let left = "has writes of this disk";
+    for cache in [CACHE, ""] {
+        not_served(pair.vm("vm1", cache).start().expect("it starts"), left);
+    }
+    let mut vm = pair.vm("vm1", LATE).start().expect("it starts with write-back");
+    work_writes(&mut guest, 1000);
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0);
+    // The IOhost is away, and the guest goes: its writes stay, and the disk with them.
+    let io = io.stop().expect("it stops in order");
+    work_writes(&mut guest, 100);
+    guest.drain().expect("all requests end");
+    guest.checker.settle();
+    let mut checker = std::mem::replace(&mut guest.checker, Checker::new(0));
+    guest.disconnect();
+    let is_kept = |vm: &Node| tried(vm, "disk remove alice").1.contains("only in this node's pool");
+    vm.wait_until("the guest is gone", is_kept).expect("the disk stays");
+    assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+    let removed = told(&vm, "disk remove alice --force");
+    assert!(removed.contains("were not written back"), "{removed}");
+    let io = io.start().expect("it starts again");
+    told(&vm, "node reload --yes");
+    // The disk is there again, and has them.
+    let mut guest = connect(&mut vm, &mut random);
+    std::mem::swap(&mut checker, &mut guest.checker);
+    guest.read_all().expect("all of the disk is as promised");
+    work_with_hits(&mut guest, &vm, 50);
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    // Nothing is dirty: without write-back the disk is served.
+    let vm = pair.vm("vm1", CACHE).start().expect("it starts");
+    work_with_hits(&mut guest, &vm, 50);
+    assert!(!told(&vm, "pool show local").contains("dirty.alice"));
+    guest.read_all().expect("all of the disk is as promised");
+    guest.disconnect();
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
