@@ -1,0 +1,138 @@
+//! A member that lets another one serve: what it stores, what it promises, and when it takes over.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use crate::member::{Member, Output, Role};
+use crate::message::{Counter, Message, Op};
+use crate::record::{Life, MemberId, Record};
+use crate::rule::Rule;
+
+impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
+    /// Takes over from a primary that was silent for too long.
+    pub(crate) fn backup_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
+        let Some(record) = &self.record else { return };
+        if now_ns < self.granted_ns + self.timing.patience_ns || self.swap.is_some() {
+            return;
+        }
+        let target = record.taken_by(self.id);
+        // From now on the old primary gets no lease here.
+        self.promised = self.promised.max(target.epoch);
+        out.push(Output::Promise(self.promised, self.seen));
+        self.ask_for(target, out);
+        out.push(Output::Look);
+    }
+
+    /// Whether a message of this epoch is too old to be heard.
+    fn is_past(&self, epoch: u64) -> bool {
+        !self.breaks(Rule::KeepPromises) && epoch < self.promised
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(crate) fn ping(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        record: Record,
+        life: Life,
+        sent_ns: u64,
+        held: Counter,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let (epoch, reign) = (record.epoch, record.reign);
+        if self.is_past(epoch) || record.primary != from {
+            return;
+        }
+        self.adopt(now_ns, record, out);
+        if matches!(self.role, Role::Primary(_)) || life != self.life {
+            return;
+        }
+        if let Role::Outside(outside) = &mut self.role {
+            outside.heard_ns = now_ns;
+        }
+        self.granted_ns = now_ns;
+        if self.holding.reign == reign {
+            self.holding.all_have(held);
+        }
+        out.push(Output::Send(from, Message::Pong { epoch, life, sent_ns }));
+        self.say_held(out);
+    }
+
+    /// Hears no older primary any more, and says what it may have that others lack.
+    pub(crate) fn seal(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        record: Record,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let (epoch, reign) = (record.epoch, record.reign);
+        if self.is_past(epoch) || record.primary != from {
+            return;
+        }
+        self.adopt(now_ns, record, out);
+        if self.role != Role::Backup || self.holding.stored != self.holding.issued {
+            return;
+        }
+        if self.holding.reign != reign {
+            if self.breaks(Rule::NumbersOfOneReign) {
+                self.holding.reign = reign;
+            } else {
+                self.holding.begin(reign, 0);
+            }
+        }
+        self.granted_ns = now_ns;
+        let (life, admission) = (self.life, self.holding.admission);
+        let tail = self.holding.blocks();
+        out.push(Output::Send(from, Message::Sealed { epoch, life, admission, tail }));
+    }
+
+    /// Stores an operation of the primary, if it is the next one.
+    pub(crate) fn append(
+        &mut self,
+        from: MemberId,
+        (epoch, life, admission): (u64, Life, u32),
+        counter: Counter,
+        op: Op<D>,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let Some(record) = &self.record else { return };
+        let is_known = record.epoch == epoch && record.primary == from
+            || self.breaks(Rule::KeepPromises);
+        let stores = match &self.role {
+            Role::Outside(outside) => outside.joins,
+            Role::Backup => self.holding.reign == record.reign,
+            Role::Primary(_) => false,
+        };
+        if !is_known || !stores || self.is_past(epoch) || life != self.life {
+            return;
+        }
+        if admission != self.holding.admission {
+            return;
+        }
+        if counter == self.holding.issued + 1 {
+            self.take(counter, op, out);
+        } else if counter <= self.holding.stored {
+            self.say_held(out);
+        }
+    }
+
+    /// Says up to which operation all are stored.
+    pub(crate) fn say_held(&self, out: &mut Vec<Output<D>>) {
+        let Some(record) = &self.record else { return };
+        let is_ready = match &self.role {
+            Role::Outside(outside) => outside.joins,
+            Role::Backup => self.holding.reign == record.reign,
+            Role::Primary(_) => false,
+        };
+        if is_ready {
+            let held = Message::Held {
+                epoch: record.epoch,
+                life: self.life,
+                admission: self.holding.admission,
+                counter: self.holding.stored,
+            };
+            out.push(Output::Send(record.primary, held));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Replicas: who of several copies of a volume serves it, and when a write is safe.
+//!
+//! A volume's *members* each have one copy. One of them is the *primary*: it gives all operations
+//! an order and sends them to the others, its *backups*. A write completes when all members *in
+//! sync* have it. Which members these are, and which of them is the primary, is one small record
+//! in a registry that replaces it as a whole (PacificA, MSR-TR-2008-25: primary and backups, with
+//! the configuration agreed elsewhere).
+//!
+//! | situation | step |
+//! | --- | --- |
+//! | a backup is silent | the primary swaps the record for one without it, and only then acknowledges |
+//! | the primary is silent | its leases run out; a backup swaps itself in, seals the others, makes their tails equal, serves |
+//! | a member comes back | it goes back to the newest cut that it shares with the primary, gets what changed since, and is admitted by a swap |
+//! | all members in sync were restarted | when each of them says so, one goes on under a new incarnation |
+//! | the outcome of a swap is unknown | until it is known, an operation needs the members of both records |
+//!
+//! The crate has no I/O. [`Member::step`] takes the time and one input, and says what must be done.
+//! `tests/exhaustive.rs` runs it through all orders of events that a small case has.
+
+mod backup;
+mod member;
+mod message;
+mod outside;
+mod primary;
+mod record;
+mod rule;
+
+pub use member::{Input, Member, Output, Request, SwapOutcome, Timing};
+pub use message::{Applied, Block, ClientId, Counter, Cut, Message, Op, RequestId};
+pub use record::{Life, MemberId, Record};
+pub use rule::Rule;

@@ -1,0 +1,35 @@
+//! The rules of the protocol that tests break, one at a time.
+
+/// A rule whose breach loses data or serves old data. A member keeps all of them; a test may have
+/// one broken, to see that the breach is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// A write waits for a silent backup until the record without it is in the registry.
+    SwapBeforeAcknowledging,
+    /// A member that promised an epoch hears no older one.
+    KeepPromises,
+    /// A new primary makes the tails of all members equal before it serves.
+    EqualTails,
+    /// A record that is older than the known one is no news.
+    NewerRecordsOnly,
+    /// A new primary numbers operations under its own reign.
+    NumbersOfOneReign,
+    /// A member that was restarted is not in sync.
+    RestartIsLoss,
+    /// A member that is not in sync waits for a primary.
+    OnlyMembersInSyncServe,
+    /// A read waits until all members in sync have what it returns.
+    ReadsWaitForBackups,
+    /// A read is answered only under unexpired leases.
+    ReadsNeedLeases,
+    /// A lease counts from the time at which the primary asked for it.
+    LeasesCountFromSending,
+    /// A request that is sent again is applied once.
+    RequestsOnce,
+    /// A swap whose outcome is unknown may have happened.
+    UnknownSwapsMayHaveHappened,
+    /// Epochs of the registry never go back.
+    RegistryNeverGoesBack,
+    /// A member's answer counts for the attempt to join that it was sent in.
+    AnswersOfOneAdmission,
+}
