@@ -22,6 +22,19 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
+/// A moment of a volume's history.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MomentReport {
+    /// [`API_VERSION`].
+    pub version: u32,
+    /// The pool that has it.
+    pub pool: String,
+    /// Its number there: `from = "POOL:NUMBER"` makes a volume of it.
+    pub number: u32,
+    /// Its time, by RFC 3339.
+    pub time: String,
+}
+
 /// A part of the difference of two snapshots, or of all that a snapshot has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotDiff {

@@ -11,8 +11,8 @@ mod strangers;
 use std::collections::BTreeMap;
 
 pub use pools::{
-    PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport, SharedReport,
-    StoragePoolStatus,
+    HistoryReport, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport,
+    SharedReport, StoragePoolStatus,
 };
 pub use quotas::QuotaStatus;
 use serde::{Deserialize, Serialize};

@@ -62,6 +62,8 @@ pub struct Load {
     pub depth: u16,
     /// The time of the measurement.
     pub duration: Duration,
+    /// The time between two requests of a job; none: as fast as the depth lets it.
+    pub interval: Option<Duration>,
 }
 
 /// The places of one job's requests, in requests' lengths.

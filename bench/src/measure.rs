@@ -265,7 +265,7 @@ struct DrivenQueue {
     places: Places,
     size_bytes: u32,
     is_busy: bool,
-    /// The time at which each slot's request was submitted.
+    /// The time at which each slot's request was submitted, or was due.
     submitted_ns: Vec<u64>,
 }
 
@@ -289,11 +289,24 @@ impl DrivenQueue {
     }
 
     fn load(&mut self, load: Load, until_ns: u64) -> Drive<'_> {
-        Drive::new(self, load.pattern, load.depth, until_ns)
+        let mut drive = Drive::new(self, load.pattern, load.depth, until_ns);
+        drive.pace = load.interval.map(|interval| Schedule {
+            due_ns: drive.began_ns,
+            interval_ns: u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1),
+        });
+        drive
     }
 }
 
-/// A queue that is kept at its depth.
+/// The times at which requests are due, if not as soon as there is room for them.
+#[derive(Debug)]
+struct Schedule {
+    /// The next one.
+    due_ns: u64,
+    interval_ns: u64,
+}
+
+/// A queue that is kept at its depth, or at its schedule.
 struct Drive<'a> {
     job: &'a mut DrivenQueue,
     pattern: LoadPattern,
@@ -302,8 +315,9 @@ struct Drive<'a> {
     /// Requests are submitted until then, or until so many were.
     until_ns: u64,
     left: u64,
+    pace: Option<Schedule>,
     began_ns: u64,
-    /// The time of the last completion.
+    /// The time of the last completion; with a schedule, also of the last look at an empty queue.
     moved_ns: u64,
     kicks_before: u64,
     outcome: LoadOutcome,
@@ -321,6 +335,7 @@ impl<'a> Drive<'a> {
             depth,
             until_ns,
             left: u64::MAX,
+            pace: None,
             began_ns,
             moved_ns: began_ns,
             kicks_before,
@@ -333,25 +348,42 @@ impl<'a> Drive<'a> {
     fn turn(&mut self) -> Result<bool> {
         let moved = self.reap()?;
         while self.goes_on() && self.job.ring.outstanding() < self.depth {
-            self.submit()?;
+            let Some(since_ns) = self.due_ns() else { break };
+            self.submit(since_ns)?;
         }
         self.job.ring.publish();
         Ok(moved)
     }
 
     fn goes_on(&self) -> bool {
-        self.left > 0 && self.moved_ns < self.until_ns
+        let next_ns = self.pace.as_ref().map_or(self.moved_ns, |pace| pace.due_ns);
+        self.left > 0 && next_ns < self.until_ns
+    }
+
+    /// The time from which on the next request waits; none if it is not due yet.
+    fn due_ns(&mut self) -> Option<u64> {
+        let Some(pace) = &mut self.pace else { return Some(self.moved_ns) };
+        let now_ns = now_ns();
+        if self.job.ring.outstanding() == 0 {
+            self.moved_ns = now_ns;
+        }
+        let due_ns = pace.due_ns;
+        (due_ns <= now_ns).then(|| {
+            pace.due_ns += pace.interval_ns;
+            due_ns
+        })
     }
 
     fn is_over(&self) -> bool {
         self.job.ring.outstanding() == 0 && !self.goes_on()
     }
 
-    fn submit(&mut self) -> Result<()> {
+    /// Submits a request, whose latency counts from `since_ns` on.
+    fn submit(&mut self, since_ns: u64) -> Result<()> {
         let DrivenQueue { ring, places, size_bytes, submitted_ns, .. } = &mut *self.job;
         let slot = ring.take_slot().context("a slot for each request")?;
         let sector = places.next(self.pattern) * u64::from(*size_bytes) / SECTOR_BYTES;
-        submitted_ns[slot.index()] = self.moved_ns;
+        submitted_ns[slot.index()] = since_ns;
         let data = Data::Whole(*size_bytes);
         ring.submit(&DriverRequest { slot, op: self.op, sector, data, token: 0 })?;
         self.left -= 1;

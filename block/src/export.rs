@@ -32,6 +32,7 @@ use volume::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
 use volume::{Incarnation, OpenError, Status, Volume};
 
 mod admit;
+mod change;
 mod close;
 mod drain;
 mod flush;
@@ -43,6 +44,7 @@ mod tests;
 
 pub use admit::Admitted;
 use admit::{Gate, HeldEpoch};
+pub use change::NotChanged;
 pub use close::Closing;
 use flush::Flushing;
 pub use judge::{Claimer, HOLDER_SILENT_NS};
@@ -179,7 +181,7 @@ impl Entry {
 #[derive(Debug, Default)]
 struct ExportState {
     epoch_last: u64,
-    /// The last epoch of any attachment that was forgotten.
+    /// The last epoch of any attachment that was forgotten, or of a change of the content.
     floor: u64,
     /// It was said that the records are older than what clients know.
     has_told_old: bool,
@@ -327,24 +329,6 @@ impl Export {
             (epoch != 0).then_some(holder)
         });
         held.collect()
-    }
-
-    /// Runs `f`, which makes the volume smaller or changes its content, while no client can begin
-    /// to use it.
-    ///
-    /// # Errors
-    /// The holders that use the volume already, or whose nodes are away: nothing is done.
-    pub fn while_unused<R>(&self, f: impl FnOnce() -> R) -> Result<R, Vec<Holder>> {
-        // Set first: a claim that has passed the check is among the holders.
-        if std::mem::replace(&mut self.state().shrinking, true) {
-            return Err(self.holders());
-        }
-        let holders = self.holders();
-        // Without a holder, requests of an epoch that is over may still be on their way.
-        let is_unused = holders.is_empty() && self.is_quiet();
-        let result = if is_unused { Ok(f()) } else { Err(holders) };
-        self.state().shrinking = false;
-        result
     }
 
     /// The records of its attachments.

@@ -372,3 +372,24 @@ fn a_cached_volume_never_answers_with_an_old_block() {
         assert!(seen.emptied > 0 && seen.kept_over_a_turn > 0);
     }
 }
+
+/// Changes of such a channel are not in the map: a block that the other channel reads meanwhile
+/// would be an old one.
+#[test]
+fn a_cache_that_is_added_waits_for_a_channel_that_has_not_seen_it() {
+    let mut world = World::new(1);
+    world.settle();
+    world.change_cache();
+    world.change_cache();
+    let sees = |world: &mut World, channels: std::ops::Range<usize>| {
+        for _ in 0..1_000 {
+            world.now_ns += 50_000;
+            channels.clone().for_each(|at| world.guest.poll(at, world.now_ns));
+            let (_, keeper) = world.cache.as_mut().expect("it was added");
+            keeper.step(world.now_ns);
+        }
+        world.volume.cache().expect("it was added").gate.is_open()
+    };
+    assert!(!sees(&mut world, 0..1), "one channel has not seen it");
+    assert!(sees(&mut world, 0..CHANNELS.into()), "all of them have");
+}

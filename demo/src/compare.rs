@@ -92,7 +92,7 @@ pub(super) fn compare(near: &Path, far: &Path, progress: &Progress) -> Result<Co
     let mut rows = Vec::new();
     for (op, pattern) in [("read", LoadPattern::RandRead), ("write", LoadPattern::RandWrite)] {
         for depth in [1, 32] {
-            let load = Load { pattern, depth, duration: EACH };
+            let load = Load { pattern, depth, duration: EACH, interval: None };
             progress.doing(format!("measuring: random {op}s at depth {depth}, local and remote"));
             rows.push(row(op, load, &mut near, &mut far)?);
         }

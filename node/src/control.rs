@@ -26,6 +26,7 @@ use api::status::Status;
 mod answer;
 mod body;
 mod error;
+mod places;
 mod routes;
 mod service;
 mod streams;
@@ -300,8 +301,8 @@ mod tests {
     use super::*;
     use api::status::{NodeStatus, STATUS_VERSION};
     use api::{
-        Done, Drain, HandOver, ReceiveProgress, ReceiveStep, Refused, RefusedKind, Reload,
-        ReloadPlan, SnapshotDiff, WantedStream,
+        Done, Drain, HandOver, MomentReport, ReceiveProgress, ReceiveStep, Refused, RefusedKind,
+        Reload, ReloadPlan, SnapshotDiff, WantedStream,
     };
 
     /// A node of one name, which repeats what is asked of it.
@@ -348,6 +349,14 @@ mod tests {
 
         fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {
             Ok(said(format!("snapshots {volume} {rules}")))
+        }
+
+        fn keep_history(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("history of {volume} {body}")))
+        }
+
+        fn find_moment(&self, volume: &str, body: &Value) -> Result<MomentReport, Refused> {
+            Ok(MomentReport { time: format!("{volume} {body}"), ..MomentReport::default() })
         }
 
         fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
@@ -516,6 +525,8 @@ mod tests {
             ("PUT /v1/volumes/v/key", "{}", 200, "key of v {}"),
             ("POST /v1/pools/p/volumes/7/shred", "{}", 200, "shred 7 of p {}"),
             ("PUT /v1/volumes/v/compression", "{}", 200, "compress v {}"),
+            ("PUT /v1/volumes/v/history", "{}", 200, "history of v {}"),
+            ("POST /v1/volumes/v/moment", "{}", 200, "\"time\":\"v {}\""),
             ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
             ("PUT /v1/volumes/v/quota", "{}", 200, "quota of v {}"),
             ("PUT /v1/pools/p/devices", "{}", 200, "devices of p {}"),

@@ -28,7 +28,8 @@ pub use place::{
     SEGMENTS_PER_DEVICE_MAX, SegmentId,
 };
 pub use record::{
-    LogRecord, NUMBER_MAX, RECORD_BYTES, RecordError, SealTag, TableKind, ZERO_BLOCKS_MAX,
+    LogRecord, MOMENT_VOLUMES_MAX, NO_VOLUME, NUMBER_MAX, RECORD_BYTES, RecordError, SealTag,
+    TableKind, ZERO_BLOCKS_MAX,
 };
 pub use shared::PageShares;
 pub use superblock::{

@@ -12,8 +12,14 @@ pub const RECORD_BYTES: usize = 40;
 /// that each record needs few blocks of the page table.
 pub const ZERO_BLOCKS_MAX: u64 = 64;
 
-/// The highest number of a page; 0 is none.
-pub const NUMBER_MAX: u64 = (1 << 40) - 1;
+/// The highest number of a page; 0 is none. A word of a tree has a birth beside it.
+pub const NUMBER_MAX: u64 = (1 << 36) - 1;
+
+/// The most volumes of a record [`LogRecord::Moment`].
+pub const MOMENT_VOLUMES_MAX: usize = 7;
+
+/// No volume, in a record [`LogRecord::Moment`].
+pub const NO_VOLUME: u32 = u32::MAX;
 
 /// Which of the two page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +47,7 @@ pub type SealTag = [u8; 16];
 /// Sealed    byte 0 kind   1 version   2..6 volume   6..11 block       11..16 number
 /// Resealed  byte 0 kind   1 version   2..4 block    4..8 segment      8..16 number
 /// both      16..24 crc   24..40 tag
+/// Moment    byte 0 kind   4..12 time      12..40 volumes, from the lowest number to the highest
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogRecord {
@@ -143,6 +150,22 @@ pub enum LogRecord {
         /// Where the removal goes on; a multiple of [`ZERO_BLOCKS_MAX`].
         block: u64,
     },
+    /// A moment of the history of each of these volumes. No payload.
+    Moment {
+        /// The time, in nanoseconds since 1970.
+        at_ns: u64,
+        /// The volumes, from the lowest number to the highest; [`NO_VOLUME`] behind them.
+        volumes: [u32; MOMENT_VOLUMES_MAX],
+    },
+    /// The moments of a volume's history up to this generation are removed. No payload.
+    Forget {
+        /// The volume, which may be gone.
+        volume: u32,
+        /// The generation of the last moment that goes.
+        generation: u64,
+        /// The history is shorter than it was to be: the pool or the volume was full.
+        is_early: bool,
+    },
     /// A node of a tree. Only a checkpoint that refers to it gives it a meaning.
     Node {
         /// The number of the node.
@@ -190,9 +213,12 @@ impl LogRecord {
     /// The form of its payload; `None` if it has none.
     pub fn form(&self) -> Option<PageForm> {
         match *self {
-            Self::Zero { .. } | Self::Lost { .. } | Self::Alias { .. } | Self::Removal { .. } => {
-                None
-            }
+            Self::Zero { .. }
+            | Self::Lost { .. }
+            | Self::Alias { .. }
+            | Self::Removal { .. }
+            | Self::Moment { .. }
+            | Self::Forget { .. } => None,
             Self::Move { form, .. } => Some(form),
             _ => Some(PageForm::PLAIN),
         }
@@ -220,6 +246,10 @@ impl LogRecord {
                 bytes[4..8].copy_from_slice(&from.segment.0.to_le_bytes());
                 bytes[8..16].copy_from_slice(&number.to_le_bytes());
                 return bytes;
+            }
+            Self::Moment { at_ns, volumes } => return moment_bytes(at_ns, &volumes),
+            Self::Forget { volume, generation: number, is_early } => {
+                raw = Raw { kind: 14, flag: u8::from(is_early), volume, number, ..raw };
             }
             Self::Write { volume, block, number, crc } => {
                 raw = Raw { kind: 1, volume, block, number, crc, ..raw };
@@ -286,11 +316,22 @@ impl LogRecord {
             },
             9 => Self::State { index: number, crc },
             10 | 11 => Self::decode_sealed(bytes),
+            12 => Self::decode_moment(bytes),
             13 => Self::Alias { number, from: place()?, shared: block, crc },
+            14 => Self::Forget { volume, generation: number, is_early: raw.flag == 1 },
             _ => return Err(wrong),
         };
         // A field that the kind does not have is 0: there is one encoding of each record.
         if record.is_possible() && record.encode() == *bytes { Ok(record) } else { Err(wrong) }
+    }
+
+    fn decode_moment(bytes: &[u8; RECORD_BYTES]) -> Self {
+        let at_ns = u64::from_le_bytes(bytes[4..12].try_into().expect("8 bytes"));
+        let volume = |at: usize| {
+            let bytes = &bytes[MOMENT_VOLUMES_AT + 4 * at..][..4];
+            u32::from_le_bytes(bytes.try_into().expect("4 bytes"))
+        };
+        Self::Moment { at_ns, volumes: std::array::from_fn(volume) }
     }
 
     fn decode_sealed(bytes: &[u8; RECORD_BYTES]) -> Self {
@@ -334,9 +375,27 @@ impl LogRecord {
             Self::Change { bytes, .. } => usize::from(bytes) <= BLOCK_BYTES,
             // An index is shifted by one bit in the check.
             Self::Table { index, .. } => index <= NUMBER_MAX,
-            Self::Removal { .. } | Self::State { .. } => true,
+            // One volume at least, and each of them once.
+            Self::Moment { volumes, .. } => {
+                volumes[0] != NO_VOLUME
+                    && volumes.windows(2).all(|pair| pair[0] < pair[1] || pair[1] == NO_VOLUME)
+            }
+            Self::Removal { .. } | Self::Forget { .. } | Self::State { .. } => true,
         }
     }
+}
+
+/// Where the volumes of a moment are in its record.
+const MOMENT_VOLUMES_AT: usize = RECORD_BYTES - 4 * MOMENT_VOLUMES_MAX;
+
+fn moment_bytes(at_ns: u64, volumes: &[u32; MOMENT_VOLUMES_MAX]) -> [u8; RECORD_BYTES] {
+    let mut bytes = [0; RECORD_BYTES];
+    bytes[0] = 12;
+    bytes[4..MOMENT_VOLUMES_AT].copy_from_slice(&at_ns.to_le_bytes());
+    for (place, volume) in bytes[MOMENT_VOLUMES_AT..].chunks_exact_mut(4).zip(volumes) {
+        place.copy_from_slice(&volume.to_le_bytes());
+    }
+    bytes
 }
 
 fn sealed_bytes(kind: u8, version: u8, crc: u64, tag: SealTag) -> [u8; RECORD_BYTES] {

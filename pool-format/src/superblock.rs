@@ -12,7 +12,7 @@ use super::place::{
 use crate::block::{BLOCK_BYTES, Block};
 
 /// The version of this format. A pool of another version is refused.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 
 /// Blocks before a device's first segment.
 pub const DEVICE_HEADER_BLOCKS: u64 = 16;

@@ -68,6 +68,8 @@ pub fn tag_of(record: &LogRecord) -> (TagDomain, u64) {
         | LogRecord::Zero { .. }
         | LogRecord::Lost { .. }
         | LogRecord::Alias { .. }
+        | LogRecord::Moment { .. }
+        | LogRecord::Forget { .. }
         | LogRecord::Removal { .. } => (TagDomain::Change, 0),
     }
 }

@@ -74,7 +74,13 @@ fn records() -> Vec<LogRecord> {
             shared: 0x01_0203_0405,
             crc,
         },
+        LogRecord::Moment { at_ns: 0x18a0_b1c2_d3e4_f506, volumes: moment_of([7, 9, 0x0102_0304]) },
+        LogRecord::Forget { volume: 7, generation: 0x0fff_fffe, is_early: true },
     ]
+}
+
+fn moment_of<const N: usize>(of: [u32; N]) -> [u32; MOMENT_VOLUMES_MAX] {
+    std::array::from_fn(|at| of.get(at).copied().unwrap_or(NO_VOLUME))
 }
 
 fn head() -> RowHead {
@@ -143,7 +149,7 @@ fn records_have_these_bytes() {
             0010  0e0d0c0b 0a000000 88776655 44332211
             0030  02003e00 07000000 82000000 00000000
             0060  03020500 0a090807 00000000 00000000
-            0070  ffffffff ff000000 88776655 44332211
+            0070  ffffffff 0f000000 88776655 44332211
             0080  3412efcd ab0f0080 00000000 00000000
             0090  04000000 00000000 00000000 00000000
             00a0  01000000 00000000 00000000 00000000
@@ -160,12 +166,17 @@ fn records_have_these_bytes() {
             01b0  0a020700 00000504 0302010e 0d0c0b0a
             01c0  88776655 44332211 74686520 63697068
             01d0  65722773 20746167 00000000 00000000
-            01e0  0b033412 efcdab0f ffffffff ff000000
+            01e0  0b033412 efcdab0f ffffffff 0f000000
             01f0  88776655 44332211 74686520 63697068
             0200  65722773 20746167 00000000 00000000
             0210  0d000000 00000000 05040302 01000000
             0220  0e0d0c0b 0a000000 88776655 44332211
             0230  3412efcd ab0f0080 00000000 00000000
+            0240  0c000000 06f5e4d3 c2b1a018 07000000
+            0250  09000000 04030201 ffffffff ffffffff
+            0260  ffffffff ffffffff 00000000 00000000
+            0270  0e010000 07000000 00000000 00000000
+            0280  feffff0f 00000000 00000000 00000000
         "#]],
     );
 }
@@ -175,18 +186,18 @@ fn a_head_has_these_bytes() {
     check(
         &encoded(&head()).0,
         &expect![[r#"
-            0000  7672696f 2d726f77 24e60b9f fc06e37a
+            0000  7672696f 2d726f77 fa0d4ae6 ae2ef6ee
             0010  30313233 34353637 38396162 63646566
             0020  175a175a 175a175a 03000000 00000000
             0030  e8030000 00000000 de030000 00000000
-            0040  02000001 03000208 09000001 0c020101
+            0040  02000001 03000208 09000001 0e020101
             0050  01000200 00010080 e6030000 00000000
             0060  01000000 07000000 05040302 01000000
             0070  0e0d0c0b 0a000000 88776655 44332211
             0080  00000000 00000000 02003e00 07000000
             0090  82000000 00000000 00000000 00000000
             00b0  03020500 0a090807 00000000 00000000
-            00c0  ffffffff ff000000 88776655 44332211
+            00c0  ffffffff 0f000000 88776655 44332211
             00d0  3412efcd ab0f0080 04000000 00000000
             00e0  00000000 00000000 01000000 00000000
             00f0  00000000 00000000 00000000 00000080
@@ -204,15 +215,19 @@ fn a_head_has_these_bytes() {
             01c0  00000000 00000000 0a020700 00000504
             01d0  0302010e 0d0c0b0a 88776655 44332211
             01e0  74686520 63697068 65722773 20746167
-            01f0  0b033412 efcdab0f ffffffff ff000000
+            01f0  0b033412 efcdab0f ffffffff 0f000000
             0200  88776655 44332211 74686520 63697068
             0210  65722773 20746167 0d000000 00000000
             0220  05040302 01000000 0e0d0c0b 0a000000
             0230  88776655 44332211 3412efcd ab0f0080
-            0240  01000000 07000000 05040302 01000000
-            0250  0e0d0c0b 0a000000 88776655 44332211
-            0260  00000000 00000000 02003e00 07000000
-            0270  82000000 00000000 00000000 00000000
+            0240  0c000000 06f5e4d3 c2b1a018 07000000
+            0250  09000000 04030201 ffffffff ffffffff
+            0260  ffffffff ffffffff 0e010000 07000000
+            0270  00000000 00000000 feffff0f 00000000
+            0290  01000000 07000000 05040302 01000000
+            02a0  0e0d0c0b 0a000000 88776655 44332211
+            02b0  00000000 00000000 02003e00 07000000
+            02c0  82000000 00000000 00000000 00000000
         "#]],
     );
 }
@@ -222,8 +237,8 @@ fn a_superblock_has_these_bytes() {
     check(
         &encoded_superblock(&superblock()).0,
         &expect![[r#"
-            0000  7672696f 506f6f6c 00c83609 4030618c
-            0010  04000000 00200000 30313233 34353637
+            0000  7672696f 506f6f6c 450cbc21 f11870e8
+            0010  05000000 00200000 30313233 34353637
             0020  38396162 63646566 01020000 00000000
             0030  03000000 00000000 175a175a 175a175a
             0040  f0debc9a 78563412 04000000 00000000
@@ -323,7 +338,20 @@ fn any_record(random: &mut Random) -> LogRecord {
     let number = random.between(1, NUMBER_MAX);
     let (crc, block, volume) = (random.draw(), random.draw(), random.draw() as u32);
     let (tag, version) = (*b"0123456789abcdef", random.draw() as u8);
-    match random.below(12) {
+    match random.below(14) {
+        13 => {
+            let mut volumes = [NO_VOLUME; MOMENT_VOLUMES_MAX];
+            let count = random.between(1, MOMENT_VOLUMES_MAX as u64) as usize;
+            volumes[..count].fill_with(|| random.draw() as u32 >> 1);
+            volumes.sort_unstable();
+            let is_once = volumes[..count].windows(2).all(|pair| pair[0] < pair[1]);
+            let volumes = if is_once { volumes } else { moment_of([volume >> 1]) };
+            LogRecord::Moment { at_ns: random.draw(), volumes }
+        }
+        12 => {
+            let (generation, is_early) = (random.draw(), random.one_in(2));
+            LogRecord::Forget { volume, generation, is_early }
+        }
         11 => {
             let shared = random.below(NUMBER_MAX);
             let shared = if shared == number { 0 } else { shared };
@@ -525,13 +553,13 @@ fn values_that_no_head_has_are_named() {
         (75, 16, "next"),
         (76, 51, "records"),
         (77, 51, "previous records"),
-        (76, 13, "kind of record"),
+        (76, 15, "kind of record"),
         (77, 1, "bytes behind the records"),
         (78, 2, "previous payload"),
         (79, 2, "has previous"),
         (79, 0, "previous records"),
         (87, 0, "previous place"),
-        (96, 12, "kind of record"),
+        (96, 15, "kind of record"),
         (4095, 1, "bytes behind the records"),
     ] {
         let error = head_error(|block| block.0[at] = value);

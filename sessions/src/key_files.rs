@@ -132,6 +132,14 @@ pub enum KeyProblem {
          USER {0:?})"
     )]
     Denied(PathBuf),
+    /// The file belongs to this process's user, and its place is out of reach.
+    #[error(
+        "its user is the node's, and this process may not read files in that place: a node that \
+         runs reads only what is in its own directories (\"volumes\", \"state\", \"sockets\") \
+         and in those of its configuration and of the key files that this named at its start; move \
+         the file into one of them and write its new path, or write this path and restart the node"
+    )]
+    OutOfReach,
     /// It is no file.
     #[error("it is not a regular file; name the file that `vrio key new` made")]
     NotAFile,
@@ -331,10 +339,24 @@ fn read_kind(path: &Path, wanted: Option<KeyKind>) -> Result<StoredKey, KeyError
     parse(&text, wanted).map_err(refuse)
 }
 
+/// Why a file may not be read: of the file's mode, or of the place that it is in. The rules of
+/// Landlock, which restrict a node to some places, let it look at a file that they keep it from
+/// reading.
+fn denied(path: &Path) -> KeyProblem {
+    let user = rustix::process::geteuid();
+    let is_its = |found: std::fs::Metadata| {
+        user.is_root() || found.uid() == user.as_raw() && found.mode() & 0o400 != 0
+    };
+    match std::fs::metadata(path).is_ok_and(is_its) {
+        true => KeyProblem::OutOfReach,
+        false => KeyProblem::Denied(path.to_owned()),
+    }
+}
+
 fn contents(path: &Path, wanted: KeyKind) -> Result<Zeroizing<String>, KeyProblem> {
     let io = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => KeyProblem::Missing(wanted),
-        io::ErrorKind::PermissionDenied => KeyProblem::Denied(path.to_owned()),
+        io::ErrorKind::PermissionDenied => denied(path),
         _ => KeyProblem::Io { what: "read it", source },
     };
     // Not to wait for a writer where the path leads to a pipe.

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::block::BlockBuffer;
-pub use crate::origin::VolumeId;
-use crate::origin::VolumeReceive;
+use crate::history::HistoryOptions;
 use crate::pack::PageCompression;
+pub use pool_stream::VolumeId;
+use pool_stream::VolumeReceive;
 use seal::WrappedKey;
 
 /// The caller's word for a request; it comes back with the completion.
@@ -276,6 +277,14 @@ pub enum PoolChange {
         /// The compression; none for pages as they are.
         compression: Option<PageCompression>,
     },
+    /// A volume keeps a history from here on, or another history, or no history: then its moments
+    /// go.
+    History {
+        /// The volume.
+        volume: VolumeId,
+        /// How it is kept.
+        history: Option<HistoryOptions>,
+    },
     /// A new volume, all zeroes, into which a stream is received.
     ReceiveNew {
         /// Its name.
@@ -364,6 +373,18 @@ pub enum PoolError {
          again what it was with `vrio volume rollback`, or receive into another volume"
     )]
     ChangedSinceBase(VolumeId),
+    /// The volume has no history.
+    #[error(
+        "volume number {0} has no history: give it one with `vrio volume history NAME 2h`, or with \
+         the key history; it begins then"
+    )]
+    NoHistory(VolumeId),
+    /// The history does not reach so far back.
+    #[error("the volume's history does not reach back so far: it begins {oldest_ns} ns after 1970")]
+    BeforeHistory {
+        /// The time of its oldest moment.
+        oldest_ns: u64,
+    },
     /// Blocks of the stream are missing.
     #[error("the stream is received up to block {next_block} of {blocks}: send the rest")]
     Incomplete {

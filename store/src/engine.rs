@@ -17,6 +17,8 @@ mod core;
 mod dedup;
 mod devices;
 mod early;
+mod history;
+mod keeper;
 mod packing;
 mod parts;
 mod reads;
@@ -62,6 +64,7 @@ use checkpoint::Checkpointer;
 use collect::Collector;
 use devices::DeviceWork;
 use early::EarlySegments;
+use keeper::HistoryKeeper;
 use packing::IdlePacking;
 use parts::PartialWrites;
 use reads::{ReadFor, Reads};
@@ -110,6 +113,7 @@ pub struct PoolEngine {
     /// The largest write that there was no room for, until one of its size is taken.
     refused_blocks: usize,
     removal_under_way: bool,
+    history: HistoryKeeper,
     is_closing: bool,
     /// The engine has told all requests of a failure.
     has_abandoned: bool,
@@ -161,6 +165,7 @@ impl PoolEngine {
             has_no_numbers: false,
             refused_blocks: 0,
             removal_under_way: false,
+            history: HistoryKeeper::new(),
             is_closing: false,
             has_abandoned: false,
             rests_at: None,
@@ -522,7 +527,9 @@ impl PoolEngine {
     }
 
     fn admits_change(&self) -> bool {
-        !self.requests.has_change && self.parts.len() == 0 && self.admits_freeing(2)
+        // A change is checked against the moments that there are.
+        let is_alone = !self.requests.has_change && !self.history.is_working();
+        is_alone && self.parts.len() == 0 && self.admits_freeing(2)
     }
 
     /// Pushes a change that was checked; its check has seen that it fits in a block.
@@ -559,6 +566,7 @@ impl PoolEngine {
         self.release_early();
         self.collect();
         self.work_on_devices();
+        self.keep_history();
         self.remove();
         self.mark_if_idle();
         self.core.close_row(RowStream::Guests);
@@ -642,12 +650,14 @@ impl PoolEngine {
         if let Some(change) = &change {
             self.core.follow_keys(change);
             self.resealer.wake();
+            self.history.wake();
         }
         match owner {
             RecordOwner::Request(token) => {
                 self.requests.applied(&mut self.core, &mut self.parts, token, result);
             }
             RecordOwner::Removal => self.removal_under_way = false,
+            RecordOwner::History => self.history_applied(),
             RecordOwner::Move => self.collector.moves_under_way -= 1,
             RecordOwner::Reseal => {
                 self.resealer.pushed -= 1;
@@ -840,6 +850,7 @@ impl PoolEngine {
                     || self.early.is_waiting()
                     || self.may_mark()
                     || self.scrubber.is_unsaved()
+                    || self.has_history_work()
                     // A write that was refused for want of numbers is taken soon.
                     || (self.numbers.len() < IO_BLOCKS_MAX as usize && !self.has_no_numbers)
                     || collects))
@@ -880,6 +891,8 @@ impl PoolEngine {
 
     /// The volumes and snapshots.
     pub fn volumes(&self) -> Vec<PoolVolume> {
-        self.core.map.volumes_with(self.core.room())
+        let mut list = self.core.map.volumes_with(self.core.room());
+        self.note_rest(&mut list);
+        list
     }
 }

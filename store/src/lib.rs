@@ -10,11 +10,10 @@ extern crate self as store;
 mod api;
 mod contents;
 mod engine;
+mod history;
 mod layout;
 mod map;
-mod origin;
 mod pack;
-pub mod stream;
 
 pub use api::{
     Admission, DeviceIo, DeviceOp, DeviceRead, PoolChange, PoolCompletion, PoolDeviceError,
@@ -25,9 +24,10 @@ pub use engine::{
     DamagedBlock, DedupStatus, DeviceChange, IO_BLOCKS_MAX, PoolCounters, PoolDevice, PoolEngine,
     PoolStatus, RANGE_BLOCKS_MAX, SEGMENTS_MIN, ScrubPace, ScrubStatus, SegmentCounts, format_pool,
 };
+pub use history::{HistoryOptions, HistoryRest, PoolHistory, PoolMoment};
 pub use layout::{CACHE_BLOCKS_MIN, DeviceLayout, PoolLayout, PoolOpenError, PoolOptions};
-pub use map::{ChangedBlocks, ChangedRun, PoolSeal, PoolVolume, PoolVolumeKind, SharedPages};
-pub use origin::{SnapshotOrigin, VolumeReceive};
+pub use map::{ChangedBlocks, PoolSeal, PoolVolume, PoolVolumeKind, SharedPages};
 pub use pack::PageCompression;
 pub use pool_format::{self as format, block};
+pub use pool_stream::{self as stream, ChangedRun, SnapshotOrigin, VolumeReceive};
 pub use seal::{SealEntropy, WrappedKey, WrappingKey};

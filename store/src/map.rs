@@ -7,6 +7,8 @@ mod aliases;
 mod cache;
 mod catalog;
 mod diff;
+mod history;
+mod moments;
 mod page;
 mod pages;
 mod removal;
@@ -32,15 +34,17 @@ use crate::pack::PageCompression;
 use catalog::{PoolCatalog, TreeOwner};
 use page::{TABLE_ENTRIES, TreeWord};
 use pages::MapPages;
+use pool_stream::VOLUME_BLOCKS_MAX;
 use removal::RemovalPlan;
 use seal::WrappedKey;
 use seals::{CONTEXTS_MAX, SealContext, SealContexts};
 use table::PageTable;
 use tree::{TreeEdit, TreePlan};
 
-pub(crate) use catalog::{CatalogState, SealFamily, VOLUME_BLOCKS_MAX, is_name};
+pub(crate) use catalog::{CatalogState, SealFamily};
 pub use catalog::{PoolSeal, PoolVolume, PoolVolumeKind};
-pub use diff::{ChangedBlocks, ChangedRun};
+pub use diff::ChangedBlocks;
+pub(crate) use moments::{Forgetting, HistoryClock, HistoryWork, MomentRecord};
 pub(crate) use page::{
     Applied, LiveBlocks, Located, MapError, MapPage, MapPass, PageAlias, WriteToken,
 };
@@ -58,6 +62,24 @@ pub(crate) struct MapState {
     contexts: Vec<SealContext>,
     #[serde(default, skip_serializing_if = "SharedPages::is_none")]
     shared: SharedPages,
+}
+
+impl MapState {
+    /// How many moments the table behind the JSON has.
+    pub(crate) fn moments(&self) -> u64 {
+        self.catalog.moments
+    }
+
+    /// The table of moments that is behind the JSON.
+    pub(crate) fn moment_table(&self) -> &[MomentRecord] {
+        &self.catalog.table
+    }
+
+    /// The same state with the table that was behind it.
+    pub(crate) fn with_moments(mut self, table: Vec<MomentRecord>) -> Self {
+        self.catalog.table = table;
+        self
+    }
 }
 
 impl Default for MapState {
@@ -318,6 +340,10 @@ impl PoolMap {
                 self.alias((number, from), (shared, crc), live)
             }
             LogRecord::Removal { snapshot, block } => self.remove(snapshot, block, live),
+            LogRecord::Moment { at_ns, volumes } => Ok(self.take_moments(at_ns, &volumes)),
+            LogRecord::Forget { volume, generation, is_early } => {
+                Ok(self.forget(Forgetting { volume, generation, is_early }))
+            }
             LogRecord::Change { .. } => match change {
                 Some(change) => self.change(change, live),
                 None => Ok(Applied::Dropped),
@@ -734,6 +760,11 @@ impl PoolMap {
         let wait = self.catalog.quota_wait(volume, blocks, (room, self.shared().saved()));
         self.catalog.set_refused(volume, wait.map(|wait| (wait, blocks)));
         wait
+    }
+
+    /// The reason for which a volume waits, if the pool has `room` for so many blocks.
+    pub(crate) fn wait_of(&self, volume: VolumeId, room: u64) -> Option<QuotaWait> {
+        self.catalog.wait_of(volume, (room, self.shared().saved()))
     }
 
     /// A write of a block was admitted.

@@ -16,7 +16,7 @@ use world::{Failure, Tally, run};
 const SEEDS: u64 = 1_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 28] = [
+const EVENTS: [&str; 33] = [
     "turns with segments that the log has freed",
     "kills",
     "power cuts",
@@ -45,6 +45,11 @@ const EVENTS: [&str; 28] = [
     "pages that were sealed anew",
     "shredded volumes",
     "openings without keys",
+    "moments",
+    "moments that went",
+    "moments that came back",
+    "moments that a crash took",
+    "clones of moments",
 ];
 
 fn number(variable: &str) -> Option<u64> {

@@ -4,7 +4,7 @@
 
 mod world;
 
-use store::DedupOptions;
+use store::{DedupOptions, HistoryOptions};
 use world::disk::CrashKind;
 use world::plan::{Plan, PlannedStop, StopAt};
 use world::{Tally, run};
@@ -51,6 +51,12 @@ fn dedup_plan(seed: u64) -> Plan {
     let dedup = Some(DedupOptions { memory_bytes: 1 << 12, hash_bits: 64 });
     let has_zeroes = seed.is_multiple_of(2);
     Plan { dedup, has_zeroes, rounds: 160, compresses: true, ..plan(seed) }
+}
+
+/// The same with histories, whose moments come and go.
+fn history_plan(seed: u64) -> Plan {
+    let history = Some(HistoryOptions { reach_ms: 300, step_ms: 100 });
+    Plan { history, rounds: 120, ..plan(seed) }
 }
 
 /// All crashes of a kind, until one is behind the end of the life or opening.
@@ -125,6 +131,23 @@ fn a_crash_at_any_answer_while_pages_share_their_content_loses_nothing() {
         }
     }
     for event in ["aliases at a crash", "aliases at rest", "pages of zeroes at rest"] {
+        assert!(total.of(event) > 0, "no {event}");
+    }
+}
+
+/// Each device write while moments of histories are taken, removed and cloned.
+#[test]
+fn a_crash_at_any_answer_while_moments_come_and_go_loses_nothing() {
+    let mut total = Tally::default();
+    for seed in pools() {
+        for kind in [CrashKind::Kill, CrashKind::PowerCut] {
+            let plan = history_plan(seed);
+            total.merge(&stop_at_each(&plan, kind, StopAt::Answer, "crashes at an answer"));
+            total.merge(&stop_at_each(&plan, kind, StopAt::Opening, "crashes in openings"));
+        }
+    }
+    // Moments that a crash takes back are seen by the simulation, which has more pools.
+    for event in ["moments", "moments that went", "clones of moments"] {
         assert!(total.of(event) > 0, "no {event}");
     }
 }

@@ -310,6 +310,10 @@ pub(crate) struct BlockArgs {
     /// Requests outstanding of each job.
     #[arg(long, default_value_t = 1)]
     depth: u16,
+    /// Requests a second of all jobs together, due at equal distances; latency counts from then on
+    /// (default: as many as the depth lets through).
+    #[arg(long)]
+    iops: Option<u32>,
     /// Queues of each disk.
     #[arg(long, default_value_t = 1)]
     jobs: u16,
@@ -561,6 +565,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<BlockOptions> {
         packed: args.packed,
         reuse: args.reuse.into(),
         seconds: args.seconds,
+        iops: args.iops,
         pids: args.pid.clone(),
         loopback,
         mtu,

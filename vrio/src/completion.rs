@@ -25,12 +25,24 @@ const ASK: &str = "__complete";
 /// The lines after clap's own script. Names have no characters that are special to a shell, see
 /// [`is_plain`].
 const BASH: &str = r#"
-# Names of a running node's objects, where one belongs; all else as above.
+# Names of a running node's objects, where one belongs; all else as above. Bash cuts words at "@"
+# and ":" as well, and replaces the text behind the last of these; names of snapshots have them.
 _vrio_names() {
-    local names
-    names=$("$1" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    local line=${COMP_LINE:0:COMP_POINT} names words last cut kept=""
+    read -ra words <<<"$line"
+    if [[ "$line" == *[[:space:]] ]]; then
+        words+=("")
+    fi
+    names=$("$1" __complete "${words[@]:1}" 2>/dev/null)
     if [[ -n "$names" ]]; then
+        last=${words[${#words[@]}-1]}
+        for cut in @ :; do
+            if [[ "$COMP_WORDBREAKS" == *"$cut"* && "${last#"$kept"}" == *"$cut"* ]]; then
+                kept=${last%"${last##*"$cut"}"}
+            fi
+        done
         mapfile -t COMPREPLY <<<"$names"
+        COMPREPLY=("${COMPREPLY[@]#"$kept"}")
         return 0
     fi
     _vrio "$@"
@@ -160,6 +172,10 @@ fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord
         return of_option("pool");
     }
     let takes_name = takes == "name";
+    // A volume, or a snapshot: its name has one of these.
+    if takes_name && (kind, verb) == ("volume", "remove") && last.contains(['@', ':']) {
+        return Some(WantedWord::Snapshots);
+    }
     let is_named = takes_name && !["add", "import"].contains(&verb) && !last.starts_with('-');
     let kind = Kind::named(kind).filter(|_| is_named)?;
     Some(WantedWord::Names(vec![NameSource::of_kind(kind)]))
@@ -236,6 +252,9 @@ mod tests {
             "volume send ",
             "volume send a@y --from ",
             "volume export ",
+            "volume remove alice@",
+            "volume remove --json alice@mon",
+            "volume remove p:",
         ] {
             assert_eq!(after(words), Some(WantedWord::Snapshots), "{words}");
         }
@@ -243,6 +262,8 @@ mod tests {
         for words in ["volume add a --pool ", "volume receive ", "volume import a --pool "] {
             assert_eq!(after(words), pools, "{words}");
         }
+        let own = Some(WantedWord::Names(vec![source("/v1/volumes", "name")]));
+        assert_eq!(after("volume remove ali"), own);
         assert_eq!(after("volume import "), None, "a new name");
         assert_eq!(after("disk add --queues "), None);
         assert_eq!(after("disk resize a "), None, "a size is no name");

@@ -6,6 +6,7 @@
 
 mod any_kind;
 mod domains;
+mod histories;
 pub(crate) mod kinds;
 mod nics;
 mod pools;

@@ -286,6 +286,35 @@ fn help_has_examples_and_completion_completes() {
     assert_eq!(vrio(&["nod"]).status.code(), Some(2));
 }
 
+/// Bash cuts `alice@mon` into three words and replaces the last one. The script asks for the name
+/// as a whole, and gives bash the rest of it.
+#[test]
+fn bash_completes_names_with_the_characters_at_which_it_cuts_words() {
+    let home = tempfile::tempdir().unwrap();
+    let (script, fake) = (home.path().join("completion"), home.path().join("vrio"));
+    std::fs::write(&script, vrio(&["completion", "bash"]).stdout).unwrap();
+    let answers = "#!/bin/bash\nprintf '<%s>' \"$@\" >>\"$0.asked\"\n\
+                   printf '%s\\n' alice@monday alice@may p:17\n";
+    std::fs::write(&fake, answers).unwrap();
+    std::fs::set_permissions(&fake, Permissions::from_mode(0o755)).unwrap();
+    let asks = format!(
+        "source {script:?}; COMP_LINE=\"$*\"; COMP_POINT=${{#COMP_LINE}}; _vrio_names {fake:?}; \
+         printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    );
+    for (line, asked, replies) in [
+        ("vrio volume remove alice@m", "<volume><remove><alice@m>", "monday\nmay\np:17\n"),
+        ("vrio volume remove p:", "<volume><remove><p:>", "alice@monday\nalice@may\n17\n"),
+        ("vrio volume clone ", "<volume><clone><>", "alice@monday\nalice@may\np:17\n"),
+    ] {
+        let mut bash = Command::new("bash");
+        let shown = bash.args(["--norc", "-c", &asks, "bash", line]).output().unwrap();
+        assert_eq!(text(&shown.stdout), replies, "{line}: {}", text(&shown.stderr));
+        let file = home.path().join("vrio.asked");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("<__complete>{asked}"));
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
 #[test]
 fn keys_are_made_once_and_shown_without_their_secret() {
     let home = tempfile::tempdir().unwrap();

@@ -150,7 +150,8 @@ fn tables_fit_80_columns_and_begin_with_what_is_wrong() {
 /// The words that bash offers at the cursor, after these words.
 fn offered(host: &Host, script: &Path, line: &str) -> Vec<String> {
     let run = "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9; \
-               COMPREPLY=(); _vrio_names \"$1\" \"${COMP_WORDS[COMP_CWORD]}\" \
+               COMP_LINE=\"$*\"; COMP_POINT=${#COMP_LINE}; COMPREPLY=(); \
+               _vrio_names \"$1\" \"${COMP_WORDS[COMP_CWORD]}\" \
                \"${COMP_WORDS[COMP_CWORD-1]}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
     let mut command = Command::new("bash");
     command.args(["--norc", "-c", run]).arg(script).arg(env!("CARGO_BIN_EXE_vrio"));

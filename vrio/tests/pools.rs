@@ -4,6 +4,7 @@
 //! `POOL_KILLS=n` sets the number of kills.
 
 mod devices;
+mod histories;
 mod scrubs;
 mod sealed;
 mod shared;

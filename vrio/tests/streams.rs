@@ -375,6 +375,29 @@ fn ask(node: &Node, head: &str, body: &[u8], length: usize) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// Something is done beside callers that send the front of a part, then a byte now and then, and
+/// come again when they are cut off.
+fn beside_drippers(node: &Node, place: &str, count: usize, work: impl FnOnce()) {
+    let front = format!("{place} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc");
+    let is_over = AtomicBool::new(false);
+    let drip = || {
+        while !is_over.load(Relaxed) {
+            let Ok(mut stream) = UnixStream::connect(node.plan().control()) else { continue };
+            let mut sent = stream.write_all(front.as_bytes());
+            while sent.is_ok() && !is_over.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(50));
+                sent = stream.write_all(b"x");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..count).for_each(|_| drop(scope.spawn(drip)));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        is_over.store(true, Relaxed);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
 #[test]
 fn hostile_callers_get_errors_and_others_are_served() {
     let home = tempfile::tempdir().expect("a directory");
@@ -407,6 +430,8 @@ fn hostile_callers_get_errors_and_others_are_served() {
         (format!("PUT {place}"), part, "200", "\"complete\":false"),
         (format!("POST {place}/end"), header, "200", "\"complete\":true"),
         (format!("POST {place}/end"), header, "200", "\"complete\":true"),
+        (format!("PUT {place}"), part, "409", "its last one has ended"),
+        (format!("DELETE {place}"), &[], "409", "its last one has ended"),
         ("GET /v1/streams/part?token=vrio1-00".to_owned(), &[], "400", "no token"),
         ("GET /v1/streams?to=a@none".to_owned(), &[], "404", "no snapshot"),
     ] {
@@ -414,29 +439,29 @@ fn hostile_callers_get_errors_and_others_are_served() {
         assert_eq!(answer.split(' ').nth(1), Some(code), "{head}: {answer}");
         assert!(answer.contains(says), "{head}: {answer}");
     }
-    // A hundred callers that send the front of a part and then nothing.
-    let front = format!("PUT {place} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc");
-    let slow: Vec<UnixStream> = (0..100)
-        .map(|_| {
-            let mut stream = UnixStream::connect(node.plan().control()).expect("it listens");
-            stream.write_all(front.as_bytes()).expect("it reads");
-            stream
-        })
-        .collect();
-    wait_for("others are refused", || {
-        let answer = ask(&node, &format!("PUT {place}"), part, part.len());
-        answer.contains("503") && answer.contains("4 requests for parts")
+    let place = format!("PUT {place}");
+    // As many as may be at work or wait, and more.
+    beside_drippers(&node, &place, 40, || {
+        wait_for("others are refused", || {
+            let answer = ask(&node, &place, part, part.len());
+            answer.contains("503") && answer.contains("4 requests for parts")
+        });
+        // They are not in the way of callers that read a stream.
+        let header = ask(&node, "GET /v1/streams?to=a@s", &[], 0);
+        assert_eq!(header.split(' ').nth(1), Some("200"), "{header}");
+        send(&node, "a@s", &home.path().join("meanwhile.stream"));
+        // The rest of the node answers.
+        assert!(told(&node, "status").contains("POOLS"));
     });
-    // They are not in the way of callers that read a stream.
-    let header = ask(&node, "GET /v1/streams?to=a@s", &[], 0);
-    assert_eq!(header.split(' ').nth(1), Some("200"), "{header}");
-    send(&node, "a@s", &home.path().join("meanwhile.stream"));
-    // The rest of the node answers, and streams again as soon as these have gone.
-    assert!(told(&node, "status").contains("POOLS"));
-    drop(slow);
-    wait_for("there is room again", || {
-        !ask(&node, &format!("PUT {place}"), part, part.len()).contains("503")
-    });
+    // As many as may be at work: each of them loses its turn to a caller that waits.
+    beside_drippers(&node, &place, 4, || received(&node, "neighbour", &file));
+    let late = format!("{place} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc");
+    let mut stream = UnixStream::connect(node.plan().control()).expect("it listens");
+    stream.write_all(late.as_bytes()).expect("it reads");
+    let mut answer = [0; 4096];
+    let length = stream.read(&mut answer).expect("an answer");
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    assert!(answer.contains("503") && answer.contains("it came too slowly: 3 bytes"), "{answer}");
     let answer: Value = serde_json::from_str(&told(&node, "pool show p --json")).expect("JSON");
     assert_eq!(answer["state"], "ok", "{answer}");
     node.stop().expect("an orderly end");

@@ -192,7 +192,39 @@ pub struct PooledStatus {
     /// How its blocks are compressed: `lz4`, or `zstd:3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,
+    /// The history of a volume, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryReport>,
     /// The stream that is being received into it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<ReceiveProgress>,
+}
+
+/// The history of a volume of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryReport {
+    /// How it is kept, `2h with a step of 1s`; or `none`, while its moments go.
+    pub keeps: String,
+    /// Its moments.
+    pub moments: u64,
+    /// The time of the oldest one: so far the history reaches back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<String>,
+    /// The time of the newest one: the volume was not written since its step after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<String>,
+    /// The data that only it has.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub bytes: u64,
+    /// Moments up to this time gave way to a full pool or limit, although they were not old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortened: Option<String>,
+    /// Why no moments are taken now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rests: Option<String>,
+}
+
+/// Fields are left out that say nothing.
+fn is_none_yet(bytes: &u64) -> bool {
+    *bytes == 0
 }

@@ -122,7 +122,7 @@ impl FloorOptions {
 
     fn load(&self) -> Load {
         let duration = Duration::from_secs_f64(self.seconds);
-        Load { pattern: LoadPattern::RandRead, depth: 1, duration }
+        Load { pattern: LoadPattern::RandRead, depth: 1, duration, interval: None }
     }
 }
 

@@ -20,6 +20,9 @@ pub const SIZE_BYTES_MAX: u32 = 1 << 20;
 /// The most requests outstanding of one job: the driver's largest ring has room for as many.
 pub const DEPTH_MAX: u16 = 1024;
 
+/// The most requests a second that are asked for: more than a queue takes.
+const IOPS_MAX: u32 = 100_000_000;
+
 /// Queues of a disk.
 pub const JOBS_MAX: u16 = 64;
 
@@ -133,6 +136,11 @@ pub struct BlockOptions {
     pub reuse: Reuse,
     /// How long the measurement takes.
     pub seconds: f64,
+    /// Requests a second of all jobs together, due at equal distances; none: as many as the depth
+    /// lets through. A request that is due waits while `depth` requests are outstanding, and its
+    /// latency has this wait in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u32>,
     /// The processes behind a socket, for their processor time.
     pub pids: Vec<u32>,
     /// On the loopback device, also where two network namespaces would be allowed.
@@ -173,6 +181,7 @@ impl BlockOptions {
             packed: false,
             reuse: Reuse::InOrder,
             seconds: 3.0,
+            iops: None,
             pids: Vec::new(),
             loopback: false,
             mtu: None,
@@ -257,6 +266,14 @@ impl BlockOptions {
             "--collect is about random writes to a pool: --volume pool:PATH --op randwrite or \
              zipfwrite"
         );
+        if let Some(iops) = self.iops {
+            ensure!((1..=IOPS_MAX).contains(&iops), "--iops {iops}: from 1 to {IOPS_MAX}");
+            ensure!(
+                !self.is_generated() && self.driver == WaitMode::Polls,
+                "--iops: a driver of a ring that polls keeps the time; --path local or remote, \
+                 and no --driver sleeps"
+            );
+        }
         Ok(())
     }
 
@@ -315,7 +332,10 @@ impl BlockOptions {
 
     pub(super) fn load(&self, depth: u16) -> Load {
         let duration = Duration::from_secs_f64(self.seconds);
-        Load { pattern: self.op, depth, duration }
+        let jobs = u32::from(self.busy.unwrap_or(self.guests)) * u32::from(self.jobs);
+        let interval =
+            self.iops.map(|iops| Duration::from_secs(1) * jobs * u32::from(self.hosts) / iops);
+        Load { pattern: self.op, depth, duration, interval }
     }
 }
 
@@ -365,10 +385,14 @@ mod tests {
         refused(BlockOptions { sidecores: 0, ..options.clone() }, "--sidecores 0");
         refused(BlockOptions { mtu: Some(600), ..options.clone() }, "--mtu");
         refused(BlockOptions { seconds: f64::NAN, ..options.clone() }, "--seconds");
+        refused(BlockOptions { iops: Some(0), ..options.clone() }, "--iops 0");
+        let sleeps = WaitMode::Sleeps;
+        refused(BlockOptions { iops: Some(9), driver: sleeps, ..options.clone() }, "polls");
         let direct = BlockOptions { path: Path::Direct, ..options.clone() };
         direct.check().unwrap();
         refused(BlockOptions { jobs: 2, ..direct.clone() }, "one job");
         refused(BlockOptions { packed: true, ..direct.clone() }, "no ring");
+        refused(BlockOptions { iops: Some(9), ..direct.clone() }, "--iops");
         refused(BlockOptions { reuse: Reuse::AsLinux, ..direct }, "no ring");
     }
 }

@@ -113,7 +113,8 @@ pub(super) fn table(path: &Path) -> String {
 
 /// Writes until the pool collects as it will from then on.
 pub(super) fn churn(options: &BlockOptions, place: &mut BlockSetup) -> Result<()> {
-    let load = Load { depth: FILL_DEPTH, duration: PART, ..options.load(FILL_DEPTH) };
+    let load =
+        Load { depth: FILL_DEPTH, duration: PART, interval: None, ..options.load(FILL_DEPTH) };
     let path = options.volume.file().context("a pool is in a file")?;
     let wanted = ROUNDS_BEFORE * fs::metadata(path)?.len() / 4096;
     let began = Instant::now();

@@ -246,7 +246,7 @@ impl fmt::Display for Volume {
 
 impl BlockReport {
     fn title(&self) -> String {
-        let BlockOptions { path, volume, op, depth, guests, jobs, idle, encrypt, .. } =
+        let BlockOptions { path, volume, op, depth, guests, jobs, idle, encrypt, iops, .. } =
             &self.options;
         let chain = match self.options.chain.as_slice() {
             [] => String::new(),
@@ -264,9 +264,10 @@ impl BlockReport {
             Path::Socket(_) => String::new(),
             _ => format!(", idle {idle}"),
         };
+        let paced = iops.map(|iops| format!("{iops} IOPS asked for, ")).unwrap_or_default();
         let guests = if *guests == 1 { String::new() } else { format!("guests {guests}, ") };
         format!(
-            "{path}{behind}{between}: {} of {}, depth {depth}, {guests}jobs {jobs}{idle}",
+            "{path}{behind}{between}: {} of {}, depth {depth}, {paced}{guests}jobs {jobs}{idle}",
             op.name(),
             size(self.options.size_bytes)
         )

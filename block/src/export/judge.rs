@@ -227,7 +227,17 @@ impl Export {
         // Lost records (`mine` is 0) are judged by `check_loss`.
         if replaced || (overtaken && mine != 0 && !claim.accept_loss) {
             let holder = state.holder(attachment, self.shared);
-            return Err(superseded(&holder.expect("there is a record")));
+            let holder = holder.expect("there is a record");
+            // No client has the last epoch.
+            if !replaced && holder.record.epoch == mine {
+                let text = format!(
+                    "volume {} was rolled back or made smaller since the guest of attachment \
+                     {attachment} used it; start that guest afresh",
+                    self.name
+                );
+                return Err(Refusal::new(Outcome::Superseded, text));
+            }
+            return Err(superseded(&holder));
         }
         Ok(())
     }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use sidecore::{Progress, Services, Wake};
 
 use super::{
-    ATTACHMENTS_MAX, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, PendingClaim, Refusal,
+    ATTACHMENTS_MAX, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, NotChanged, PendingClaim,
+    Refusal,
 };
 use crate::attach::Attach;
 use crate::attachment::{AttachOptions, Attachment};
@@ -785,4 +786,37 @@ fn recalled_requests_have_left_the_guard() {
     assert_eq!(recall(&mut bench), [write]);
     assert!(export.is_quiet());
     assert_eq!(bench.wait(refused), Status::Invalid);
+}
+
+/// A guest waits for its node, which has stopped in order, and the volume goes back to a snapshot
+/// meanwhile. The guest has the content of before in its memory.
+#[test]
+fn no_guest_goes_on_over_a_change_of_the_content() {
+    let bench = Bench::new();
+    let unused = bench.export.while_unused(|| bench.paper.floor().expect("readable"));
+    assert_eq!(unused, Ok(0), "no client has used it: no epoch is taken");
+    let first = bench.claim("a", Title::default(), by(1)).expect("granted");
+    let in_use = bench.export.while_unused(|| ()).expect_err("a client holds it");
+    assert!(matches!(&in_use, NotChanged::InUse(holders) if holders[0].attachment == "a"));
+    assert!(bench.export.end_epoch("a", first.epoch));
+    let durable = bench.export.while_unused(|| bench.paper.floor().expect("readable"));
+    assert_eq!(durable, Ok(first.epoch + 1), "it is recorded before the content changes");
+    // Also by a server that was started again.
+    let bench = bench.restart(1);
+    let known = Claim { known: first.epoch, ..resuming(2) };
+    for (title, claim) in
+        [(Title::default(), known), (Title::default(), resuming(1)), (first, by(1))]
+    {
+        let refusal = bench.claim("a", title, claim).expect_err("it would mix two contents");
+        assert_eq!(refusal.outcome, Outcome::Superseded);
+        assert!(refusal.text.contains("was rolled back or made smaller"), "{}", refusal.text);
+    }
+    // It starts afresh, or an operator says that it may go on.
+    let taking = Claim { take_over: true, ..resuming(2) };
+    let taken = bench.claim("a", Title::default(), taking).expect("granted");
+    assert_eq!(taken.epoch, first.epoch + 2, "no cache of the first epoch follows");
+    let afresh = bench.claim("a", Title::default(), by(3)).expect("granted");
+    assert_eq!(afresh.epoch, taken.epoch + 1);
+    assert!(bench.export.end_epoch("a", afresh.epoch));
+    bench.claim("a", Title::default(), resuming(3)).expect("nothing has changed since");
 }

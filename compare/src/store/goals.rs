@@ -41,7 +41,7 @@ const TEXTS: [&str; 9] = [
     "reads at depth 32: IOPS at least 0.9 times those of `file`",
     "80 % full, collecting: IOPS at least 0.9 times those of `file` / blocks written for each",
     "80 % full, Zipf: at most 2.2 blocks written for a block",
-    "collection: a guest's p99 at most 2 times that without",
+    "collection: a guest's p99 at most 2 times that without, at half of its full load",
     "first writes after a snapshot: IOPS at least 1 / 1.1 of those before",
 ];
 

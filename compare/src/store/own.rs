@@ -57,7 +57,7 @@ impl StoreOwn {
     /// StoreTurns of one round, for the estimate.
     pub(super) fn turns(self) -> u32 {
         match self {
-            Self::Steady => 4,
+            Self::Steady => 6,
             Self::Snapshot => 2,
         }
     }
@@ -98,31 +98,41 @@ fn steady(
     let (file, store) = (sides.of(FILE)?, sides.of(STORE)?);
     let tight = sides.file("tight.pool");
     make_pool(&tight, true)?;
+    let full = Volume::Pool(tight);
     let mut is_filled = false;
-    let (mut rates, mut shares, mut tails) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rates, mut shares) = (Vec::new(), Vec::new());
+    let (mut tails, mut tails_at_most) = (Vec::new(), Vec::new());
     let (mut uniform, mut by_zipf) = (Vec::new(), Vec::new());
     for round in 1..=turns.options.plan.rounds {
-        let mut drive = |what: &str, volume: Volume, op: LoadPattern, collects: bool| {
+        let mut drive = |what: &str, volume: &Volume, op: LoadPattern, iops: Option<u32>| {
             progress.doing(format!("{}: round {round}, {what}", StoreOwn::Steady.name()));
-            let asked = turns.options.options(volume, &Requests { op, ..overwrites() });
+            let asked = turns.options.options(volume.clone(), &Requests { op, ..overwrites() });
+            let collects = *volume == full;
             let filled = !collects || is_filled;
             is_filled |= collects;
-            let asked = BlockOptions { collects, filled, ..asked };
+            let asked = BlockOptions { collects, filled, iops, ..asked };
             let report = block::measure(&asked, turns.cleanup, &Progress::silent())?;
             trips.extend(report.cache_line_rtts_ns.into_iter().flatten());
             anyhow::Ok(report)
         };
-        let of_file = drive("a file", file.volume(), LoadPattern::RandWrite, false)?;
-        let roomy = drive("a pool with room", store.volume(), LoadPattern::RandWrite, false)?;
-        let full = Volume::Pool(tight.clone());
-        let collects = drive("80 % full", full.clone(), LoadPattern::RandWrite, true)?;
-        let zipf = drive("80 % full, Zipf", full, LoadPattern::ZipfWrite, true)?;
+        let uniformly = LoadPattern::RandWrite;
+        let of_file = drive("a file", &file.volume(), uniformly, None)?;
+        let roomy = drive("a pool with room", &store.volume(), uniformly, None)?;
+        let collects = drive("80 % full", &full, uniformly, None)?;
+        let zipf = drive("80 % full, Zipf", &full, LoadPattern::ZipfWrite, None)?;
+        // At their own speed, the pool that collects writes several times more for each request, so
+        // its queue is longer by that alone. So the latencies are compared at one load.
+        let half = Some(((collects.iops / 2.0) as u32).max(1));
+        let roomy_at_half =
+            drive("a pool with room, half the load", &store.volume(), uniformly, half)?;
+        let collects_at_half = drive("80 % full, half the load", &full, uniformly, half)?;
         let written = |report: &BlockReport| {
             report.pool_amplification().context("the node does not count what its pool writes")
         };
         rates.push(collects.iops);
         shares.push(collects.iops / of_file.iops * written(&collects)?);
-        tails.push(collects.latency_us.p99 / roomy.latency_us.p99);
+        tails.push(collects_at_half.latency_us.p99 / roomy_at_half.latency_us.p99);
+        tails_at_most.push(collects.latency_us.p99 / roomy.latency_us.p99);
         uniform.push(written(&collects)?);
         by_zipf.push(written(&zipf)?);
     }
@@ -139,7 +149,12 @@ fn steady(
             by_zipf,
             Some((AMPLIFICATION_GOAL, Bound::AtMost(AMPLIFICATION_MAX))),
         ),
-        ("p99 / that with room", tails, Some((TAIL_GOAL, Bound::AtMost(TAIL_MAX)))),
+        (
+            "p99 / that with room, both at half of these IOPS",
+            tails,
+            Some((TAIL_GOAL, Bound::AtMost(TAIL_MAX))),
+        ),
+        ("p99 / that with room, each as fast as it can", tails_at_most, None),
     ])
 }
 

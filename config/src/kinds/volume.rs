@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use peer::Allow;
-use volume::backend::store::VolumeCompression;
+use volume::backend::store::{VolumeCompression, VolumeHistory};
 use volume::backend::{
     BACKEND_KEYS, BACKENDS, BackendConfig, BackendFile, BackendPool, whole_sectors,
 };
@@ -33,8 +33,12 @@ impl VolumeConfig {
     pub const SNAPSHOTS: &str = "snapshots";
     /// The reservation and the limit of a volume of a pool.
     pub const QUOTA: &str = "quota";
+    /// The place of the key file of a volume that is encrypted in its pool.
+    pub const KEY_FILE: &str = "key";
     /// The step that changes its compression.
     pub const COMPRESSION: &str = "compression";
+    /// The step that changes its history.
+    pub const HISTORY: &str = "history";
 }
 
 impl VolumeConfig {
@@ -316,10 +320,26 @@ fn grows(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     now_bytes < wanted_bytes && grown.as_ref() == Some(&wanted.backend)
 }
 
+/// The change to another key file of a volume of a pool, or to none, in words.
+fn other_key_file(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<String> {
+    let differs = now.backend.key_file() != wanted.backend.key_file();
+    now.backend.pool().filter(|_| differs && !is_moved(now, wanted))?;
+    Some(match wanted.backend.key_file() {
+        Some(path) => format!("its key file is now {path:?}"),
+        None => "it has no key file now".to_owned(),
+    })
+}
+
 /// The compression that the volume must get, if it had another compression before.
 fn compresses(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeCompression> {
     let (before, after) = (now.backend.pool()?, wanted.backend.pool()?);
     after.compression.filter(|_| before.compression != after.compression)
+}
+
+/// The history that the volume must get, if it had another history before.
+fn has_other_history(now: &VolumeConfig, wanted: &VolumeConfig) -> Option<VolumeHistory> {
+    let (before, after) = (now.backend.pool()?, wanted.backend.pool()?);
+    after.history.filter(|_| before.history != after.history)
 }
 
 impl Object for VolumeConfig {
@@ -418,11 +438,18 @@ impl Object for VolumeConfig {
                 text: format!("change {object}: snapshots by time are now {rules}"),
             }
         });
+        let key_file = other_key_file(self, wanted)
+            .map(|text| InPlace { step: Self::KEY_FILE, text: format!("change {object}: {text}") });
         let compression = compresses(self, wanted).map(|compression| InPlace {
             step: Self::COMPRESSION,
             text: format!("change {object}: the compression is now {compression}"),
         });
-        let steps = allow.into_iter().chain(size).chain(quota).chain(chain).chain(snapshots);
-        steps.chain(compression).collect()
+        let history = has_other_history(self, wanted).map(|history| InPlace {
+            step: Self::HISTORY,
+            text: format!("change {object}: the history is now {history}"),
+        });
+        // The other steps take all of the backend over, so the key file is proved before them.
+        let steps = allow.into_iter().chain(key_file).chain(size).chain(quota).chain(chain);
+        steps.chain(snapshots).chain(compression).chain(history).collect()
     }
 }

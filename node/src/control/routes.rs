@@ -45,6 +45,8 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
             named(MethodFilter::PUT, <dyn Service>::set_snapshots),
         )
         .route("/v1/volumes/{name}/compression", named(MethodFilter::PUT, <dyn Service>::compress))
+        .route("/v1/volumes/{name}/history", named(MethodFilter::PUT, <dyn Service>::keep_history))
+        .route("/v1/volumes/{name}/moment", post(find_moment))
         .route("/v1/volumes/{name}/size", named(MethodFilter::PUT, <dyn Service>::resize_volume))
         .route("/v1/volumes/{name}/rollback", named(MethodFilter::POST, <dyn Service>::roll_back))
         .route("/v1/volumes/{name}/key", named(MethodFilter::PUT, <dyn Service>::set_key))
@@ -193,6 +195,17 @@ async fn remove_from_pool(
 
 async fn stop_scrub(State(service): RouteState, PathNames(pool): PathNames<String>) -> Response {
     change(move || service.stop_scrub(&pool)).await
+}
+
+async fn find_moment(
+    State(service): RouteState,
+    PathNames(name): PathNames<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    match json(body) {
+        Ok(body) => change(move || service.find_moment(&name, &body)).await,
+        Err(refused) => refuse(&refused),
+    }
 }
 
 async fn diff(State(service): RouteState, RawQuery(query): RawQuery) -> Response {

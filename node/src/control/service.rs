@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use api::status::Status;
 use api::{
-    Done, Drain, HandOver, ReceiveProgress, ReceiveStep, Refused, Reload, ReloadPlan, SnapshotDiff,
-    WantedStream,
+    Done, Drain, HandOver, MomentReport, ReceiveProgress, ReceiveStep, Refused, Reload, ReloadPlan,
+    SnapshotDiff, WantedStream,
 };
 
 /// The node behind the control socket. Each method is called on a thread that may wait, and waits
@@ -75,6 +75,19 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// Why the volume keeps the compression that it has.
     fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
+    /// Has a volume of a pool keep a history: `{"history": "2h", "step": "1s"}`, or "none".
+    ///
+    /// # Errors
+    /// Why the volume keeps the history that it has.
+    fn keep_history(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
+    /// The last moment of a volume's history at a time or before it: `{"at":
+    /// "2026-11-28T21:00:00Z"}`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn find_moment(&self, volume: &str, body: &Value) -> Result<MomentReport, Refused>;
 
     /// Takes a snapshot of volumes of a pool: `{"volumes": ["a", "b"], "name": "monday"}`.
     ///

@@ -12,10 +12,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use store::stream::{PART_BYTES_MAX, STREAM_HEADER_BYTES};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::answer::{PathNames, change, panicked, parameter, refuse};
-use super::body::timed;
+use super::body::{BodyPace, is_too_slow, paced, timed};
+use super::places::{HeldPlace, StreamPlaces};
 use super::service::Service;
 use api::{ReceiveStep, Refused, RefusedKind, WantedStream};
 
@@ -23,21 +23,30 @@ use api::{ReceiveStep, Refused, RefusedKind, WantedStream};
 /// less memory than one pool's map has. Receiving callers cannot keep others from sending.
 const PARTS_MAX: usize = 4;
 
-/// How long a caller may take to send a part, which it has in memory, or to read one.
-const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+/// Requests that wait for these places, in each direction: some streams that are as busy. They have
+/// no part in memory yet.
+const PARTS_WAITING_MAX: usize = 16;
+
+/// How long a request waits for a place: longer than a pool may take none of a part's requests.
+const PLACE_WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// The time that a caller has to send a part, which it has in memory, or to read one. The rate is a
+/// thousandth of a Unix socket's, and the grace is for a caller that waits for a busy processor. So
+/// a caller that drips bytes has a place for 2 s, and no caller has one for more than 10 s.
+const PART_PACE: BodyPace = BodyPace { grace: Duration::from_secs(2), bytes_per_s: 1 << 20 };
 
 #[derive(Clone)]
 struct StreamPaths {
     service: Arc<dyn Service>,
-    /// Places of parts that this node sends.
-    sent: Arc<Semaphore>,
-    /// Places of parts that it receives.
-    received: Arc<Semaphore>,
+    /// StreamPlaces of parts that this node sends.
+    sent: StreamPlaces,
+    /// StreamPlaces of parts that it receives.
+    received: StreamPlaces,
 }
 
 /// The paths.
 pub(super) fn router<S>(service: Arc<dyn Service>) -> Router<S> {
-    let [sent, received] = [(); 2].map(|()| Arc::new(Semaphore::new(PARTS_MAX)));
+    let [sent, received] = [(); 2].map(|()| StreamPlaces::new(PARTS_MAX, PARTS_WAITING_MAX));
     let place = "/v1/pools/{pool}/receive/{name}";
     Router::new()
         .route("/v1/streams", get(header))
@@ -47,10 +56,6 @@ pub(super) fn router<S>(service: Arc<dyn Service>) -> Router<S> {
         .with_state(StreamPaths { service, sent, received })
 }
 
-fn permit(places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    Arc::clone(places).try_acquire_owned().ok()
-}
-
 fn busy() -> Response {
     let error =
         format!("{PARTS_MAX} requests for parts of streams are at work already, in this direction");
@@ -58,16 +63,19 @@ fn busy() -> Response {
     refuse(&Refused::new(RefusedKind::Busy, error, way_out))
 }
 
-/// Answers with bytes, which are made where a thread may wait. A permit is held until the caller
-/// has them or is late.
+/// Answers with bytes, which are made where a thread may wait. A place is held until the caller has
+/// them or is late.
 async fn bytes(
     make: impl FnOnce() -> Result<Vec<u8>, Refused> + Send + 'static,
-    permit: Option<OwnedSemaphorePermit>,
+    place: Option<HeldPlace>,
 ) -> Response {
-    // A caller that hangs up does not end what was begun, so the permit goes with it.
-    let made = tokio::task::spawn_blocking(move || make().map(|bytes| (bytes, permit)));
+    // A caller that hangs up does not end the work that was begun, so the place goes with the work.
+    let made = tokio::task::spawn_blocking(move || make().map(|bytes| (bytes, place)));
     let body = match made.await {
-        Ok(Ok((bytes, Some(permit)))) => timed(bytes, permit, BODY_TIME_MAX),
+        Ok(Ok((bytes, Some(place)))) => {
+            let time_max = PART_PACE.time_max(bytes.len());
+            timed(bytes, place, time_max)
+        }
         Ok(Ok((bytes, None))) => Body::from(bytes),
         Ok(Err(refused)) => return refuse(&refused),
         Err(error) => return panicked(&error),
@@ -100,8 +108,8 @@ async fn part(State(paths): State<StreamPaths>, RawQuery(query): RawQuery) -> Re
     let Some(token) = parameter(&query, "token") else {
         return bad(&query, "write token=TOKEN");
     };
-    let Some(permit) = permit(&paths.sent) else { return busy() };
-    bytes(move || paths.service.stream_part(&token), Some(permit)).await
+    let Some(place) = paths.sent.take(PLACE_WAIT_MAX).await else { return busy() };
+    bytes(move || paths.service.stream_part(&token), Some(place)).await
 }
 
 type Place = PathNames<(String, String)>;
@@ -124,25 +132,36 @@ async fn receive(
     PathNames((pool, name)): Place,
     body: Body,
 ) -> Response {
-    let Some(permit) = permit(&paths.received) else { return busy() };
+    let Some(held) = paths.received.take(PLACE_WAIT_MAX).await else { return busy() };
     let limit = match step {
         ReceiveStep::Part => PART_BYTES_MAX,
         ReceiveStep::Begin | ReceiveStep::End => STREAM_HEADER_BYTES,
     };
-    let refused = |error: String| {
-        let way_out = format!("send at most {limit} bytes within {BODY_TIME_MAX:?}");
-        refuse(&Refused::new(RefusedKind::Bad, error, way_out))
-    };
-    let bytes = match tokio::time::timeout(BODY_TIME_MAX, to_bytes(body, limit)).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(error)) => return refused(format!("the body was not received: {error}")),
-        Err(_) => return refused("the body did not come in time".to_owned()),
+    let bytes = match to_bytes(paced(body, PART_PACE), limit).await {
+        Ok(bytes) => bytes,
+        Err(error) => return not_received(&error, limit),
     };
     change(move || {
-        let _permit = permit;
+        let _held = held;
         paths.service.receive(step, (&pool, &name), &bytes)
     })
     .await
+}
+
+/// A body that is too long, that was cut, or that came too slowly. The last one is as a node that
+/// is busy: the request can be made again.
+fn not_received(error: &axum::Error, limit: usize) -> Response {
+    let kind = match is_too_slow(error) {
+        true => RefusedKind::Busy,
+        false => RefusedKind::Bad,
+    };
+    let BodyPace { grace, bytes_per_s } = PART_PACE;
+    let rate = bytes_per_s >> 20;
+    let way_out = format!(
+        "send at most {limit} bytes, and after {grace:?} at least {rate} MiB in a second; the \
+         request can be made again"
+    );
+    refuse(&Refused::new(kind, format!("the body was not received: {error}"), way_out))
 }
 
 async fn give_up(State(paths): State<StreamPaths>, PathNames((pool, name)): Place) -> Response {

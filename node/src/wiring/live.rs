@@ -18,6 +18,10 @@ use api::{API_VERSION, Done, Planned, Refused, RefusedKind, Reload, ReloadPlan};
 const UNTIL_RESTART: &str = "this is lost when the node is restarted; write it into the file to \
                              keep it";
 
+/// The note for an object that a command has added, and of whose name the file has one.
+const FILE_AT_RESTART: &str = "the file has an object of this name as well: a restart or a reload \
+                               makes this one as it is there";
+
 /// The note for an object of the file that a command has removed.
 const BACK_AT_RESTART: &str =
     "the file still has it, so a restart or a reload adds it again; remove it there as well";
@@ -39,8 +43,10 @@ impl Inside {
             done.applied.push(change.to_string());
         }
         let names = wanted.names(kind);
-        self.objects().came_by_command(kind, names.last().expect("it was just added"));
-        done.notes.push(UNTIL_RESTART.to_owned());
+        let name = names.last().expect("it was just added");
+        self.objects().came_by_command(kind, name);
+        let in_file = self.objects().file_has(kind, name);
+        done.notes.push(if in_file { FILE_AT_RESTART } else { UNTIL_RESTART }.to_owned());
         log(&done);
         Ok(done)
     }

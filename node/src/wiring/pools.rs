@@ -3,6 +3,7 @@
 pub(crate) mod change;
 mod compression;
 mod devices;
+mod history;
 mod keys;
 mod quota;
 pub(crate) mod report;

@@ -9,8 +9,8 @@ use crate::control::Service;
 use crate::kinds::running_kind;
 use api::status::Status;
 use api::{
-    Done, Drain, HandOver, ReceiveProgress, ReceiveStep, Refused, Reload, ReloadPlan, SnapshotDiff,
-    WantedStream,
+    Done, Drain, HandOver, MomentReport, ReceiveProgress, ReceiveStep, Refused, Reload, ReloadPlan,
+    SnapshotDiff, WantedStream,
 };
 
 impl Service for Inside {
@@ -105,6 +105,14 @@ impl Service for Inside {
 
     fn set_snapshots(&self, volume: &str, rules: &Value) -> Result<Done, Refused> {
         self.set_snapshots(volume, rules)
+    }
+
+    fn keep_history(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        self.keep_history(volume, body)
+    }
+
+    fn find_moment(&self, volume: &str, body: &Value) -> Result<MomentReport, Refused> {
+        self.find_moment(volume, body)
     }
 
     fn compress(&self, volume: &str, body: &Value) -> Result<Done, Refused> {

@@ -18,7 +18,7 @@ use crate::contents::Contents;
 use crate::format::{
     BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, LogRecord, PageEntry, RowPosition, TableKind,
 };
-use crate::map::{MapError, MapPage, PageAlias, PoolMap};
+use crate::map::{MapError, MapPage, MomentRecord, PageAlias, PoolMap};
 use crate::pack::Packer;
 use seal::{PageKey, SealKeys};
 
@@ -608,6 +608,7 @@ impl EngineCore {
         let segments = self.segments.total() + self.announced;
         let state = 2
             * (self.map.volume_count() * STATE_BYTES_PER_VOLUME
+                + self.map.moments() * size_of::<MomentRecord>()
                 + self.map.families() * STATE_BYTES_PER_FAMILY
                 + self.map.contexts() * STATE_BYTES_PER_CONTEXT
                 + segments * size_of::<SegmentRecord>()
@@ -692,7 +693,7 @@ const KEPT_FOR_COLLECTION: usize = 3;
 const KEPT_FOR_RESTART: usize = 4;
 
 /// The most bytes that a volume takes in the state's JSON, names included.
-const STATE_BYTES_PER_VOLUME: usize = 496;
+const STATE_BYTES_PER_VOLUME: usize = 640;
 
 /// The most bytes that a family of encrypted volumes takes there, with two data keys.
 const STATE_BYTES_PER_FAMILY: usize = 560;

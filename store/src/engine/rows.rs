@@ -46,6 +46,8 @@ pub(crate) enum RecordOwner {
     },
     /// A step of a removal.
     Removal,
+    /// A record of a history.
+    History,
     /// A move of a collection.
     Move,
     /// A page that is sealed anew.
@@ -534,7 +536,9 @@ fn set_checks(
             LogRecord::Zero { .. }
             | LogRecord::Lost { .. }
             | LogRecord::Alias { .. }
-            | LogRecord::Removal { .. } => {}
+            | LogRecord::Removal { .. }
+            | LogRecord::Moment { .. }
+            | LogRecord::Forget { .. } => {}
         }
     }
 }
@@ -553,7 +557,9 @@ pub(crate) fn crc_of(record: &LogRecord) -> u64 {
         LogRecord::Zero { .. }
         | LogRecord::Lost { .. }
         | LogRecord::Alias { .. }
-        | LogRecord::Removal { .. } => 0,
+        | LogRecord::Removal { .. }
+        | LogRecord::Moment { .. }
+        | LogRecord::Forget { .. } => 0,
     }
 }
 

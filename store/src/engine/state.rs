@@ -1,8 +1,8 @@
 //! The state of a checkpoint as bytes, and its index.
 //!
 //! ```text
-//! state   u64 length of the JSON, the JSON (the map's state, and a pass of a scrub), then 24 bytes
-//!         for each segment
+//! state   u64 length of the JSON, the JSON (the map's state, and a pass of a scrub), then 64 bytes
+//!         for each moment of a history, then 24 bytes for each segment
 //! index   blocks of up to 127 entries of 32 bytes, and the entry of the next index block
 //! ```
 
@@ -14,7 +14,7 @@ use super::scrub::ScrubState;
 use super::segments::SegmentRecord;
 use crate::block::{BLOCK_BYTES, Block};
 use crate::format::PageEntry;
-use crate::map::MapState;
+use crate::map::{MapState, MomentRecord};
 
 /// Entries of blocks of the state in a block of the index; one more is for the next index block.
 pub(crate) const INDEX_ENTRIES: usize = BLOCK_BYTES / ENTRY_BYTES - 1;
@@ -40,9 +40,12 @@ pub(crate) fn encode(
 ) -> Vec<u8> {
     let json = serde_json::to_vec(&StateJson { map, scrub });
     let json = json.expect("a state of numbers and names is JSON");
-    let mut bytes = Vec::with_capacity(8 + json.len() + size_of_val(segments));
+    let moments = map.moment_table();
+    let tables = size_of_val(moments) + size_of_val(segments);
+    let mut bytes = Vec::with_capacity(8 + json.len() + tables);
     bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
     bytes.extend_from_slice(&json);
+    bytes.extend_from_slice(moments.as_bytes());
     bytes.extend_from_slice(segments.as_bytes());
     bytes
 }
@@ -67,7 +70,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<DecodedState, String> {
     let mut json: Value = serde_json::from_slice(json).map_err(wrong)?;
     let scrub = json.as_object_mut().and_then(|members| members.remove("scrub"));
     let scrub = scrub.map(serde_json::from_value).transpose().map_err(wrong)?;
-    let map = serde_json::from_value(json).map_err(wrong)?;
+    let map: MapState = serde_json::from_value(json).map_err(wrong)?;
+    let moments = usize::try_from(map.moments()).unwrap_or(usize::MAX);
+    let length = moments.saturating_mul(size_of::<MomentRecord>());
+    let cut = "the state's moments are cut off";
+    let (moments, segments) = segments.split_at_checked(length).ok_or(cut)?;
+    let moment = |chunk| MomentRecord::read_from_bytes(chunk).expect("64 bytes");
+    let moments = moments.chunks_exact(size_of::<MomentRecord>()).map(moment).collect();
+    let map = map.with_moments(moments);
     let chunks = segments.chunks_exact(size_of::<SegmentRecord>());
     if !chunks.remainder().is_empty() {
         return Err("the state's segments are cut off".into());

@@ -7,6 +7,7 @@ use super::core::PoolCounters;
 use super::devices::PoolDevice;
 use super::scrub::ScrubStatus;
 use super::segments::SegmentCounts;
+use crate::api::{QuotaWait, VolumeId};
 use crate::map::SharedPages;
 
 /// The search for pages with the same content.
@@ -40,6 +41,8 @@ pub struct PoolStatus {
     pub shared: SharedPages,
     /// The search for pages with the same content.
     pub dedup: DedupStatus,
+    /// Moments of volumes' histories, with those that are being removed.
+    pub moments: u64,
     /// Segments of each sort.
     pub segments: SegmentCounts,
     /// The devices.
@@ -90,6 +93,7 @@ impl PoolEngine {
             packed_blocks,
             shared: core.map.shared(),
             dedup: self.dedup_status(),
+            moments: core.map.moments() as u64,
             segments: core.segments.counts(core.applied),
             devices: self.devices(),
             segment_blocks: core.segments.segment_blocks(),
@@ -105,5 +109,11 @@ impl PoolEngine {
             scrub: self.scrubber.status().clone(),
             counters: core.counters,
         }
+    }
+
+    /// The reason for which a volume's last write was refused, as long as it would be refused
+    /// again.
+    pub fn quota_wait(&self, volume: VolumeId) -> Option<QuotaWait> {
+        self.core.map.wait_of(volume, self.core.room())
     }
 }

@@ -6,6 +6,7 @@ mod damage;
 mod dedup;
 mod devices;
 mod full;
+mod history;
 #[path = "../../tests/devices/memory.rs"]
 mod memory;
 mod pool;

@@ -11,6 +11,8 @@
 
 mod changes;
 mod family;
+mod history;
+mod moments;
 mod receive;
 mod space;
 mod state;
@@ -19,29 +21,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::moments::{VolumeMoments, is_moment};
 use super::page::TreeWord;
 use super::space::{SpaceAccount, VersionSpace};
 use crate::api::{QuotaWait, VolumeId};
 use crate::block::BLOCK_BYTES;
-use crate::origin::{SnapshotOrigin, VolumeReceive};
+use crate::history::{PoolHistory, VolumeHistory, is_zero};
 use crate::pack::PageCompression;
+use pool_stream::{SnapshotOrigin, VOLUME_BLOCKS_MAX, VolumeReceive};
 use seal::WrappedKey;
 
-pub(crate) use changes::is_name;
 pub(crate) use state::CatalogState;
 
-/// The most volumes and snapshots of a pool, with those that are being removed: the state of a
-/// checkpoint has all of them.
+/// The most volumes and snapshots of a pool, with those that are being removed and without the
+/// moments of histories: the state of a checkpoint has all of them.
 pub(crate) const VERSIONS_MAX: usize = 16_384;
 
-/// The most blocks of a volume: the ones that four levels of nodes have.
-pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1 << 36;
-
-/// The last generation: entries of nodes have 24 bits for it.
-pub(crate) const GENERATION_MAX: u64 = (1 << 24) - 1;
-
-/// The longest name of a volume or snapshot.
-const NAME_CHARS_MAX: usize = 64;
+/// The last generation: entries of nodes have 28 bits for it.
+pub(crate) const GENERATION_MAX: u64 = (1 << 28) - 1;
 
 /// The kinds of entries of a pool's catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +92,8 @@ pub struct PoolVolume {
     pub wait: Option<QuotaWait>,
     /// How it is encrypted, if it is.
     pub seal: Option<PoolSeal>,
+    /// The history of a volume, if it has one.
+    pub history: Option<PoolHistory>,
 }
 
 /// How a volume or snapshot is encrypted.
@@ -154,6 +153,18 @@ pub(super) struct Version {
     /// The family of an encrypted volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) family: Option<u32>,
+    /// Of a volume, how its history is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) history: Option<VolumeHistory>,
+    /// Of a volume, the generation of the last snapshot with a name that it came from: pages that
+    /// were born later are its history's alone when they are overwritten.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) snapshot_floor: u64,
+    /// Of a moment, its time; and the pages that its next one has not, nor an older snapshot.
+    #[serde(skip)]
+    pub(super) at_ns: u64,
+    #[serde(skip)]
+    pub(super) held: u64,
 }
 
 /// Volumes and snapshots that share their data keys: they share pages as well. Its fields' names
@@ -182,13 +193,16 @@ impl SealFamily {
 pub(super) struct TreeOwner {
     /// Entries that were born later are the volume's own.
     floor: u64,
+    /// Entries that were born later, and are not its own, are those of its history alone.
+    history_floor: u64,
     /// While the volume's parent is being removed: below the block, the floor is this one.
     removed: Option<(u64, u64)>,
 }
 
 impl TreeOwner {
     /// The owner of nothing: all that the tree has belongs to a snapshot as well.
-    pub(super) const NOTHING: Self = Self { floor: u64::MAX, removed: None };
+    pub(super) const NOTHING: Self =
+        Self { floor: u64::MAX, history_floor: u64::MAX, removed: None };
 
     /// Whether the volume owns an entry of this birth, for blocks that end before `end`.
     pub(super) fn owns(&self, birth: u64, end: u64) -> bool {
@@ -198,6 +212,11 @@ impl TreeOwner {
     /// Whether the entry is the volume's, and not still counted for its parent.
     pub(super) fn is_own(&self, birth: u64) -> bool {
         birth > self.floor
+    }
+
+    /// Whether an entry that the volume does not own is only in its history.
+    pub(super) fn is_of_history(&self, birth: u64) -> bool {
+        birth > self.history_floor
     }
 
     fn is_of_parent(&self, birth: u64, end: u64) -> bool {
@@ -239,7 +258,15 @@ pub(super) struct PoolCatalog {
     lent: u64,
     /// Families of encrypted volumes.
     families: BTreeMap<u32, SealFamily>,
+    /// Versions of each.
+    family_versions: BTreeMap<u32, usize>,
     next_family: u32,
+    /// Of each volume that has a history, or moments of one.
+    histories: BTreeMap<u32, VolumeMoments>,
+    /// The moments of all of them.
+    moments: usize,
+    /// The number of the last moment that was taken; 0 before the first one.
+    last_moment: u32,
     /// Versions that have a compression.
     compressed: usize,
     /// How often a version's compression has changed since the pool was opened.
@@ -259,7 +286,11 @@ impl PoolCatalog {
             promised: 0,
             lent: 0,
             families: BTreeMap::new(),
+            family_versions: BTreeMap::new(),
             next_family: 0,
+            histories: BTreeMap::new(),
+            moments: 0,
+            last_moment: 0,
             compressed: 0,
             compression_changes: 0,
         }
@@ -279,17 +310,23 @@ impl PoolCatalog {
         self.generation
     }
 
+    /// Volumes and snapshots, without moments.
     pub(super) fn count(&self) -> usize {
-        self.versions.len()
+        self.versions.len() - self.moments
     }
 
     pub(super) fn list(&self, room: (u64, u64)) -> Vec<PoolVolume> {
-        let list = self.versions.values().map(|version| PoolVolume {
+        self.named().map(|version| self.entry(version, room)).collect()
+    }
+
+    /// A version, as a list has it.
+    pub(super) fn entry(&self, version: &Version, room: (u64, u64)) -> PoolVolume {
+        PoolVolume {
             id: VolumeId(version.id),
             name: version.name.clone(),
             kind: version.kind,
             of: version.of.map(VolumeId),
-            parent: self.visible_ancestor(version.parent).map(VolumeId),
+            parent: self.named_ancestor(version.parent).map(VolumeId),
             blocks: version.blocks,
             at_s: version.at_s,
             seal: version.family.and_then(|family| self.seal_of(family)),
@@ -303,8 +340,8 @@ impl PoolCatalog {
             reservation_blocks: version.space.reservation,
             limit_blocks: version.space.limit,
             wait: self.wait_of(VolumeId(version.id), room),
-        });
-        list.collect()
+            history: self.history_of(version.id),
+        }
     }
 
     /// A volume or snapshot that is not being removed.
@@ -327,7 +364,11 @@ impl PoolCatalog {
             let parent = &self.versions[&parent];
             (parent.removed_below, self.floor(parent.parent))
         });
-        TreeOwner { floor: self.floor(volume.parent), removed }
+        let history_floor = match volume.parent {
+            Some(parent) if is_moment(parent) => volume.snapshot_floor,
+            _ => u64::MAX,
+        };
+        TreeOwner { floor: self.floor(volume.parent), history_floor, removed }
     }
 
     /// The generation of a parent: entries that were born later are the child's.
@@ -398,6 +439,7 @@ impl PoolCatalog {
         self.close_account(&removed);
         self.removing.remove(&id);
         self.running = None;
+        self.close_history(&removed, parent);
         self.drop_family(family);
     }
 
@@ -426,6 +468,10 @@ impl PoolCatalog {
             self.removing.insert(version.id);
         }
         self.open_account(&version);
+        self.open_history(&version);
+        if let Some(family) = version.family {
+            *self.family_versions.entry(family).or_default() += 1;
+        }
         self.compressed += usize::from(version.compression.is_some());
         let before = self.versions.insert(version.id, version);
         assert!(before.is_none(), "an id is never used again");

@@ -1,27 +1,16 @@
 //! The difference of two versions, part by part: the cost follows the difference, because what both
 //! share is leapt over.
 
-use super::catalog::VOLUME_BLOCKS_MAX;
 use super::page::{MapError, NODE_WORDS, TreeWord, node_word};
 use super::pages::MapPages;
 use super::tree::{LEVELS, digit, next_word, node_end, word_start};
+use pool_stream::{ChangedRun, VOLUME_BLOCKS_MAX};
 
 /// A part ends after so many leaps and leaves.
 const MOVES_MAX: usize = 32;
 
 /// A part ends when it has so many runs; it has those of one more leaf at most.
 const RUNS_MAX: usize = 512;
-
-/// Blocks that differ between two versions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChangedRun {
-    /// The first block.
-    pub block: u64,
-    /// How many.
-    pub blocks: u64,
-    /// They read as zeroes in the later version.
-    pub is_hole: bool,
-}
 
 /// A part of the difference of two versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

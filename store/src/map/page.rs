@@ -179,7 +179,7 @@ pub(crate) enum Applied {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct TreeWord(pub(super) u64);
 
-const NUMBER_BITS: u32 = 40;
+const NUMBER_BITS: u32 = 36;
 
 impl TreeWord {
     pub(super) const HOLE: Self = Self(0);

@@ -8,11 +8,12 @@
 //!
 //! Entries that the two trees share are leapt over, and so are those of the parent.
 
-use super::catalog::{RemovalTarget, VOLUME_BLOCKS_MAX};
+use super::catalog::RemovalTarget;
 use super::page::{LiveBlocks, MapError, TreeWord, node_word};
 use super::pages::MapPages;
 use super::tree::{LEVELS, digit, need_freed, next_word, node_end, word_start};
 use crate::format::{TableKind, ZERO_BLOCKS_MAX};
+use pool_stream::VOLUME_BLOCKS_MAX;
 
 /// A step ends when it frees so many pages. It frees one group more at most, and each page
 /// may need a block of the page table.

@@ -47,6 +47,8 @@ pub(super) struct GoneWords {
     pub(super) owned: u64,
     /// Pages among them that its parent owned, which is being removed.
     pub(super) of_parent: u64,
+    /// Pages among them that only its history has from here on.
+    pub(super) of_history: u64,
 }
 
 /// A volume and its snapshots.

@@ -4,6 +4,7 @@ mod cache;
 mod catalog;
 mod damage;
 mod family;
+mod history;
 mod medium;
 mod model;
 mod receive;

@@ -246,6 +246,8 @@ impl TreePlan {
                     true => self.gone.owned += 1,
                     false => self.gone.of_parent += 1,
                 }
+            } else if owner.is_of_history(word.birth()) {
+                self.gone.of_history += 1;
             }
         }
     }

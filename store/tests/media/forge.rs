@@ -22,6 +22,8 @@ pub(crate) struct Forge {
     /// The map's state.
     pub(crate) json: Value,
     json_bytes: usize,
+    /// The table of moments.
+    pub(crate) moments: Vec<u8>,
     /// The records of segments.
     pub(crate) segments: Vec<u8>,
 }
@@ -30,8 +32,14 @@ impl Forge {
     /// For a pool with a state that takes one index block.
     pub(crate) fn new(devices: MemoryDevices) -> Self {
         let superblock = devices.superblock();
-        let mut forge =
-            Self { devices, superblock, json: Value::Null, json_bytes: 0, segments: Vec::new() };
+        let mut forge = Self {
+            devices,
+            superblock,
+            json: Value::Null,
+            json_bytes: 0,
+            moments: Vec::new(),
+            segments: Vec::new(),
+        };
         let mut bytes = Vec::new();
         for entry in forge.state_entries(0) {
             bytes.extend_from_slice(&forge.devices.at(place(&entry)).0);
@@ -40,7 +48,9 @@ impl Forge {
         let json_bytes = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
         forge.json = serde_json::from_slice(&bytes[8..8 + json_bytes]).unwrap();
         forge.json_bytes = json_bytes;
-        forge.segments = bytes[8 + json_bytes..].to_vec();
+        let moments = forge.json["catalog"]["moments"].as_u64().unwrap_or(0) as usize;
+        let (moments, segments) = bytes[8 + json_bytes..].split_at(64 * moments);
+        (forge.moments, forge.segments) = (moments.to_vec(), segments.to_vec());
         forge
     }
 
@@ -63,7 +73,7 @@ impl Forge {
         if json.len() <= self.json_bytes {
             json.resize(self.json_bytes, b' ');
             let length = (json.len() as u64).to_le_bytes();
-            let mut bytes = [length.as_slice(), &json, &self.segments].concat();
+            let mut bytes = [length.as_slice(), &json, &self.moments, &self.segments].concat();
             bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
             for copy in [0, 1] {
                 self.write_state(copy, &bytes);

@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use random::Random;
 use serde_json::Value;
 use store::block::Block;
-use store::format::{BlockPlace, LogRecord, PageEntry, SegmentId, TableKind};
-use store::{CACHE_BLOCKS_MIN, PoolChange, PoolEngine, PoolOptions, RequestTag, VolumeId};
+use store::format::{BlockPlace, LogRecord, NO_VOLUME, PageEntry, SegmentId, TableKind};
+use store::{
+    CACHE_BLOCKS_MIN, HistoryOptions, PoolChange, PoolEngine, PoolOptions, RequestTag, VolumeId,
+};
 
 use crate::forge::Forge;
 use crate::memory::MemoryDevices;
@@ -20,7 +22,7 @@ const ROUNDS: usize = 400;
 /// Numbers that are at some edge, or that the pool has.
 fn any_number(random: &mut Random, known: &[u64]) -> u64 {
     match random.below(5) {
-        0 => [0, 1, 127, 128, 511, 512, u64::MAX, 1 << 40, (1 << 40) - 1][random.below(9) as usize],
+        0 => [0, 1, 127, 128, 511, 512, u64::MAX, 1 << 36, (1 << 36) - 1][random.below(9) as usize],
         1 => 1 << random.below(64),
         2 => random.draw(),
         _ if known.is_empty() => 0,
@@ -54,15 +56,15 @@ fn forge_node(forge: &mut Forge, random: &mut Random) {
                 used => used[random.below(used.len() as u64) as usize],
             };
             let birth = match random.below(4) {
-                0 => any_number(random, &[]) & 0xff_ffff,
-                _ => words[at] >> 40,
+                0 => any_number(random, &[]) & 0xfff_ffff,
+                _ => words[at] >> 36,
             };
             let page = match random.below(4) {
                 0 => number,
                 1 => any_number(random, &data),
                 _ => any_number(random, &nodes),
             };
-            words[at] = birth << 40 | page & ((1 << 40) - 1);
+            words[at] = birth << 36 | page & ((1 << 36) - 1);
         }
     });
 }
@@ -133,6 +135,21 @@ fn forge_state(forge: &mut Forge, random: &mut Random) {
     }
 }
 
+/// The table of moments with another value in one of its words.
+fn forge_moments(forge: &mut Forge, random: &mut Random) {
+    let words = forge.moments.len() as u64 / 4;
+    if words == 0 {
+        return;
+    }
+    let at = random.below(words) as usize * 4;
+    let value = match random.below(3) {
+        0 => any_number(random, &[0, 1, 2, 1 << 31]) as u32,
+        1 => u32::MAX,
+        _ => 1 << 31 | random.below(40) as u32,
+    };
+    forge.moments[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
 fn forge_segments(forge: &mut Forge, random: &mut Random) {
     let at = random.below(forge.segments.len() as u64 / 4) as usize * 4;
     let value = [0, 1, 31, 32, 33, 256, 257, u32::MAX][random.below(8) as usize];
@@ -145,7 +162,7 @@ fn forge_record(record: &mut LogRecord, random: &mut Random) {
         LogRecord::Write { volume, block, number, .. } => match random.below(3) {
             0 => *volume = any as u32,
             1 => *block = any,
-            _ => *number = any.clamp(1, (1 << 40) - 1),
+            _ => *number = any.clamp(1, (1 << 36) - 1),
         },
         LogRecord::Zero { volume, block, blocks } => match random.below(3) {
             0 => *volume = any as u32,
@@ -154,17 +171,29 @@ fn forge_record(record: &mut LogRecord, random: &mut Random) {
         },
         LogRecord::Move { number, from, .. } | LogRecord::Lost { number, from } => {
             match random.below(2) {
-                0 => *number = any.clamp(1, (1 << 40) - 1),
+                0 => *number = any.clamp(1, (1 << 36) - 1),
                 _ => from.block = any as u16,
             }
         }
+        LogRecord::Moment { at_ns, volumes } => match random.below(2) {
+            0 => *at_ns = any,
+            _ => volumes[0] = any.min(volumes[1].saturating_sub(1).into()) as u32,
+        },
+        LogRecord::Forget { volume, generation, is_early } => match random.below(3) {
+            0 => *volume = any as u32,
+            1 => *generation = any,
+            _ => *is_early = !*is_early,
+        },
         LogRecord::Removal { snapshot, block } => match random.below(2) {
             0 => *snapshot = any as u32,
             _ => *block = any,
         },
         _ => {
             let volume = random.below(4) as u32;
-            *record = match random.below(2) {
+            let moment = std::array::from_fn(|at| if at == 0 { volume } else { NO_VOLUME });
+            *record = match random.below(4) {
+                2 => LogRecord::Moment { at_ns: any, volumes: moment },
+                3 => LogRecord::Forget { volume, generation: any, is_early: true },
                 0 => LogRecord::Removal { snapshot: volume, block: any & !63 },
                 _ => LogRecord::Zero { volume, block: any & !63, blocks: 64 },
             };
@@ -207,7 +236,11 @@ fn any_change(random: &mut Random, blocks_max: u64) -> PoolChange {
     let other = VolumeId(random.below(8) as u32);
     let name = ["x", "y", "v1", ""][random.below(4) as usize].to_owned();
     let blocks = any_number(random, &[1, 64, 513, 700]).min(blocks_max);
-    match random.below(8) {
+    match random.below(9) {
+        8 => {
+            let options = HistoryOptions { reach_ms: blocks, step_ms: 100 };
+            PoolChange::History { volume, history: (!random.one_in(4)).then_some(options) }
+        }
         0 => PoolChange::Create { name, blocks },
         1 => PoolChange::Resize { volume, blocks },
         2 => PoolChange::Rename { volume, name },
@@ -235,10 +268,10 @@ fn forge_superblock(forge: &mut Forge, random: &mut Random) {
 
 fn forged(devices: MemoryDevices, random: &mut Random) -> MemoryDevices {
     let mut forge = Forge::new(devices);
-    let mut kinds: Vec<u64> = (0..random.between(1, 4)).map(|_| random.below(12)).collect();
+    let mut kinds: Vec<u64> = (0..random.between(1, 4)).map(|_| random.below(14)).collect();
     // The forge finds its way by the state, so the state is changed last.
     kinds.sort_unstable();
-    kinds.dedup_by(|a, b| *a >= 10 && *b >= 10);
+    kinds.dedup_by(|a, b| *a >= 12 && *b >= 12);
     for kind in kinds {
         match kind {
             0..4 => forge_node(&mut forge, random),
@@ -246,6 +279,7 @@ fn forged(devices: MemoryDevices, random: &mut Random) -> MemoryDevices {
             6 | 7 => forge_log(&mut forge, random),
             8 => forge_segments(&mut forge, random),
             9 => forge_superblock(&mut forge, random),
+            10 | 11 => forge_moments(&mut forge, random),
             _ => forge_state(&mut forge, random),
         }
     }
@@ -284,6 +318,7 @@ fn live(devices: MemoryDevices, random: &mut Random) {
         return;
     };
     let mut pool = MediaPool::with(devices, engine, random.draw());
+    pool.keeps_history = true;
     for round in 0..ROUNDS {
         (0..3).for_each(|_| request(&mut pool.engine, random, round as u64, u64::MAX));
         pool.round();
@@ -305,6 +340,7 @@ fn a_hostile_medium_makes_errors_and_no_panics() {
     let mut panics = Vec::new();
     for seed in first..first + pools {
         let mut pool = MediaPool::new(seed);
+        pool.keeps_history = true;
         (0..120).for_each(|_| pool.step());
         for variant in 0..25 {
             let mut random = Random::new(seed << 32 | variant);

@@ -8,12 +8,16 @@ use random::Random;
 use store::block::Block;
 use store::format::{BlockPlace, DEVICE_HEADER_BLOCKS, RowHead, Superblock, superblock_blocks};
 use store::{
-    Admission, CACHE_BLOCKS_MIN, DedupOptions, DeviceLayout, DeviceOp, PageCompression, PoolChange,
-    PoolCompletion, PoolDevices, PoolEngine, PoolError, PoolLayout, PoolOptions, PoolVolumeKind,
-    RequestTag, SEGMENTS_MIN, SealEntropy, VolumeId, WrappingKey, format_pool,
+    Admission, CACHE_BLOCKS_MIN, DedupOptions, DeviceLayout, DeviceOp, HistoryOptions,
+    PageCompression, PoolChange, PoolCompletion, PoolDevices, PoolEngine, PoolError, PoolLayout,
+    PoolMoment, PoolOptions, PoolVolumeKind, RequestTag, SEGMENTS_MIN, SealEntropy, VolumeId,
+    WrappingKey, format_pool,
 };
 
 use crate::memory::MemoryDevices;
+
+/// The time when a pool begins.
+const EPOCH_NS: u64 = 1_790_000_000_000_000_000;
 
 pub(crate) const UUID: [u8; 16] = *b"a pool to read.!";
 pub(crate) const SEGMENT_BLOCKS: u32 = 32;
@@ -77,6 +81,8 @@ pub(crate) struct MediaPool {
     pub(crate) now_ns: u64,
     /// Pages with the same content share it, and contents repeat.
     shares: bool,
+    /// Volumes get histories, and the clock goes on.
+    pub(crate) keeps_history: bool,
 }
 
 impl MediaPool {
@@ -105,7 +111,8 @@ impl MediaPool {
     /// An open pool, of whose content nothing is known.
     pub(crate) fn with(devices: MemoryDevices, engine: PoolEngine, seed: u64) -> Self {
         let random = Random::new(seed);
-        Self { devices, engine, model: BTreeMap::new(), random, tags: 0, now_ns: 0, shares: false }
+        let (model, shares, keeps_history) = (BTreeMap::new(), false, false);
+        Self { devices, engine, model, random, tags: 0, now_ns: 0, shares, keeps_history }
     }
 
     /// The engine is gone without a word, and another one opens the pool.
@@ -127,6 +134,9 @@ impl MediaPool {
     /// One round of the engine with devices that answer at once.
     pub(crate) fn completions(&mut self) -> Vec<PoolCompletion> {
         self.now_ns += 1_000_000;
+        if self.keeps_history {
+            self.engine.set_time(EPOCH_NS + 20 * self.now_ns);
+        }
         self.engine.poll(self.now_ns);
         self.devices.serve(&mut self.engine);
         std::iter::from_fn(|| self.engine.next_completion()).collect()
@@ -243,11 +253,62 @@ impl MediaPool {
         let change = PoolChange::Create { name: format!("v{}", self.tags), blocks };
         let id = self.change(&change).unwrap();
         self.model.insert(id, vec![None; blocks as usize]);
+        if self.keeps_history {
+            self.keep_history(id);
+        }
         if self.random.one_in(2) {
             let compression = Some(PageCompression::Lz4);
             self.change(&PoolChange::Compression { volume: id, compression }).unwrap();
         }
         id
+    }
+
+    /// The volume has a short history.
+    pub(crate) fn keep_history(&mut self, volume: VolumeId) {
+        let history = Some(HistoryOptions { reach_ms: 2_000, step_ms: 100 });
+        self.change(&PoolChange::History { volume, history }).unwrap();
+    }
+
+    /// The moments that the reader must give: those of volumes that are not removed.
+    pub(crate) fn moments(&self) -> String {
+        let volumes = self.engine.volumes().into_iter().filter(|volume| volume.history.is_some());
+        let mut lines: Vec<String> = Vec::new();
+        for volume in volumes {
+            let moments = self.engine.moments_of(volume.id).into_iter();
+            let line =
+                |moment: PoolMoment| format!("{} {} {}\n", volume.id, moment.id, moment.at_ns);
+            lines.extend(moments.map(line));
+        }
+        lines.sort();
+        lines.concat()
+    }
+
+    /// The content of a volume or moment, read block by block.
+    pub(crate) fn content_of(&mut self, volume: VolumeId, blocks: u64) -> Content {
+        (0..blocks).map(|block| self.block_of(volume, block)).collect()
+    }
+
+    fn block_of(&mut self, volume: VolumeId, block: u64) -> Option<Rc<Block>> {
+        self.tags += 1;
+        let tag = RequestTag(self.tags);
+        assert_eq!(self.engine.read(tag, volume, block, 1), Admission::Taken);
+        let mut found = None;
+        for _ in 0..100_000 {
+            for completion in self.completions() {
+                match completion {
+                    PoolCompletion::Data { buffer: Some(buffer), .. } => {
+                        found = Some(Rc::new(buffer.blocks()[0].clone()));
+                        self.engine.recycle(buffer);
+                    }
+                    PoolCompletion::Done { tag: its, result } if its == tag => {
+                        result.unwrap();
+                        return found;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        panic!("the read does not end: {:?}", self.engine.status());
     }
 
     fn entropy(&mut self) -> SealEntropy {

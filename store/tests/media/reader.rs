@@ -34,7 +34,19 @@ impl Reader {
     }
 
     pub(crate) fn list(&self) -> String {
-        let output = self.run(&["list"]);
+        self.lines("list")
+    }
+
+    /// The moments of volumes that are there.
+    fn moments(&self) -> String {
+        let volumes: Vec<String> = self.list().lines().map(first_word).collect();
+        let of_volume = |line: &&str| volumes.contains(&first_word(line));
+        let lines = self.lines("moments");
+        lines.split_inclusive('\n').filter(of_volume).collect()
+    }
+
+    fn lines(&self, command: &str) -> String {
+        let output = self.run(&[command]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
         let mut lines: Vec<_> = text.split_inclusive('\n').collect();
@@ -60,6 +72,10 @@ impl Reader {
             assert!(found == expected.0, "block {at} of {volume:?} differs");
         }
     }
+}
+
+fn first_word(line: &str) -> String {
+    line.split(' ').next().unwrap_or_default().to_owned()
 }
 
 pub(crate) fn has_python(test: &str) -> bool {
@@ -102,6 +118,47 @@ fn the_reader_finds_what_the_engine_wrote() {
     let sealed: Vec<_> = pool.engine.volumes().into_iter().filter_map(|it| it.seal).collect();
     let has_old_keys = sealed.iter().any(|seal| seal.version > 1);
     assert!(has_old_keys, "no volume is under another data key: {sealed:?}");
+}
+
+/// Moments of the checkpoint and of the log behind it, with what each of them holds.
+#[test]
+fn the_reader_finds_the_moments_of_histories() {
+    if !has_python("the_reader_finds_the_moments_of_histories") {
+        return;
+    }
+    let mut pool = MediaPool::new(24);
+    pool.keeps_history = true;
+    (0..300).for_each(|_| pool.step());
+    let kind = |kind: &'static str, pool: &MediaPool| {
+        let is_it = move |record: &LogRecord| match record {
+            LogRecord::Moment { .. } => kind == "moment",
+            LogRecord::Forget { .. } => kind == "forget",
+            _ => false,
+        };
+        pool.devices.log().iter().any(|head| head.records.iter().any(is_it))
+    };
+    let mut steps = 0;
+    while !kind("moment", &pool) || !kind("forget", &pool) || pool.moments().len() < 200 {
+        steps += 1;
+        assert!(steps < 20_000, "no moments: {:?}", pool.engine.status());
+        pool.step();
+    }
+    pool.flush();
+    // Time stands still, so that no moment goes.
+    pool.keeps_history = false;
+    let reader = Reader::new(&pool.devices);
+    assert_eq!((reader.list(), reader.moments()), (pool.list(), pool.moments()));
+    let mut checked = 0;
+    for volume in pool.engine.volumes() {
+        for moment in pool.engine.moments_of(volume.id).into_iter().step_by(3) {
+            let image = reader.extract(moment.id).unwrap();
+            let blocks = (image.len() / BLOCK_BYTES) as u64;
+            let content = pool.content_of(moment.id, blocks);
+            reader.check(moment.id, &content);
+            checked += 1;
+        }
+    }
+    assert!(checked > 3, "{checked} moments were read");
 }
 
 impl MediaPool {

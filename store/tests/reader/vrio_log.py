@@ -13,7 +13,8 @@ LOST = 1 << 62
 ALIAS = 1 << 60
 DATA, NODE, TABLE, STATE, CHANGE, ALIAS_CONTENT = 1, 2, 3, 4, 5, 6
 WRITE_KIND, ZERO_KIND, MOVE_KIND, LOST_KIND, CHANGE_KIND = 1, 2, 3, 4, 5
-SEALED_KIND, RESEALED_KIND, ALIAS_KIND = 10, 11, 13
+SEALED_KIND, RESEALED_KIND, MOMENT_KIND, ALIAS_KIND, FORGET_KIND = 10, 11, 12, 13, 14
+NO_VOLUME = 0xFFFFFFFF
 PAYLOAD_KINDS = (1, 3, 5, 7, 8, 9, 10, 11)
 
 
@@ -112,8 +113,8 @@ class Entry:
 
     def alias_of(self):
         """The page whose content an alias has, or 0 for zeroes; nothing for other pages."""
-        is_alias = self.place >> 40 == ALIAS >> 40
-        return self.place & (1 << 40) - 1 if is_alias else None
+        is_alias = self.place >> 36 == ALIAS >> 36
+        return self.place & (1 << 36) - 1 if is_alias else None
 
     def __bool__(self):
         return self.place != 0
@@ -130,8 +131,8 @@ class Superblock:
             raise PoolError("a damaged superblock")
         (self.version, self.segment_blocks, self.uuid, self.device, self.devices) = (
             struct.unpack_from("<II16sBB", block, 16))
-        if self.version != 4:
-            raise PoolError(f"the pool has the format {self.version}, and this program reads 4")
+        if self.version != 5:
+            raise PoolError(f"the pool has the format {self.version}, and this program reads 5")
         (self.opening, self.salt, self.checkpoint, self.sequence) = (
             struct.unpack_from("<Q16sQQ", block, 48))
         self.state = [Entry.at(block, at) for at in (88, 120)]
@@ -166,6 +167,9 @@ class Record:
         elif self.kind == RESEALED_KIND:
             block, segment, self.number = struct.unpack_from("<HIQ", data, 2)
             self.place = PLACE | segment << 16 | block
+        elif self.kind == MOMENT_KIND:
+            self.at_ns, *volumes = struct.unpack_from("<Q7I", data, 4)
+            self.volumes = [each for each in volumes if each != NO_VOLUME]
 
     def has_payload(self):
         return self.kind in PAYLOAD_KINDS

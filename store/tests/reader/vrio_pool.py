@@ -2,10 +2,12 @@
 """Reads a pool of vrio's store. Written after docs/store-format.md, not after the engine.
 
     vrio_pool.py list DEVICE...
+    vrio_pool.py moments DEVICE...
     vrio_pool.py [--key FILE] extract VOLUME OUT DEVICE...
 
-`list` prints each volume and snapshot: its id, kind, blocks and name. `extract` writes the content
-of one of them, named by its id or its name, to the file OUT. The devices are not changed.
+`list` prints each volume and snapshot: its id, kind, blocks and name. `moments` prints the moments
+of histories: the volume, the id and the time in nanoseconds. `extract` writes the content of one of
+them, named by its id or its name, to the file OUT. The devices are not changed.
 """
 
 import json
@@ -14,11 +16,15 @@ import sys
 
 from vrio_log import (
     ALIAS, ALIAS_CONTENT, ALIAS_KIND, BLOCK, CHANGE, CHANGE_KIND, DATA, FREE, LOST, LOST_KIND,
-    MOVE_KIND, NODE, STATE, TABLE, SEALED_KIND, RESEALED_KIND, WRITE_KIND, ZERO_KIND, Devices,
-    Entry, Log, PoolError, crc64)
+    FORGET_KIND, MOMENT_KIND, MOVE_KIND, NODE, STATE, TABLE, SEALED_KIND, RESEALED_KIND,
+    WRITE_KIND, ZERO_KIND, NO_VOLUME, Devices, Entry,
+    Log, PoolError, crc64)
 from vrio_seal import Keys
 
-NUMBER_MASK = (1 << 40) - 1
+NUMBER_MASK = (1 << 36) - 1
+MOMENT_FIRST = 1 << 31  # the lowest id of a moment
+MOMENTS_MAX = 80_000  # of a volume
+GENERATION_END = (1 << 28) - 1 - (1 << 20)  # from here on no moments are taken
 ENTRIES = 128  # of a table block
 INDEX_ENTRIES = 127  # of an index block
 WORDS = 512  # of a node
@@ -33,6 +39,9 @@ class Version:
         self.blocks, self.root = fields["blocks"], fields["root"]
         self.family = fields.get("family")
         self.receive = fields.get("receive")
+        self.history = fields.get("history")
+        # Of a moment: its volume, its generation and its time.
+        self.of = self.generation = self.at_ns = None
         # Blocks of the tree from here on are cut off.
         self.tree_blocks = self.blocks
         self.changed = {}
@@ -64,12 +73,18 @@ class Pool:
         self.cache = {}
         self.changed = {}  # page entries that the log has changed
         self.tables, self.next_id, self.versions = [], 0, {}
+        self.generation, self.last_moment = 1, 0
         if self.devices.superblock.state_bytes:
-            state = json.loads(self.state())
+            text, table = self.state()
+            state = json.loads(text)
             self.tables = [state["data"], state["nodes"]]
             self.next_id = state["catalog"]["next_id"]
             versions = state["catalog"]["versions"]
             self.versions = {fields["id"]: Version(fields) for fields in versions}
+            self.generation = state["catalog"]["generation"]
+            self.last_moment = state["catalog"].get("last_moment", 0)
+            for at in range(state["catalog"].get("moments", 0)):
+                self.add_moment(table, 64 * at)
             families = state["catalog"].get("families", [])
             self.families = {fields["id"]: fields for fields in families}
             self.next_family = state["catalog"].get("next_family", 0)
@@ -89,14 +104,24 @@ class Pool:
             raise PoolError("a change of the catalog is damaged, and has no copy")
 
     def state(self):
-        """The JSON of the checkpoint's state: of each block, the copy that is whole."""
+        """The JSON of the checkpoint's state and what is behind it: of each block, the copy that is
+        whole."""
         count = -(-self.devices.superblock.state_bytes // BLOCK)
         copies = [self.state_entries(entry, count) for entry in self.devices.superblock.state]
         data = b""
         for index in range(count):
             data += self.first_whole([copy.get(index, FREE) for copy in copies], index)
         (length,) = struct.unpack_from("<Q", data, 0)
-        return data[8:8 + length]
+        return data[8:8 + length], data[8 + length:]
+
+    def add_moment(self, table, at):
+        number, of, _, generation, at_ns, root, blocks = struct.unpack_from("<IIIIQQQ", table, at)
+        (family,) = struct.unpack_from("<I", table, at + 60)
+        moment = Version({"id": number, "kind": "removing" if generation >> 31 else "moment",
+                          "name": "", "blocks": blocks, "root": root,
+                          "family": None if family == NO_VOLUME else family})
+        moment.of, moment.generation, moment.at_ns = of, generation & (1 << 31) - 1, at_ns
+        self.versions[number] = moment
 
     def first_whole(self, entries, index):
         for entry in entries:
@@ -251,6 +276,12 @@ class Pool:
         elif record.kind == LOST_KIND and self.entry(0, record.number).block() == record.place:
             self.changed[record.number] = Entry(LOST, 0, 0)
 
+        elif record.kind == MOMENT_KIND:
+            self.take_moments(record)
+        elif record.kind == FORGET_KIND:
+            for moment in self.moments(record.volume):
+                if moment.generation <= record.number:
+                    moment.kind = "removing"
         elif record.kind == ALIAS_KIND and self.entry(0, record.number).block() == record.place:
             alias = Entry(ALIAS | record.block, record.crc, 0)
             alias.before = self.entry(0, record.number)
@@ -270,6 +301,28 @@ class Pool:
         self.wants_copy = False
         ((name, fields),) = json.loads(data[:record.blocks]).items()
         getattr(self, "change_" + name)(**fields)
+
+    def moments(self, volume=None):
+        return [each for each in self.versions.values()
+                if each.kind == "moment" and volume in (None, each.of)]
+
+    def take_moments(self, record):
+        taken = False
+        for volume in record.volumes:
+            head = self.versions.get(volume)
+            is_volume = head is not None and head.kind == "volume" and head.history
+            own = self.moments(volume)
+            # A reader does not follow how far removals are: it cannot know that there are as many
+            # as a pool has room for.
+            if (not is_volume or head.receive or len(own) >= MOMENTS_MAX
+                    or self.generation >= GENERATION_END):
+                continue
+            number = max(self.last_moment + 1, MOMENT_FIRST)
+            moment = head.split(number, "moment", "")
+            moment.of, moment.generation = volume, self.generation
+            moment.at_ns = max([record.at_ns] + [each.at_ns for each in own])
+            self.versions[number], self.last_moment, taken = moment, number, True
+        self.generation += taken
 
     def take_id(self):
         self.next_id += 1
@@ -320,6 +373,7 @@ class Pool:
     def change_resize(self, volume, blocks):
         if blocks < self.versions[volume].blocks:
             self.keep(volume, "removing", "")
+            self.generation += 1
         self.versions[volume].resize(blocks)
 
     def change_compression(self, volume, compression):
@@ -332,6 +386,7 @@ class Pool:
         del at_s
         for volume in volumes:
             self.keep(volume, "snapshot", name)
+        self.generation += 1
 
     def change_clone(self, snapshot, name):
         number = self.take_id()
@@ -340,6 +395,9 @@ class Pool:
     def change_rollback(self, volume, snapshot):
         self.keep(volume, "removing", "")
         self.versions[volume].become(self.versions[snapshot])
+
+    def change_history(self, volume, history):
+        self.versions[volume].history = history
 
     def change_quota(self, volume, reservation, limit):
         """It has no effect on what a volume has."""
@@ -362,12 +420,14 @@ class Pool:
     def change_received(self, volume):
         receive, self.versions[volume].receive = self.versions[volume].receive, None
         self.keep(volume, "snapshot", receive["name"])
+        self.generation += 1
 
     def list(self):
-        return [version for version in self.versions.values() if version.kind != "removing"]
+        return [version for version in self.versions.values()
+                if version.kind not in ("removing", "moment")]
 
     def find(self, name):
-        found = [each for each in self.list() if name in (str(each.id), each.name)]
+        found = [each for each in self.list() + self.moments() if name in (str(each.id), each.name)]
         if len(found) != 1:
             raise PoolError(f"{len(found)} volumes or snapshots are called {name}")
         return found[0]
@@ -380,6 +440,9 @@ def main(arguments):
     if len(arguments) >= 2 and arguments[0] == "list":
         for version in Pool(arguments[1:]).list():
             print(version.id, version.kind, version.blocks, version.name)
+    elif len(arguments) >= 2 and arguments[0] == "moments":
+        for moment in Pool(arguments[1:]).moments():
+            print(moment.of, moment.id, moment.at_ns)
     elif len(arguments) >= 4 and arguments[0] == "extract":
         pool = Pool(arguments[3:], key)
         version = pool.find(arguments[1])

@@ -25,6 +25,7 @@ pub(crate) fn subjects(change: &PoolChange) -> Vec<VolumeId> {
         | PoolChange::Resealed { volume, .. }
         | PoolChange::Shred { volume, .. }
         | PoolChange::Compression { volume, .. }
+        | PoolChange::History { volume, .. }
         | PoolChange::Receive { volume, .. }
         | PoolChange::Received { volume }
         | PoolChange::Clear { volume } => vec![*volume],
@@ -115,7 +116,7 @@ impl Model {
             }
             PoolChange::Received { volume } => self.end_receive(stamp, *volume, list)?,
             PoolChange::Rename { volume, name } => self.known(*volume).name.clone_from(name),
-            PoolChange::Quota { .. } => {}
+            PoolChange::Quota { .. } | PoolChange::History { .. } => {}
             PoolChange::Remove { volume } | PoolChange::Shred { volume, .. } => {
                 self.remove(*volume);
             }
@@ -248,6 +249,7 @@ impl Model {
                 known(volume).compression != *compression
             }
             PoolChange::Resize { volume, blocks } => known(volume).blocks != *blocks,
+            PoolChange::History { volume, history } => known(volume).reach != *history,
             _ => true,
         }
     }
@@ -284,7 +286,8 @@ impl Model {
 
     /// Each version owns the pages that it must own, when the pool is at rest.
     pub(crate) fn check_space(&self, list: &[PoolVolume]) -> Result<(), Failure> {
-        for (&id, _) in self.volumes.iter().filter(|(_, volume)| !volume.is_hidden) {
+        let listed = |volume: &ModelVolume| !volume.is_hidden && volume.at_ns.is_none();
+        for (&id, _) in self.volumes.iter().filter(|(_, volume)| listed(volume)) {
             let (Some((owned, has)), entry) = (self.space_of(id), find(id, list)?) else {
                 return Ok(());
             };
@@ -329,6 +332,8 @@ impl Model {
             PoolChange::Quota { volume, reservation, limit } => entry(volume).is_some_and(|it| {
                 (it.reservation_blocks, it.limit_blocks) == (*reservation, *limit)
             }),
+            PoolChange::History { volume, history } => entry(volume)
+                .is_some_and(|entry| entry.history.and_then(|found| found.options) == *history),
             PoolChange::Compression { volume, compression } => {
                 entry(volume).is_some_and(|entry| entry.compression == *compression)
             }
@@ -346,7 +351,8 @@ impl Model {
         let visible = |entry: &&PoolVolume| entry.kind != PoolVolumeKind::Removing;
         let listed: BTreeSet<VolumeId> =
             list.iter().filter(visible).map(|entry| entry.id).collect();
-        for (id, volume) in self.volumes.iter().filter(|(_, volume)| !volume.is_hidden) {
+        let is_listed = |volume: &ModelVolume| !volume.is_hidden && volume.at_ns.is_none();
+        for (id, volume) in self.volumes.iter().filter(|(_, volume)| is_listed(volume)) {
             let entry = list.iter().filter(visible).find(|entry| entry.id == *id);
             let entry = entry.ok_or_else(|| missing(*id, list))?;
             let is_snapshot = entry.kind == PoolVolumeKind::Snapshot;
@@ -362,6 +368,11 @@ impl Model {
                 let text = format!("{id:?} has {found:?} and must have {:?}", volume.quota);
                 return Err(Failure::new("a quota is listed wrongly", text));
             }
+            let found = entry.history.and_then(|history| history.options);
+            if found != volume.reach {
+                let text = format!("{id:?} has {found:?} and must have {:?}", volume.reach);
+                return Err(Failure::new("a history is listed wrongly", text));
+            }
             let found = (&entry.receive, &entry.origin);
             let wanted = (&volume.receive, &volume.origin);
             if found != wanted {
@@ -369,7 +380,7 @@ impl Model {
                 return Err(Failure::new("a stream is listed wrongly", text));
             }
         }
-        let is_visible = |id: &VolumeId| self.volumes.get(id).is_some_and(|v| !v.is_hidden);
+        let is_visible = |id: &VolumeId| self.volumes.get(id).is_some_and(is_listed);
         match listed.iter().find(|id| !is_visible(id)) {
             None => Ok(()),
             Some(id) => {

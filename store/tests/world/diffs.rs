@@ -25,11 +25,9 @@ pub(crate) struct DiffPart {
 impl World {
     /// Asks for the difference of two snapshots, or for the next part of one.
     pub(crate) fn diff_some(&mut self) {
-        let usable = self
-            .model
-            .volumes
-            .iter()
-            .filter(|(_, volume)| volume.is_snapshot && !volume.is_hidden && !volume.is_quiet);
+        let usable = self.model.volumes.iter().filter(|(_, volume)| {
+            volume.is_snapshot && volume.at_ns.is_none() && !volume.is_hidden && !volume.is_quiet
+        });
         let usable: Vec<VolumeId> = usable.map(|(&id, _)| id).collect();
         if usable.is_empty() {
             return;

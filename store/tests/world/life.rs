@@ -116,6 +116,11 @@ pub(crate) struct World {
     pub(crate) next_tag: u64,
     pub(crate) round: u64,
     pub(crate) now_ns: u64,
+    /// The time since 1970, which jumps, and the highest one that was told.
+    pub(crate) utc_ns: u64,
+    pub(crate) utc_ns_max: u64,
+    /// The model knows which moments there are.
+    pub(crate) follows_moments: bool,
     pub(crate) mood: Mood,
     /// Rounds in a row in which the engine took no write.
     pub(crate) busy_rounds: u64,
@@ -155,6 +160,9 @@ impl World {
             next_tag: 1,
             round: 0,
             now_ns: 1_000_000,
+            utc_ns: 1_790_000_000_000_000_000,
+            utc_ns_max: 0,
+            follows_moments: false,
             mood: Mood::Mixed,
             busy_rounds: 0,
             busy_without_reason: 0,
@@ -339,8 +347,11 @@ impl World {
     }
 
     fn take_ios(&mut self) -> Result<(), Failure> {
+        self.tell_time();
         let engine = self.engine.as_mut().expect("a turn has an engine");
         engine.poll(self.now_ns);
+        self.follow_moments()?;
+        let engine = self.engine.as_mut().expect("a turn has an engine");
         for _ in 0..ROUND_IOS_MAX {
             let Some(io) = engine.next_io() else { return Ok(()) };
             self.seals.watch(&io, &mut self.tally)?;
@@ -496,7 +507,11 @@ impl World {
         let may = match error {
             PoolError::Damaged { .. } | PoolError::MapDamaged => !self.plan.has_good_media(),
             PoolError::DeviceFailed(PoolDeviceError::Failed(_)) => device,
-            PoolError::NoVolume(volume) => self.model.is_removed(*volume),
+            PoolError::NoVolume(volume) => {
+                self.model.is_removed(*volume) || self.lacks_moment(*volume)
+            }
+            // A moment of a volume that was shredded, while it was read.
+            PoolError::Locked { .. } => self.reads_gone_moment(ask),
             // Other devices may have no room.
             PoolError::Invalid(_) => matches!(ask, Ask::Devices(_)),
             PoolError::DeviceFailed(PoolDeviceError::NoSpace) => self.plan.faults.no_space_ppm > 0,

@@ -9,6 +9,7 @@ mod content;
 mod devices;
 mod diffs;
 pub(crate) mod disk;
+mod history;
 mod life;
 mod model;
 mod opening;

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use store::block::Block;
-use store::{PageCompression, PoolChange, SnapshotOrigin, VolumeId, VolumeReceive};
+use store::{HistoryOptions, PageCompression, PoolChange, SnapshotOrigin, VolumeId, VolumeReceive};
 
 use super::Failure;
 use super::changes::subjects;
 use super::content::{Content, HAS_ZEROES, REPEATS};
 use super::disk::CrashKind;
+use super::history::GoneMoment;
 use super::plan::Plan;
 use super::versions::{Cut, UNDER_WAY, Version, describe, floor, see};
 
@@ -42,6 +43,10 @@ pub(crate) struct ModelVolume {
     pub(crate) origin: Option<SnapshotOrigin>,
     /// Its reservation and limit.
     pub(crate) quota: (u64, Option<u64>),
+    /// The history that it keeps.
+    pub(crate) reach: Option<HistoryOptions>,
+    /// The time of a moment.
+    pub(crate) at_ns: Option<u64>,
     /// Of a snapshot: the cut of its group, in the model's list.
     group: usize,
     history: BTreeMap<u64, Vec<Version>>,
@@ -64,6 +69,8 @@ impl ModelVolume {
             receive: None,
             origin: None,
             quota: (0, None),
+            reach: None,
+            at_ns: None,
             group: usize::MAX,
             history: BTreeMap::new(),
         }
@@ -75,6 +82,15 @@ impl ModelVolume {
         if let PoolChange::Quota { reservation, limit, .. } = *change {
             self.quota = (reservation, limit);
         }
+        if let PoolChange::History { history, .. } = *change {
+            self.reach = history;
+        }
+    }
+
+    /// It has this size, and nothing behind its end.
+    pub(super) fn cut_to(&mut self, blocks: u64) {
+        self.blocks = blocks;
+        self.history.split_off(&blocks);
     }
 
     /// Blocks that have a history.
@@ -131,6 +147,10 @@ pub(crate) struct Model {
     pub(crate) has_zeroes: bool,
     /// Nothing is forgotten: the medium may bring anything back.
     keeps_all: bool,
+    /// When it was looked for moments.
+    pub(super) looked: u64,
+    /// Moments that went since the pool was opened.
+    pub(super) graves: Vec<(VolumeId, GoneMoment)>,
 }
 
 impl Model {
@@ -154,6 +174,8 @@ impl Model {
             is_vague: plan.has_zeroes,
             has_zeroes: plan.has_zeroes,
             keeps_all,
+            looked: 0,
+            graves: Vec::new(),
         }
     }
 
@@ -266,7 +288,9 @@ impl Model {
     pub(crate) fn clone_of(&mut self, snapshot: VolumeId, name: &str, id: VolumeId) {
         let source = &self.volumes[&snapshot];
         let mut volume = ModelVolume::new(name, source.blocks);
-        (volume.parent, volume.compression) = (Some(snapshot), source.compression);
+        // A clone of a moment has the compression that the volume has now.
+        let like = source.at_ns.and(source.of).map_or(source, |of| &self.volumes[&of]);
+        (volume.parent, volume.compression) = (Some(snapshot), like.compression);
         volume.history.clone_from(&source.history);
         for version in volume.history.values_mut().flatten() {
             version.completed = 0;
@@ -330,10 +354,14 @@ impl Model {
             let children = self.volumes.values().filter(|other| other.parent == Some(id)).count();
             (volume.is_hidden && children < 2).then_some((id, volume.parent))
         }) {
-            self.volumes.remove(&id);
-            for volume in self.volumes.values_mut().filter(|other| other.parent == Some(id)) {
+            let gone = self.volumes.remove(&id).expect("it was found");
+            let mut children = Vec::new();
+            let all = self.volumes.iter_mut();
+            for (&child, volume) in all.filter(|(_, other)| other.parent == Some(id)) {
                 volume.parent = parent;
+                children.push(child);
             }
+            self.bury(id, gone, children);
         }
     }
 
@@ -521,7 +549,8 @@ impl Model {
     /// A volume has all that its snapshots have.
     fn check_snapshots_are_older(&self) -> Result<(), Failure> {
         for (&(id, block), &(earliest, _)) in &self.verified {
-            let snapshot = &self.volumes[&id];
+            // A moment may have gone meanwhile.
+            let Some(snapshot) = self.volumes.get(&id) else { continue };
             let Some(of) = snapshot.of else { continue };
             let Some(&(_, latest)) = self.verified.get(&(of, block)) else { continue };
             let older = &snapshot.versions(block)[earliest];

@@ -123,6 +123,7 @@ impl World {
             match result {
                 Ok(mut engine) => {
                     engine.set_dedup(self.plan.dedup);
+                    self.follows_moments = false;
                     self.note(|| format!("opened with {requests} requests"));
                     self.engine = Some(engine);
                     return Ok(Opened::Open);

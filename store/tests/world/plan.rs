@@ -2,7 +2,10 @@
 
 use random::Random;
 use store::format::DEVICE_HEADER_BLOCKS;
-use store::{CACHE_BLOCKS_MIN, DedupOptions, DeviceLayout, PoolLayout, PoolOptions, SEGMENTS_MIN};
+use store::{
+    CACHE_BLOCKS_MIN, DedupOptions, DeviceLayout, HistoryOptions, PoolLayout, PoolOptions,
+    SEGMENTS_MIN,
+};
 
 use super::disk::CrashKind;
 
@@ -67,6 +70,8 @@ pub(crate) struct Plan {
     pub(crate) dedup: Option<DedupOptions>,
     /// Some of these contents are zeroes.
     pub(crate) has_zeroes: bool,
+    /// Volumes keep a history, or a multiple of it.
+    pub(crate) history: Option<HistoryOptions>,
     /// The pool.
     pub(crate) layout: PoolLayout,
     /// How the engine is opened.
@@ -132,6 +137,7 @@ impl Plan {
             seed,
             has_zeroes: dedup.is_some() && seed.is_multiple_of(3),
             dedup,
+            history: history(seed),
             compresses: random.one_in(2),
             is_wide,
             layout,
@@ -167,6 +173,14 @@ fn dedup(seed: u64) -> Option<DedupOptions> {
     let memory_bytes = [64, 1 << 10, 1 << 16][random.below(3) as usize];
     let hash_bits = [64, 64, 3, 0][random.below(4) as usize];
     random.one_in(2).then_some(DedupOptions { memory_bytes, hash_bits })
+}
+
+/// Half of the runs, with few moments: each is read after each opening.
+fn history(seed: u64) -> Option<HistoryOptions> {
+    let mut random = Random::new(seed ^ 0x7157_0000_0000);
+    let step_ms = [100, 300, 1_000][random.below(3) as usize];
+    let reach_ms = step_ms * random.between(1, 4);
+    random.one_in(2).then_some(HistoryOptions { reach_ms, step_ms })
 }
 
 fn uuid(random: &mut Random) -> [u8; 16] {

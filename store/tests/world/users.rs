@@ -24,6 +24,9 @@ const DIFF_ROUNDS: u64 = 12;
 /// The search for pages with the same content begins again or ends once in so many rounds.
 const DEDUP_ROUNDS: u64 = 300;
 
+/// A volume gets another history, or is cloned as it was, once in so many rounds each.
+const HISTORY_ROUNDS: u64 = 20;
+
 /// The most changes under way.
 const CHANGES_MAX: usize = 2;
 
@@ -98,6 +101,12 @@ impl World {
         if self.plan.key_rounds > 0 && self.random.one_in(self.plan.key_rounds) {
             self.change_keys();
         }
+        if self.plan.history.is_some() && self.random.one_in(HISTORY_ROUNDS) {
+            self.change_history();
+        }
+        if self.plan.history.is_some() && self.random.one_in(HISTORY_ROUNDS) {
+            self.clone_at()?;
+        }
         if self.random.one_in(DIFF_ROUNDS) && self.requests.len() < self.plan.depth {
             self.diff_some();
         }
@@ -143,9 +152,10 @@ impl World {
     }
 
     /// A volume for a request; the first ones are used most.
-    fn pick(&mut self, snapshots: bool) -> Option<VolumeId> {
+    pub(super) fn pick(&mut self, snapshots: bool) -> Option<VolumeId> {
         let usable = self.model.volumes.iter().filter(|(_, volume)| {
-            !volume.is_hidden && !volume.is_quiet && (snapshots || !volume.is_snapshot)
+            let is_named = volume.at_ns.is_none();
+            is_named && !volume.is_hidden && !volume.is_quiet && (snapshots || !volume.is_snapshot)
         });
         let usable: Vec<VolumeId> = usable.map(|(&id, _)| id).collect();
         let count = usable.len() as u64;
@@ -276,7 +286,9 @@ impl World {
     }
 
     fn read_some(&mut self) {
-        let Some(volume) = self.pick(true) else { return };
+        let has_moments = self.plan.history.is_some() && self.random.one_in(3);
+        let moment = if has_moments { self.pick_moment() } else { None };
+        let Some(volume) = moment.or_else(|| self.pick(true)) else { return };
         let unknown = self.model.volumes[&volume].unknown();
         if self.model.volumes[&volume].is_snapshot && !unknown.is_empty() {
             let at = self.random.below(unknown.len() as u64) as usize;
@@ -411,7 +423,8 @@ impl World {
     /// A snapshot whose content is known in full: its copies are judged by it.
     pub(super) fn known_snapshot(&mut self) -> Option<VolumeId> {
         let known = self.model.volumes.iter().filter(|(_, volume)| {
-            volume.is_snapshot && !volume.is_hidden && volume.unknown().is_empty()
+            let is_named = volume.is_snapshot && volume.at_ns.is_none();
+            is_named && !volume.is_hidden && volume.unknown().is_empty()
         });
         let known: Vec<VolumeId> = known.map(|(&id, _)| id).collect();
         let at = self.random.below(known.len().max(1) as u64) as usize;

@@ -6,6 +6,7 @@ use store::{PoolChange, PoolVolumeKind, SegmentCounts, VolumeId};
 
 use super::Failure;
 use super::life::{Judge, Turn, World};
+use super::model::ModelVolume;
 use super::opening::Opened;
 
 /// Reads under way in a verification.
@@ -35,8 +36,13 @@ impl World {
         self.model.begin_verification();
         let list = self.engine.as_ref().expect("the pool is open").volumes();
         self.model.reconcile(&list)?;
+        self.find_moments();
         let mut ranges = Ranges::new();
-        for (&id, volume) in self.model.volumes.iter().filter(|(_, volume)| !volume.is_hidden) {
+        let is_readable = |volume: &ModelVolume| match volume.at_ns {
+            Some(_) => self.model.is_readable(volume),
+            None => !volume.is_hidden,
+        };
+        for (&id, volume) in self.model.volumes.iter().filter(|(_, volume)| is_readable(volume)) {
             let mut touched = volume.touched();
             touched.push(self.random.below(volume.blocks));
             touched.sort_unstable();
@@ -47,6 +53,7 @@ impl World {
             return Ok(Turn::Crashed);
         }
         self.model.end_verification()?;
+        self.follows_moments = true;
         self.tally.add("verifications", 1);
         Ok(Turn::Alive)
     }
@@ -130,7 +137,10 @@ impl World {
     fn check_empty(&mut self) -> Result<(), Failure> {
         let engine = self.engine.as_ref().expect("the pool is open");
         let (list, status) = (engine.volumes(), engine.status());
-        let is_empty = list.is_empty() && status.data_blocks == 0 && status.shared.is_none();
+        let is_empty = list.is_empty()
+            && status.data_blocks == 0
+            && status.shared.is_none()
+            && status.moments == 0;
         if !self.plan.has_good_media() || is_empty {
             return Ok(());
         }
@@ -142,7 +152,8 @@ impl World {
     fn remove_all(&mut self) -> Result<(), Failure> {
         self.note(|| "remove all".to_owned());
         for _ in 0..ROUNDS_MAX {
-            let visible = self.model.volumes.iter().filter(|(_, volume)| !volume.is_hidden);
+            let is_left = |volume: &ModelVolume| !volume.is_hidden && volume.at_ns.is_none();
+            let visible = self.model.volumes.iter().filter(|(_, volume)| is_left(volume));
             let left: Vec<VolumeId> = visible.map(|(&id, _)| id).collect();
             if left.is_empty() {
                 return Ok(());

@@ -9,6 +9,7 @@ use sidecore::CounterText;
 use store::VolumeId;
 
 use super::store::compression::VolumeCompression;
+use super::store::history::VolumeHistory;
 use super::store::pool::StorePool;
 use super::store::pools::Pools;
 use crate::record::{FileRecords, RecordError};
@@ -108,6 +109,8 @@ pub struct BackendPool<'a> {
     pub limit_bytes: Option<u64>,
     /// The compression of the volume; `None`: it keeps its compression.
     pub compression: Option<VolumeCompression>,
+    /// The history of the volume; `None`: it keeps its history.
+    pub history: Option<VolumeHistory>,
 }
 
 /// The way to open a backend, as far as the volume and not the backend says it.

@@ -7,6 +7,7 @@ use node::config::show_size;
 use node::status::{PooledStatus, StoragePoolStatus, VolumeStatus};
 use serde_json::{Map, Value, json};
 
+use super::histories::{VolumeAt, VolumeKeepHistory};
 use super::streams::{VolumeExport, VolumeImport, VolumeReceiveArgs, VolumeSend, VolumeVerify};
 use super::{
     Fields, Named, NodeChoice, Resize, allow, ask, change, delete, list, one, segment, stages,
@@ -33,6 +34,8 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume quota ann --reservation 5GiB --limit 30GiB   of the pool, with its snapshots
   vrio volume schedule ann 1h:24 1d:30    by time: 24 of hours and 30 of days stay
   vrio volume compress ann lz4        from now on, behind the writes; none ends it
+  vrio volume history ann 2h --step 5s    keeps what is overwritten; none ends it
+  vrio volume at ann -10min --name ann-before   a clone of ann as it was
   vrio volume rollback ann monday     while no disk uses it; writes since monday are lost
   vrio volume diff ann@monday ann@tuesday     which bytes differ, for a backup
   vrio volume send ann@monday > ann.stream    all of it; --from ann@sunday: the difference
@@ -72,6 +75,10 @@ pub(crate) enum VolumeCommand {
     Compress(VolumeCompress),
     /// Have a volume of a pool take snapshots by time, and keep some of them.
     Schedule(VolumeSchedule),
+    /// Have a volume of a pool keep its overwritten data for some time.
+    History(VolumeKeepHistory),
+    /// Add a new volume that begins as another volume was at some time: a clone of its history.
+    At(VolumeAt),
     /// Make a volume again what it was at a snapshot. Refused while disks use it.
     Rollback(VolumeRollback),
     /// Put an encrypted volume of a pool under another key, or give it another data key.
@@ -136,6 +143,12 @@ pub(crate) struct VolumeAdd {
     /// "lz4", "zstd:3" (levels 1 to 9), or "none".
     #[arg(long, value_name = "CODEC", requires = "pool")]
     compression: Option<String>,
+    /// How far back its history reaches, "2h": overwritten data stays for so long; or "none".
+    #[arg(long, value_name = "TIME", requires = "pool")]
+    history: Option<String>,
+    /// The least time between two moments of its history; default: 1s.
+    #[arg(long, value_name = "TIME", requires = "history")]
+    history_step: Option<String>,
     /// When writes are durable: after the guest's flush ("flush"), or each at once
     /// ("write-through").
     #[arg(long, value_parser = ["flush", "write-through"])]
@@ -183,6 +196,8 @@ impl VolumeAdd {
         backend.text("limit", self.limit.as_ref());
         backend.text("key", self.key.as_ref());
         backend.text("compression", self.compression.as_ref());
+        backend.text("history", self.history.as_ref());
+        backend.text("history-step", self.history_step.as_ref());
         let mut fields = Fields::default();
         fields.text("name", Some(&self.name));
         fields.put("backend", Some(Value::Object(backend.0)));
@@ -404,6 +419,8 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             let path = format!("/v1/volumes/{}/compression", segment(&compress.name)?);
             change(&compress.which, "PUT", &path, &json!({ "compression": compress.codec }))
         }
+        VolumeCommand::History(history) => history.send(),
+        VolumeCommand::At(at) => at.send(),
         VolumeCommand::Schedule(schedule) => {
             let path = format!("/v1/volumes/{}/snapshots", segment(&schedule.name)?);
             change(&schedule.which, "PUT", &path, &snapshot_rules(&schedule.rules)?)
@@ -445,7 +462,10 @@ fn pooled<'a>(
 }
 
 fn no_snapshot(words: &str) -> CommandFailure {
-    let text = format!("there is no snapshot {words:?}; `vrio volume snapshots` lists them");
+    let text = format!(
+        "there is no snapshot {words:?}; `vrio volume snapshots` lists them, and `vrio pool show` \
+         all that a pool has with its numbers"
+    );
     CommandFailure::running(anyhow!(text))
 }
 

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use comfy_table::Table;
 use node::config::show_size;
 use node::status::{
-    PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, SharedReport, StoragePoolStatus,
+    HistoryReport, PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, SharedReport,
+    StoragePoolStatus,
 };
 
 use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
@@ -45,10 +46,35 @@ pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
         );
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
+    for volume in &pool.volumes {
+        if let Some(history) = &volume.history {
+            writeln!(text, "{}", fold(&history_line(&volume.name, history), 3)).expect(STRING);
+        }
+    }
     section(&mut text, "devices", devices(&pool.device_list));
     section(&mut text, "volumes and snapshots", pooled(&pool.volumes));
     section(&mut text, "counters", counter_table(&pool.counters));
     text
+}
+
+/// A line about the history of a volume.
+fn history_line(name: &str, history: &HistoryReport) -> String {
+    let HistoryReport { keeps, moments, oldest, bytes, shortened, rests, .. } = history;
+    let mut line = format!("history of {name}: {keeps}, {moments} moments");
+    if let Some(oldest) = oldest {
+        write!(line, ", back to {oldest}").expect(STRING);
+    }
+    if *bytes > 0 {
+        write!(line, "; {} that only it has", show_size(*bytes)).expect(STRING);
+    }
+    if let Some(shortened) = shortened {
+        write!(line, "; shortened, what was before {shortened} gave way to a lack of room")
+            .expect(STRING);
+    }
+    if let Some(rests) = rests {
+        write!(line, "; no moments are taken: {rests}").expect(STRING);
+    }
+    line
 }
 
 fn devices(all: &[PoolDeviceStatus]) -> Table {

@@ -71,6 +71,7 @@ fn a_pool_grows_and_leaves_a_device_under_a_guest() {
     wait_for_devices(&node, 1);
     work_a_while(&mut guest, 500);
 
+    refuses_other_files(&node, home.path(), &mut plan);
     // The file still names the device that has left, and then it does not.
     let reloaded = told(&node, "node reload --yes");
     assert!(!reloaded.contains("pool"), "{reloaded}");
@@ -90,6 +91,17 @@ fn a_pool_grows_and_leaves_a_device_under_a_guest() {
     work_a_while(&mut guest, 500);
     check(&mut guest);
     node.stop().expect("an orderly end");
+}
+
+/// A file that names only the device that has left would close the pool; and a device that is not
+/// there cannot join without a size.
+fn refuses_other_files(node: &Node, home: &Path, plan: &mut NodePlan) {
+    node_plan(home, "[\"p.pool\"]").write().expect("another file");
+    let (done, text) = tried(node, "node reload --yes");
+    assert!(!done && text.contains("has") && text.contains("q.pool: add that"), "{text}");
+    plan.write().expect("the file before");
+    let (done, text) = tried(node, "pool grow p --add none.pool");
+    assert!(!done && text.contains("--size SIZE"), "{text}");
 }
 
 /// A plan with a pool of these devices, which are there.

@@ -12,7 +12,8 @@ use testbed::stand_in::StandIn;
 use workload::checker::{Checker, read_stamp};
 
 use super::{
-    BLOCKS, PATIENCE, check, connect, mix, plan_with_pool, pool, told, tried, vrio, work_a_while,
+    BLOCKS, PATIENCE, check, connect, mix, plan_with_pool, pool, refused, told, tried, vrio,
+    work_a_while,
 };
 
 /// Makes a key file; its path.
@@ -88,6 +89,13 @@ fn tells_no_secret(node: &Node, key: &Path) {
 }
 
 fn refuses_wrong_commands(node: &Node) {
+    // The node's user may read this key, and the running node nothing in its place.
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let key = new_key(elsewhere.path(), "a.key");
+    if !node.log_tail().contains("files are not restricted") {
+        let words = format!("volume rekey a --key {}", key.display());
+        refused(node, &words, "may not read files in that place");
+    }
     for (words, wanted) in [
         ("volume rekey b --data", "is not encrypted"),
         ("volume rekey c --data", "there is no volume \"c\""),
@@ -201,7 +209,12 @@ fn keys_change_while_a_guest_works_and_the_node_is_killed() {
     let said = told(&node, &format!("volume rekey a --key {}", next.display()));
     assert!(said.contains(&name_of(&next)), "{said}");
     work_a_while(&mut guest, 200);
-    // The file still names the old key, which opens nothing any more.
+    // The file still names the old key, which opens nothing any more. A reload says so, and the
+    // volume is served as before.
+    for says in ["the next start would not open it", &name_of(&next)] {
+        refused(&node, "node reload --yes", says);
+    }
+    work_a_while(&mut guest, 200);
     guest.drain().expect("all requests end");
     let mut written = Checker::new(BLOCKS);
     std::mem::swap(&mut guest.checker, &mut written);
@@ -212,6 +225,14 @@ fn keys_change_while_a_guest_works_and_the_node_is_killed() {
     node.stop().expect("an orderly end");
     let plan = with_volumes(&first, &volume("a", Some(&next)));
     node = plan.start().expect("a node");
+    // Another path of the same key is taken over in place.
+    let moved = home.path().join("moved.key");
+    std::fs::copy(&next, &moved).expect("a copy of the key, with its mode");
+    with_volumes(&first, &volume("a", Some(&moved))).write().expect("another file");
+    let said = told(&node, "node reload --yes");
+    assert!(said.contains("its key file is now"), "{said}");
+    assert!(told(&node, "node reload --yes").contains("nothing to change"));
+    plan.write().expect("the file before");
     let mut guest = connect(&mut node, "a", mix(), &mut random);
     guest.checker = written;
     work_a_while(&mut guest, 500);

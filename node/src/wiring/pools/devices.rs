@@ -49,7 +49,15 @@ impl Inside {
             }
             DeviceRequest::Add { device, force } => {
                 let path = self.device_path(&device)?;
-                pool.add_device(&path, force).map_err(refused)?;
+                pool.add_device(&path, force).map_err(|error| match error {
+                    StorePoolError::Missing { path } => {
+                        let error = format!("{}: no such file", path.display());
+                        let way_out = "`vrio pool grow --add FILE --size SIZE` makes it; nothing \
+                                       was changed";
+                        Refused::new(RefusedKind::Conflict, error, way_out)
+                    }
+                    error => refused(error),
+                })?;
                 let path = path.display();
                 format!(
                     "add {path} to pool {name:?}; name it in \"devices\" of the node's file, or \
@@ -102,8 +110,9 @@ impl Inside {
         }
     }
     /// A pool that is open has all of its devices, and a file says only where to look for them at
-    /// the next opening. So a file that names more of them changes nothing, and a file that names
-    /// some of them and not all is refused: with it the pool could not be opened.
+    /// the next opening. So a file that names more of them changes nothing, and a file that does
+    /// not name all is refused: with it the pool could not be opened. A file of which all devices
+    /// have left the pool is such a one.
     pub(crate) fn keep_devices(&self, now: &Config, target: &mut Config) -> Result<(), Refused> {
         let pools = self.volumes.stock().pools();
         for wanted in &mut target.pools {
@@ -123,15 +132,20 @@ impl Inside {
                     );
                 }
                 wanted.devices.clone_from(devices);
-            } else if missing.len() < devices.len() {
-                let missing: Vec<_> = missing.iter().map(|it| it.display().to_string()).collect();
-                let error = format!(
-                    "pool {name:?} also has {}: add that to \"devices\"",
-                    missing.join(", ")
-                );
-                let way_out = "nothing was changed; correct the file and reload it again";
-                return Err(Refused::new(RefusedKind::Bad, error, way_out));
+                continue;
             }
+            let also = if missing.len() < devices.len() { " also" } else { "" };
+            let missing: Vec<_> = missing.iter().map(|it| it.display().to_string()).collect();
+            let error =
+                format!("pool {name:?}{also} has {}: add that to \"devices\"", missing.join(", "));
+            let way_out = match also {
+                "" => {
+                    "nothing was changed; for other paths of the pool's devices, or another \
+                       pool of this name, `vrio pool remove --force` before the reload"
+                }
+                _ => "nothing was changed; correct the file and reload it again",
+            };
+            return Err(Refused::new(RefusedKind::Bad, error, way_out));
         }
         Ok(())
     }

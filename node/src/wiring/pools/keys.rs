@@ -87,6 +87,36 @@ impl Inside {
         Ok(Done { notes, ..done(applied) })
     }
 
+    /// Takes over another path of a volume's key file, if that has the volume's key: the next start
+    /// opens the volume by it.
+    pub(crate) fn follow_key_file(&self, volume: &VolumeConfig) -> Result<Vec<String>, Refused> {
+        let name = &volume.name;
+        let (_, pool, id) = self.pooled(name).map_err(|why| {
+            let way_out = format!(
+                "for this key file to be used: `vrio volume remove {name} --force`, and reload \
+                 again; or restart the node"
+            );
+            Refused::new(RefusedKind::Conflict, why.error, way_out)
+        })?;
+        let opens = match volume.backend.key_file() {
+            Some(path) => key_files::read_volume(path)
+                .map_err(|error| error.to_string())
+                .and_then(|key| pool.check_key(id, &key).map_err(|error| error.to_string())),
+            None => Err("it is encrypted in its pool, and no key file is named".to_owned()),
+        };
+        opens.map_err(|error| {
+            let error = format!("volume {name:?}: {error}");
+            let way_out = "the volume keeps the key that it has, and the next start would not open \
+                           it: correct \"key\" in the file; after `vrio volume rekey --key` it is \
+                           the path of the new key";
+            Refused::new(RefusedKind::Conflict, error, way_out)
+        })?;
+        let mut objects = self.objects();
+        let config = objects.volume_config(name).expect("the caller has the turn");
+        config.backend.clone_from(&volume.backend);
+        Ok(Vec::new())
+    }
+
     /// The running configuration names the file of the new key, for all volumes that need it; and
     /// notes of what the operator must write.
     fn follow_key(&self, pool: &StorePool, volume: &str, id: VolumeId, path: &Path) -> Vec<String> {

@@ -8,24 +8,25 @@ use store::{
 };
 use volume::backend::store::{PooledDevice, Pools, StorePool, reason_of_full};
 
+use super::history;
 use super::streams::progress;
 use crate::wiring::objects::Objects;
 use api::status::{
-    Counters, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport, SharedReport,
-    StoragePoolStatus,
+    Counters, Origin, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport,
+    SharedReport, StoragePoolStatus,
 };
 
 /// The pools, in the order in which they were added.
 pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus> {
     let each = objects.config.pools.iter();
-    each.map(|config| StoragePoolStatus {
-        name: config.name.clone(),
-        origin: objects.origin::<PoolConfig>(&config.name),
-        ..match pools.get(&config.name) {
+    each.map(|config| {
+        let origin = objects.origin::<PoolConfig>(&config.name);
+        let found = match pools.get(&config.name) {
             Some(Ok(pool)) => opened(&pool, objects),
-            Some(Err(why)) => not_open(config, &why),
-            None => not_open(config, "it is being removed"),
-        }
+            Some(Err(why)) => not_open(config, origin, &why),
+            None => not_open(config, origin, "it is being removed"),
+        };
+        StoragePoolStatus { name: config.name.clone(), origin, ..found }
     })
     .collect()
 }
@@ -42,13 +43,14 @@ fn device(it: &PooledDevice, segment_blocks: u32) -> PoolDeviceStatus {
     }
 }
 
-fn not_open(config: &PoolConfig, why: &str) -> StoragePoolStatus {
+fn not_open(config: &PoolConfig, origin: Origin, why: &str) -> StoragePoolStatus {
     let name = &config.name;
     let devices = config.devices.iter().map(|path| path.display().to_string()).collect();
-    let detail = format!(
-        "{why}. When that is done: `vrio pool remove {name} --force` and `vrio node reload`, or \
-         restart the node"
-    );
+    let again = match origin {
+        Origin::File => "`vrio node reload`, or restart the node",
+        Origin::Command => "`vrio pool add` and its volumes again, since the file has none of them",
+    };
+    let detail = format!("{why}. When that is done: `vrio pool remove {name} --force` and {again}");
     let state = PoolState::Failed;
     StoragePoolStatus { state, detail, devices, ..StoragePoolStatus::default() }
 }
@@ -87,6 +89,7 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
         key: it.seal.as_ref().map(|seal| seal.key_id.clone()),
         old_key_bytes: it.seal.as_ref().map_or(0, |seal| bytes(seal.old_blocks)),
         compression: it.compression.map(|compression| compression.to_string()),
+        history: it.history.map(|history| history::report(history, bytes)),
         receiving: pool.receiving(it).map(|state| progress(&it.name, &state)),
     });
     let devices = pool.devices();
@@ -327,6 +330,7 @@ mod tests {
             at_s: 0,
             generation: 0,
             compression: None,
+            history: None,
             origin: None,
             receive: None,
             owned_blocks: 0,

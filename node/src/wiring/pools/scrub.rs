@@ -85,9 +85,7 @@ impl Inside {
         let is_running = status.scrub.is_running;
         if wanted.pause {
             if !is_running {
-                let error = format!("pool {name:?} is not being scrubbed");
-                let way_out = "begin with `vrio pool scrub`";
-                return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+                return Err(no_scrub(name));
             }
             pool.pause_scrub();
             return Ok(done(vec![format!("pause the scrub of pool {name:?}")]));
@@ -110,6 +108,9 @@ impl Inside {
     pub(crate) fn stop_scrub(&self, pool: &str) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let pool = self.open_pool(pool)?;
+        if !pool.status().scrub.is_running {
+            return Err(no_scrub(pool.name()));
+        }
         pool.stop_scrub();
         Ok(done(vec![format!("stop the scrub of pool {:?}", pool.name())]))
     }
@@ -185,6 +186,13 @@ impl Inside {
             }
         }
     }
+}
+
+fn no_scrub(pool: &str) -> Refused {
+    let error = format!("pool {pool:?} is not being scrubbed");
+    let way_out = "`vrio pool show` has the result of the last scrub; begin one with `vrio pool \
+                   scrub`";
+    Refused::new(RefusedKind::Conflict, error, way_out)
 }
 
 fn run(run: &ChangedRun) -> SnapshotRun {

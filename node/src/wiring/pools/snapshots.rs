@@ -15,6 +15,7 @@ use crate::wiring::change::log;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
 use crate::wiring::volumes::ServedVolume;
+use crate::wiring::volumes::resize::not_changed;
 use api::{API_VERSION, Done, Refused, RefusedKind};
 
 /// A request for a snapshot of some volumes.
@@ -116,17 +117,12 @@ impl Inside {
         let (served, pool, id) = self.pooled(volume)?;
         let found = find(&pool, &snapshot)?;
         let change = PoolChange::Rollback { volume: id, snapshot: found.id };
-        let changed = served.export.while_unused(|| pool.change(change)).map_err(|holders| {
-            let users: Vec<_> =
-                holders.iter().map(|it| format!("attachment {:?}", it.attachment)).collect();
-            let users =
-                if users.is_empty() { "requests under way".to_owned() } else { users.join(", ") };
-            let error = format!(
-                "volume {volume:?} is in use by {users}: its content cannot change beneath them"
-            );
-            let way_out = "stop the guest and remove the disk, then try again; or clone the \
-                           snapshot to a new volume";
-            Refused::new(RefusedKind::Conflict, error, way_out)
+        // Before an epoch is taken for it.
+        pool.check(&change).map_err(|error| refused(&format!("volume {volume:?}"), &error))?;
+        let changed = served.export.while_unused(|| pool.change(change)).map_err(|why| {
+            let what = "its content cannot change beneath them";
+            let otherwise = "try again; or clone the snapshot to a new volume";
+            not_changed(volume, what, otherwise, &why)
         })?;
         changed.map_err(|error| refused(&format!("volume {volume:?}"), &error))?;
         self.volumes.tell_changed(&served, &self.cores);

@@ -45,7 +45,9 @@ impl RunningObject for VolumeConfig {
             Self::SIZE => node.change_size(self),
             Self::QUOTA => node.follow_quota(self),
             Self::SNAPSHOTS => Ok(node.change_snapshots(self)),
+            Self::KEY_FILE => node.follow_key_file(self),
             Self::COMPRESSION => node.change_compression(self),
+            Self::HISTORY => node.follow_history(self),
             _ => node.change_chain(self),
         }
     }

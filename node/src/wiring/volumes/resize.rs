@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use block::export::NotChanged;
 use config::{BackendConfig, Config, DiskConfig, Resize, VolumeConfig, show_size};
 use serde_json::Value;
 use volume::backend::{Remembered, ResizeError};
 
-use super::ServedVolume;
 use crate::wiring::change::{bad, log};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
@@ -90,10 +90,10 @@ impl Inside {
         let resize = |shrink| resizable.resize(size_bytes, file_bytes, shrink);
         let now_bytes = self.size_of(name);
         let resized = if wanted.shrink && size_bytes < now_bytes {
-            served.export.while_unused(|| resize(true)).map_err(|holders| {
-                let holders = holders.iter().map(|it| format!("attachment {:?}", it.attachment));
-                in_use(&served, holders.collect())
-            })?
+            served
+                .export
+                .while_unused(|| resize(true))
+                .map_err(|why| not_changed(name, "it cannot be made smaller", "try again", &why))?
         } else {
             resize(false)
         };
@@ -107,11 +107,20 @@ impl Inside {
     }
 }
 
-fn in_use(served: &ServedVolume, users: Vec<String>) -> Refused {
-    let name = served.export.name();
+/// A refusal to change a volume's content while clients use it, or to record the change.
+pub(crate) fn not_changed(name: &str, what: &str, otherwise: &str, why: &NotChanged) -> Refused {
+    let holders = match why {
+        NotChanged::InUse(holders) => holders,
+        NotChanged::Record(why) => {
+            let error = format!("volume {name:?}: its users cannot be told of the change: {why}");
+            return Refused::new(RefusedKind::Failed, error, "look at the directory \"state\"");
+        }
+    };
+    let users: Vec<_> =
+        holders.iter().map(|it| format!("attachment {:?}", it.attachment)).collect();
     let users = if users.is_empty() { "requests under way".to_owned() } else { users.join(", ") };
-    let error = format!("volume {name:?} is in use by {users}: it cannot be made smaller");
-    let way_out = "stop the guest and remove the disk, and try again";
+    let error = format!("volume {name:?} is in use by {users}: {what}");
+    let way_out = format!("stop the guest and remove the disk, then {otherwise}");
     Refused::new(RefusedKind::Conflict, error, way_out)
 }
 

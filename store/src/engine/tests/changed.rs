@@ -2,7 +2,7 @@
 
 use super::pool::TestPool;
 use crate::api::{PoolChange, PoolError, VolumeId};
-use crate::map::ChangedRun;
+use pool_stream::ChangedRun;
 
 impl TestPool {
     /// All runs of a difference, and how many parts it took.

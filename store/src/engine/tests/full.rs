@@ -89,3 +89,35 @@ fn a_failed_device_ends_all_changes_with_its_error() {
     let mut pool = pool.reopened(2);
     assert_eq!(pool.read(disk, 0, 1), Ok(vec![1]));
 }
+
+/// A recovery may find such segments used, if pages of the map are damaged: the rows that emptied
+/// them count for nothing then.
+#[test]
+fn segments_that_the_log_has_freed_are_no_reserve_of_an_opening() {
+    let mut pool = TestPool::new(1, 200, 32);
+    let disk = pool.create("disk", 1_000);
+    pool.write(disk, 0, 1, 1).expect("a write");
+    pool.rest();
+    let core = &mut pool.engine.core;
+    assert!(core.has_room(1));
+    // Segments that the log has emptied behind the checkpoint take the place of free ones, until
+    // an opening would not have enough.
+    let mut emptied = Vec::new();
+    while core.segments.sure_count() >= core.moved_floor() {
+        let id = core.segments.take().expect("a free segment");
+        core.segments.note_row(id, 32, core.checkpointed);
+        core.segments.note_ordered(id);
+        core.segments.close(id);
+        emptied.push(id);
+    }
+    core.segments.release_early(&emptied, core.checkpointed);
+    assert!(core.segments.free_count() > core.guest_floor() + 1, "there are enough free ones");
+    assert!(core.segments.sure_count() < core.moved_floor());
+    let tag = pool.tag();
+    let refused = pool.engine.write(tag, disk, 1, 1, &mut |_, page| page.0.fill(2));
+    assert_eq!(refused, Admission::Busy);
+    // A checkpoint has them as free ones, and the write goes on.
+    let before = pool.engine.status().counters.checkpoints;
+    pool.write(disk, 1, 1, 2).expect("it goes on");
+    assert_eq!(pool.engine.status().counters.checkpoints, before + 1);
+}

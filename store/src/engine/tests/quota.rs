@@ -34,6 +34,8 @@ fn a_volume_at_its_limit_waits_and_no_other_does() {
     let taken = fill(&mut pool, alice, 0);
     assert!((1_000..=2_024).contains(&taken), "{taken}");
     assert_eq!(listed(&pool, alice).wait, Some(QuotaWait::Limit));
+    assert_eq!(pool.engine.quota_wait(alice), Some(QuotaWait::Limit));
+    assert_eq!(pool.engine.quota_wait(ben), None);
     assert!(!pool.engine.status().is_full, "the pool has room");
     for block in 0..900 {
         pool.write(ben, block, 1, 5).expect("a neighbour goes on");

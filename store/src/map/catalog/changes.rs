@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    GENERATION_MAX, NAME_CHARS_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, VOLUME_BLOCKS_MAX,
-    Version,
-};
+use super::{GENERATION_MAX, PoolCatalog, PoolVolumeKind, VERSIONS_MAX, Version};
 use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::block::BLOCK_BYTES;
+use crate::map::moments::{MOMENT_FIRST, is_moment};
 use crate::map::space::{BLOCKS_MAX, VersionSpace};
-use crate::origin::VolumeReceive;
+use pool_stream::{NAME_CHARS_MAX, VOLUME_BLOCKS_MAX, VolumeReceive, is_name};
 
 impl PoolCatalog {
     /// The id that a change will make or is about.
@@ -61,7 +59,8 @@ impl PoolCatalog {
                 Ok(*volume)
             }
             PoolChange::Remove { volume } => {
-                self.visible(volume.0).ok_or(PoolError::NoVolume(*volume))?;
+                let named = self.visible(volume.0).filter(|version| !is_moment(version.id));
+                named.ok_or(PoolError::NoVolume(*volume))?;
                 Ok(*volume)
             }
             PoolChange::CreateSealed { name, blocks, family, key } => {
@@ -86,6 +85,9 @@ impl PoolCatalog {
                 check_receive(receive)?;
                 self.check_new_volume(volume_name)
             }
+            PoolChange::History { volume, history } => {
+                self.check_history(*volume, history.as_ref())
+            }
             PoolChange::Receive { volume, receive } => self.check_receive(*volume, receive),
             PoolChange::Received { volume } => self.check_received(*volume),
         }
@@ -103,6 +105,7 @@ impl PoolCatalog {
                     // The tail is what the old tree has and the new one has not.
                     let old = self.split(volume.0, PoolVolumeKind::Removing);
                     self.set_parent(volume.0, Some(old));
+                    self.get_mut(volume.0).snapshot_floor = self.generation;
                     self.generation += 1;
                 }
                 self.get_mut(volume.0).blocks = *blocks;
@@ -114,26 +117,31 @@ impl PoolCatalog {
                     self.set_parent(volume.0, Some(id));
                     let snapshot = self.get_mut(id);
                     (snapshot.name, snapshot.at_s) = (name.clone(), *at_s);
+                    self.get_mut(volume.0).snapshot_floor = self.generation;
                 }
                 self.generation += 1;
             }
             PoolChange::Clone { snapshot, name } => {
                 let id = self.take_id();
-                let Version { root, blocks, compression, family, space, .. } =
+                let Version { root, blocks, compression, family, space, generation, of, .. } =
                     self.versions[&snapshot.0];
+                let of = of.and_then(|of| self.compression(of));
+                let compression = if is_moment(snapshot.0) { of } else { compression };
                 let parent = Some(snapshot.0);
                 let name = name.clone();
                 let space = VersionSpace { refers: space.refers, ..VersionSpace::NONE };
                 let new = Version { name, root, blocks, parent, ..volume(id) };
-                self.insert(Version { compression, family, space, ..new });
+                let snapshot_floor = generation;
+                self.insert(Version { compression, family, space, snapshot_floor, ..new });
             }
             PoolChange::Rollback { volume, snapshot } => {
+                self.leave_all(volume.0);
                 self.split(volume.0, PoolVolumeKind::Removing);
-                let Version { root, blocks, space, .. } = self.versions[&snapshot.0];
+                let Version { root, blocks, space, generation, .. } = self.versions[&snapshot.0];
                 self.set_parent(volume.0, Some(snapshot.0));
                 let volume = self.get_mut(volume.0);
                 (volume.root, volume.blocks, volume.receive) = (root, blocks, None);
-                volume.space.refers = space.refers;
+                (volume.space.refers, volume.snapshot_floor) = (space.refers, generation);
             }
             PoolChange::Quota { volume, reservation, limit } => {
                 self.set_quota(volume.0, *reservation, *limit);
@@ -150,6 +158,7 @@ impl PoolCatalog {
             PoolChange::Resealed { volume, version } => self.resealed(volume.0, *version),
             PoolChange::Shred { volume, .. } => self.shred(volume.0),
             PoolChange::Clear { volume } => {
+                self.leave_all(volume.0);
                 self.split(volume.0, PoolVolumeKind::Removing);
                 // A removal that runs has one child, and its old tree is that child from now on.
                 let parent = self.visible_ancestor(self.versions[&volume.0].parent);
@@ -165,6 +174,7 @@ impl PoolCatalog {
                 self.compressed += usize::from(compression.is_some());
                 self.compression_changes += 1;
             }
+            PoolChange::History { volume, history } => self.set_history(volume.0, *history),
             PoolChange::ReceiveNew { volume_name, receive } => {
                 let id = self.take_id();
                 let (name, blocks) = (volume_name.clone(), receive.blocks);
@@ -183,10 +193,12 @@ impl PoolCatalog {
         if self.versions[&id].kind == PoolVolumeKind::Volume {
             self.set_quota(id, 0, None);
         }
+        self.leave_history(id);
         let generation = self.generation;
         let version = self.get_mut(id);
         version.name.clear();
-        (version.origin, version.receive) = (None, None);
+        (version.origin, version.receive, version.history) = (None, None, None);
+        version.snapshot_floor = 0;
         if version.kind == PoolVolumeKind::Volume {
             version.generation = generation;
         }
@@ -197,6 +209,12 @@ impl PoolCatalog {
     /// A new version with the tree that a volume has now, and with the volume's parent.
     pub(super) fn split(&mut self, volume: u32, kind: PoolVolumeKind) -> u32 {
         let id = self.take_id();
+        self.split_into(id, volume, kind);
+        id
+    }
+
+    /// The same with this number.
+    pub(super) fn split_into(&mut self, id: u32, volume: u32, kind: PoolVolumeKind) {
         let of = &self.versions[&volume];
         let version = Version {
             id,
@@ -205,13 +223,15 @@ impl PoolCatalog {
             of: Some(volume),
             generation: self.generation,
             receive: None,
+            history: None,
+            snapshot_floor: 0,
+            compression: of.compression.filter(|_| !is_moment(id)),
             space: VersionSpace { refers: of.space.refers, ..VersionSpace::NONE },
             ..of.clone()
         };
         self.insert(version);
         // The volume's pages are the new version's, since it is older now.
         self.hand_on(volume, id);
-        id
     }
 
     fn take_id(&mut self) -> u32 {
@@ -237,7 +257,13 @@ impl PoolCatalog {
         if version.kind != PoolVolumeKind::Snapshot {
             return Err(PoolError::WrongKind(id, "a volume: name a snapshot"));
         }
-        Ok(version)
+        // The moments of a volume that is being removed go as well.
+        match version.of {
+            Some(of) if is_moment(id.0) && self.volume(of).is_none() => {
+                Err(PoolError::NoVolume(id))
+            }
+            _ => Ok(version),
+        }
     }
 
     pub(super) fn is_ancestor(&self, ancestor: u32, of: u32) -> bool {
@@ -260,7 +286,7 @@ impl PoolCatalog {
     fn check_volume_name(&self, name: &str, of: Option<VolumeId>) -> Result<(), PoolError> {
         let has =
             |version: &&Version| version.kind == PoolVolumeKind::Volume && version.name == name;
-        match self.versions.values().find(has) {
+        match self.named().find(has) {
             Some(other) if Some(VolumeId(other.id)) != of => {
                 Err(PoolError::NameTaken(name.to_owned()))
             }
@@ -291,7 +317,7 @@ impl PoolCatalog {
         volumes: &BTreeSet<u32>,
         name: &str,
     ) -> Result<(), PoolError> {
-        let is_taken = self.versions.values().any(|version| {
+        let is_taken = self.named().any(|version| {
             version.kind == PoolVolumeKind::Snapshot
                 && version.name == name
                 && version.of.is_some_and(|of| volumes.contains(&of))
@@ -305,21 +331,21 @@ impl PoolCatalog {
         versions: usize,
         has_generation: bool,
     ) -> Result<(), PoolError> {
-        if self.versions.len() + versions > VERSIONS_MAX {
+        if self.count() + versions > VERSIONS_MAX {
             return Err(PoolError::TooMany("16,384 volumes and snapshots"));
         }
         if has_generation && self.generation >= GENERATION_MAX {
-            return Err(PoolError::TooMany("had 16,777,215 snapshots in its life"));
+            return Err(PoolError::TooMany("had 268,435,455 snapshots and moments in its life"));
         }
-        if u32::MAX - self.next_id < VERSIONS_MAX as u32 {
-            return Err(PoolError::TooMany("had four thousand million volumes in its life"));
+        if MOMENT_FIRST - self.next_id < VERSIONS_MAX as u32 {
+            return Err(PoolError::TooMany("had two thousand million volumes in its life"));
         }
         Ok(())
     }
 }
 
 /// A volume without blocks.
-fn volume(id: u32) -> Version {
+pub(super) fn volume(id: u32) -> Version {
     Version {
         id,
         kind: PoolVolumeKind::Volume,
@@ -336,6 +362,10 @@ fn volume(id: u32) -> Version {
         compression: None,
         origin: None,
         receive: None,
+        history: None,
+        snapshot_floor: 0,
+        at_ns: 0,
+        held: 0,
     }
 }
 
@@ -361,13 +391,6 @@ pub(super) fn check_size(blocks: u64) -> Result<(), PoolError> {
     }
     let text = format!("a volume has 1 to {VOLUME_BLOCKS_MAX} blocks of 4 KiB, not {blocks}");
     Err(PoolError::Invalid(text))
-}
-
-/// Whether a volume or snapshot can have this name.
-pub(crate) fn is_name(name: &str) -> bool {
-    let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    begins && name.len() <= NAME_CHARS_MAX && name.chars().all(may)
 }
 
 pub(super) fn check_name(name: &str) -> Result<(), PoolError> {

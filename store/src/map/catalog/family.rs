@@ -136,14 +136,15 @@ impl PoolCatalog {
         }
     }
 
-    /// The volumes and snapshots of a volume's family.
+    /// The volumes and snapshots of a volume's family. Moments go with their volumes.
     fn relatives(&self, volume: u32) -> Vec<u32> {
         let family = self.versions.get(&volume).and_then(|version| version.family);
         let is_of = |id: &u32| {
             let version = &self.versions[id];
             version.family == family && version.kind != PoolVolumeKind::Removing
         };
-        self.versions.keys().copied().filter(|id| family.is_some() && is_of(id)).collect()
+        let named = self.named().map(|version| version.id);
+        named.filter(|id| family.is_some() && is_of(id)).collect()
     }
 
     pub(super) fn check_shred(&self, volume: VolumeId, all: bool) -> Result<VolumeId, PoolError> {
@@ -195,7 +196,10 @@ impl PoolCatalog {
     /// A version is gone, which may have been the last one of its family.
     pub(super) fn drop_family(&mut self, family: Option<u32>) {
         let Some(family) = family else { return };
-        if !self.versions.values().any(|version| version.family == Some(family)) {
+        let versions = self.family_versions.entry(family).or_default();
+        *versions = versions.saturating_sub(1);
+        if *versions == 0 {
+            self.family_versions.remove(&family);
             self.families.remove(&family);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::changes::check_receive;
 use super::{PoolCatalog, PoolVolumeKind};
 use crate::api::{PoolError, VolumeId};
-use crate::origin::VolumeReceive;
+use pool_stream::VolumeReceive;
 
 impl PoolCatalog {
     /// Whether a stream can begin here, or go on.
@@ -53,6 +53,7 @@ impl PoolCatalog {
         let snapshot = self.get_mut(id);
         (snapshot.name, snapshot.at_s) = (receive.name, receive.origin.at_s);
         snapshot.origin = Some(receive.origin);
+        self.get_mut(volume).snapshot_floor = self.generation;
         self.generation += 1;
     }
 }

@@ -67,12 +67,17 @@ impl PoolCatalog {
 
     /// A change of a volume's tree: so many pages came, and these words went.
     pub(in crate::map) fn note_change(&mut self, volume: u32, came: u64, gone: GoneWords) {
-        let GoneWords { referred, owned, of_parent } = gone;
+        let GoneWords { referred, owned, of_parent, of_history } = gone;
         self.charge(volume, came, owned);
         if of_parent > 0
             && let Some(running) = self.running
         {
             self.charge(running, 0, of_parent);
+        }
+        if of_history > 0
+            && let Some(parent) = self.versions.get(&volume).and_then(|version| version.parent)
+        {
+            self.hold(parent, of_history, 0);
         }
         if let Some(version) = self.versions.get_mut(&volume) {
             let refers = &mut version.space.refers;
@@ -90,6 +95,7 @@ impl PoolCatalog {
     /// A removal has freed pages of its version.
     pub(in crate::map) fn note_freed(&mut self, version: u32, pages: u64) {
         self.charge(version, 0, pages);
+        self.hold(version, 0, pages);
     }
 
     /// The pages of one version are another version's from here on.

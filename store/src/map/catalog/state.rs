@@ -6,13 +6,12 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::changes::{check_name, check_receive, check_size};
-use super::{
-    GENERATION_MAX, PoolCatalog, PoolVolumeKind, SealFamily, VERSIONS_MAX, VOLUME_BLOCKS_MAX,
-    Version,
-};
+use super::{GENERATION_MAX, PoolCatalog, PoolVolumeKind, SealFamily, VERSIONS_MAX, Version};
 use crate::format::ZERO_BLOCKS_MAX;
+use crate::history::{VolumeHistory, is_zero};
+use crate::map::moments::{MOMENT_FIRST, MomentRecord, is_moment};
 use crate::map::page::TreeWord;
-use crate::origin::VolumeReceive;
+use pool_stream::{VOLUME_BLOCKS_MAX, VolumeReceive};
 
 /// The catalog, as a checkpoint has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,11 +25,24 @@ pub(crate) struct CatalogState {
     families: Vec<SealFamily>,
     #[serde(default, skip_serializing_if = "is_none_yet")]
     next_family: u32,
+    /// Moments of histories, in the table behind the JSON.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) moments: u64,
+    /// The number of the last one that was taken.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    last_moment: u32,
+    /// How far the removal is that runs, if it is that of a moment.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    moment_removed_below: u64,
+    /// The table.
+    #[serde(skip)]
+    pub(crate) table: Vec<MomentRecord>,
 }
 
-/// A pool that never had an encrypted volume has the state of pools that cannot have any.
-fn is_none_yet(next_family: &u32) -> bool {
-    *next_family == 0
+/// A pool that never had an encrypted volume, or a moment, has the state of pools that cannot have
+/// any.
+fn is_none_yet(number: &u32) -> bool {
+    *number == 0
 }
 
 impl PoolCatalog {
@@ -39,10 +51,19 @@ impl PoolCatalog {
             generation: self.generation,
             next_id: self.next_id,
             running: self.running,
-            versions: self.versions.values().cloned().collect(),
+            versions: self.named().cloned().collect(),
             families: self.families.values().cloned().collect(),
             next_family: self.next_family,
+            moments: self.moments as u64,
+            last_moment: self.last_moment,
+            moment_removed_below: self.removed_of_moment(),
+            table: self.moment_records().collect(),
         }
+    }
+
+    fn removed_of_moment(&self) -> u64 {
+        let running = self.running.filter(|&running| is_moment(running));
+        running.map_or(0, |running| self.versions[&running].removed_below)
     }
 
     /// The catalog of a checkpoint whose nodes have the numbers below `nodes`.
@@ -53,6 +74,8 @@ impl PoolCatalog {
         let mut catalog = Self::new();
         ensure((1..=GENERATION_MAX).contains(&state.generation), "the generation")?;
         ensure(state.versions.len() <= VERSIONS_MAX, "the count of volumes")?;
+        ensure(state.next_id < MOMENT_FIRST, "the next id")?;
+        ensure(state.table.len() as u64 == state.moments, "the count of moments")?;
         catalog.generation = state.generation;
         catalog.next_id = state.next_id;
         catalog.restore_families(state.families, state.next_family)?;
@@ -71,10 +94,16 @@ impl PoolCatalog {
             ensure(!is_named || names.insert((of, version.name.clone())), "a name twice")?;
             catalog.insert(version);
         }
+        catalog.restore_moments(&state.table, (state.last_moment, nodes))?;
         catalog.check_family()?;
         if let Some(running) = state.running {
             let may = catalog.removing.contains(&running) && !catalog.waits(running);
             ensure(may, "the running removal")?;
+        }
+        if let Some(running) = state.running.filter(|&running| is_moment(running)) {
+            let below = state.moment_removed_below;
+            ensure(may_be_removed_below(below), "the place of a moment's removal")?;
+            catalog.get_mut(running).removed_below = below;
         }
         let stands =
             |version: &Version| version.removed_below == 0 || Some(version.id) == state.running;
@@ -98,7 +127,11 @@ impl PoolCatalog {
     }
 }
 
-fn check_version(version: &Version, generation: &u64, nodes: u64) -> Result<(), &'static str> {
+pub(super) fn check_version(
+    version: &Version,
+    generation: &u64,
+    nodes: u64,
+) -> Result<(), &'static str> {
     let root = TreeWord(version.root);
     let is_node = (1..nodes).contains(&root.number()) && (1..=*generation).contains(&root.birth());
     if !root.is_hole() && !is_node {
@@ -107,6 +140,7 @@ fn check_version(version: &Version, generation: &u64, nodes: u64) -> Result<(), 
     check_size(version.blocks).map_err(|_| "size")?;
     let is_right = match version.kind {
         PoolVolumeKind::Removing => version.name.is_empty(),
+        _ if is_moment(version.id) => version.name.is_empty(),
         _ => check_name(&version.name).is_ok(),
     };
     if !is_right {
@@ -126,14 +160,19 @@ fn check_version(version: &Version, generation: &u64, nodes: u64) -> Result<(), 
     if !has_its_fields(version) {
         return Err("stream");
     }
+    if !has_its_history(version, *generation) {
+        return Err("history");
+    }
     let below = version.removed_below;
-    let may_be = version.kind == PoolVolumeKind::Removing
-        && below < VOLUME_BLOCKS_MAX
-        && below.is_multiple_of(ZERO_BLOCKS_MAX);
+    let may_be = version.kind == PoolVolumeKind::Removing && may_be_removed_below(below);
     if below > 0 && !may_be {
         return Err("place of its removal");
     }
     Ok(())
+}
+
+fn may_be_removed_below(block: u64) -> bool {
+    block < VOLUME_BLOCKS_MAX && block.is_multiple_of(ZERO_BLOCKS_MAX)
 }
 
 /// Whether a version of a checkpoint has an origin only if it is a snapshot, and receives only if
@@ -145,6 +184,16 @@ fn has_its_fields(version: &Version) -> bool {
         && (version.origin.is_none() || version.kind == PoolVolumeKind::Snapshot)
 }
 
-fn ensure(holds: bool, field: &str) -> Result<(), String> {
+/// Whether only a volume has a history, which is one that it may have.
+fn has_its_history(version: &Version, generation: u64) -> bool {
+    let is_right = |history: VolumeHistory| history.options().check().is_ok();
+    let is_volume = version.kind == PoolVolumeKind::Volume;
+    let has_none = version.history.is_none() && version.snapshot_floor == 0;
+    version.snapshot_floor < generation.max(1)
+        && version.history.is_none_or(is_right)
+        && (is_volume || has_none)
+}
+
+pub(super) fn ensure(holds: bool, field: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(format!("the checkpoint's catalog is senseless: {field}")) }
 }

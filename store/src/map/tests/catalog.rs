@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::medium::Medium;
 use crate::api::{PoolChange, PoolError, VolumeId};
 use crate::format::{BlockPlace, LogRecord, NUMBER_MAX, PageForm, PayloadPlace, SegmentId};
-use crate::map::{Applied, LiveBlocks, MapError, MapState, PoolMap, VOLUME_BLOCKS_MAX};
+use crate::map::{Applied, LiveBlocks, MapError, MapState, PoolMap};
+use pool_stream::VOLUME_BLOCKS_MAX;
 
 fn create(name: &str, blocks: u64) -> PoolChange {
     PoolChange::Create { name: name.to_owned(), blocks }

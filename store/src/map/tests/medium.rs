@@ -11,9 +11,9 @@ use crate::format::{
 };
 use crate::map::page::{NODE_WORDS, TreeWord, node_word};
 use crate::map::{
-    Applied, LiveBlocks, Located, MapError, MapPage, MapPass, MapState, PoolMap, VOLUME_BLOCKS_MAX,
-    WriteToken,
+    Applied, LiveBlocks, Located, MapError, MapPage, MapPass, MapState, PoolMap, WriteToken,
 };
+use pool_stream::VOLUME_BLOCKS_MAX;
 
 /// Places that are referred to. Each is there once.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]

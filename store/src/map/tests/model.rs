@@ -6,7 +6,8 @@ use random::Random;
 
 use super::medium::Medium;
 use crate::api::{PoolChange, VolumeId};
-use crate::map::{Applied, MapError, PoolVolumeKind, VOLUME_BLOCKS_MAX};
+use crate::map::{Applied, MapError, PoolVolumeKind};
+use pool_stream::VOLUME_BLOCKS_MAX;
 
 #[derive(Clone)]
 struct ModelVersion {

@@ -2,8 +2,9 @@
 
 use super::medium::Medium;
 use crate::api::{PoolChange, PoolError, VolumeId};
-use crate::map::{PoolVolume, VOLUME_BLOCKS_MAX};
-use crate::origin::{SnapshotOrigin, VolumeReceive};
+use crate::map::PoolVolume;
+use pool_stream::VOLUME_BLOCKS_MAX;
+use pool_stream::{SnapshotOrigin, VolumeReceive};
 
 fn stream(name: &str, blocks: u64, onto: Option<VolumeId>) -> VolumeReceive {
     let origin = |id| SnapshotOrigin { pool: [0xab; 16], id, generation: 4, at_s: 77 };

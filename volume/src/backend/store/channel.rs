@@ -50,6 +50,8 @@ struct Step {
     /// The engine has had a part of it.
     begins: bool,
     waited: bool,
+    /// It waited for the volume's quota.
+    waited_for_quota: bool,
     status: Status,
 }
 
@@ -238,8 +240,8 @@ impl ChannelRequests {
             if step.todo != 0 {
                 refused |= kind;
                 self.waiting.push_back(id);
-                if !self.fresh && !std::mem::replace(&mut step.waited, true) {
-                    shared.counters.waited.fetch_add(1, Relaxed);
+                if !self.fresh {
+                    note_wait(drive, shared, kind, step);
                 }
             }
         }
@@ -314,12 +316,29 @@ impl ChannelRequests {
 /// The kind of request that a refusal is about, as a bit. The flush at the end of a durable write
 /// needs no space.
 fn kind_of(io: &Io, todo: u8) -> u8 {
-    let op = if todo == part::FLUSH { Op::Flush } else { io.op };
+    kind_bit(if todo == part::FLUSH { Op::Flush } else { io.op })
+}
+
+fn kind_bit(op: Op) -> u8 {
     match op {
         Op::Read => 1,
         Op::Write => 2,
         Op::Flush => 4,
         Op::Discard | Op::WriteZeroes => 8,
+    }
+}
+
+/// Counts a request that waits, once for each reason.
+fn note_wait(drive: &mut Drive, shared: &StoreShared, kind: u8, step: &mut Step) {
+    if !std::mem::replace(&mut step.waited, true) {
+        shared.counters.waited.fetch_add(1, Relaxed);
+    }
+    // Only writes take space. A request may wait for the pool first, and for the quota later.
+    let asks = kind == kind_bit(Op::Write) && !step.waited_for_quota;
+    let waits = |engine: &mut PoolEngine| engine.quota_wait(shared.id).is_some();
+    if asks && drive.engine().is_some_and(waits) {
+        step.waited_for_quota = true;
+        shared.counters.waited_for_quota.fetch_add(1, Relaxed);
     }
 }
 

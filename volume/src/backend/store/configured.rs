@@ -8,6 +8,7 @@ use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES
 
 use super::absent::AbsentVolume;
 use super::compression::VolumeCompression;
+use super::history::VolumeHistory;
 use super::pool::StorePool;
 use super::volume::StoreVolume;
 use crate::backend::kind::{
@@ -34,6 +35,8 @@ pub struct StoreBackend {
     pub key: Option<PathBuf>,
     /// Its compression; `None`: it keeps its compression.
     pub compression: Option<VolumeCompression>,
+    /// Its history; `None`: it keeps its history.
+    pub history: Option<VolumeHistory>,
 }
 
 impl VolumeBackend for StoreBackend {
@@ -75,6 +78,18 @@ impl VolumeBackend for StoreBackend {
              waits. Without this key the volume keeps the compression that it has; a new one has \
              none, and a clone that of its snapshot.",
         ),
+        SettingKey::new(
+            "history",
+            "For `pool`: how far back the volume's [history](pools.md#history) reaches, `\"2h\"`, \
+             or `\"none\"`. The pool keeps overwritten data, and `vrio volume at` makes a clone of \
+             the volume as it was. Without this key the volume keeps the history that it has; a \
+             new one and a clone have none.",
+        ),
+        SettingKey::new(
+            "history-step",
+            "The least time between two moments of the history, `\"5s\"`; 100 ms or more. Default: \
+             `\"1s\"`.",
+        ),
     ];
     // A pool has an io_uring of its own, and the sidecores need none for it.
     const NEEDS: BackendNeeds = BackendNeeds {
@@ -114,7 +129,17 @@ impl VolumeBackend for StoreBackend {
             true => Some(settings.path("key", "key = \"/etc/vrio/alice.key\"")?),
             false => None,
         };
-        Some(Self { pool, size_bytes, reservation_bytes, limit_bytes, from, key, compression })
+        let history = VolumeHistory::read(settings)?;
+        Some(Self {
+            pool,
+            size_bytes,
+            reservation_bytes,
+            limit_bytes,
+            from,
+            key,
+            compression,
+            history,
+        })
     }
 
     fn pool(&self) -> Option<BackendPool<'_>> {
@@ -124,6 +149,7 @@ impl VolumeBackend for StoreBackend {
             reservation_bytes: self.reservation_bytes,
             limit_bytes: self.limit_bytes,
             compression: self.compression,
+            history: self.history,
         })
     }
 
@@ -155,7 +181,7 @@ impl VolumeBackend for StoreBackend {
         };
         let volume = pool.volume_named(opening.name);
         let is_new = volume.is_none();
-        if volume.is_some_and(|volume| volume.receive.is_some()) {
+        if volume.as_ref().is_some_and(|volume| volume.receive.is_some()) {
             let why = "a stream is being received into it: let `vrio volume receive` go on or end \
                        it with --give-up, then remove the volume and add it again";
             return Ok(Box::new(absent(why)));
@@ -164,13 +190,14 @@ impl VolumeBackend for StoreBackend {
             let name = opening.name;
             absent(&format!(
                 "{why}. When that is done: `vrio volume remove {name} --force` and `vrio node \
-                 reload`, or restart the node"
+                 reload` (a volume that the node's file does not have: add it again by the same \
+                 command), or restart the node"
             ))
         };
         let key = match opening.key.transpose() {
             Ok(key) => key,
             // A key that cannot be read stops this volume, and no other.
-            Err(why) => return Ok(Box::new(locked(why))),
+            Err(why) => return Ok(Box::new(locked(&without_key(why, volume.as_ref())))),
         };
         let id = self.find(&pool, key, opening)?;
         if let Err(why) = unlock(&pool, id, key) {
@@ -212,7 +239,7 @@ impl StoreBackend {
                 ));
             }
             (None, Some(from), _) => {
-                let snapshot = snapshot_of(pool.name(), &all, from)?;
+                let snapshot = &snapshot_or_moment(pool, &all, from)?;
                 check_key(snapshot, key)?;
                 let checked = key.map(|key| pool.check_key(snapshot.id, key)).transpose();
                 checked.map_err(|error| error.to_string())?;
@@ -253,7 +280,19 @@ impl StoreBackend {
         {
             change(PoolChange::Compression { volume: id, compression })?;
         }
+        self.set_history(pool, id)?;
         Ok(id)
+    }
+
+    /// Gives the volume the history that is written, unless it has that already.
+    fn set_history(&self, pool: &Arc<StorePool>, id: VolumeId) -> Result<(), String> {
+        let Some(VolumeHistory(history)) = self.history else { return Ok(()) };
+        let found = pool.volumes().into_iter().find(|it| it.id == id);
+        if found.and_then(|it| it.history?.options) == history {
+            return Ok(());
+        }
+        let change = PoolChange::History { volume: id, history };
+        pool.change(change).map(drop).map_err(|error| error.to_string())
     }
 
     /// Gives the volume the quota that is written, unless it has that already.
@@ -303,6 +342,18 @@ fn check_key(volume: &PoolVolume, key: Option<&VolumeKey>) -> Result<(), String>
     }
 }
 
+/// Why a volume's key cannot be read, and for a volume that is encrypted already, which key it is.
+fn without_key(why: &str, volume: Option<&PoolVolume>) -> String {
+    match volume.and_then(|volume| volume.seal.as_ref()) {
+        Some(seal) => format!(
+            "{why}; the volume is encrypted under the key {}, and a new key does not open it: \
+             bring the file of that key back",
+            seal.key_id
+        ),
+        None => why.to_owned(),
+    }
+}
+
 /// Gives the pool the key of an encrypted volume.
 fn unlock(pool: &StorePool, id: VolumeId, key: Option<&VolumeKey>) -> Result<(), String> {
     let all = pool.volumes();
@@ -324,6 +375,21 @@ fn whole_blocks_of(settings: &dyn Settings, key: &str, size_bytes: u64) -> Optio
     let text = format!("a volume of a pool has whole blocks of {BLOCK_BYTES} bytes; round it");
     settings.fail_key(key, format!("{key:?}: {}: {text}", show_size(size_bytes)));
     None
+}
+
+/// The snapshot that a new volume begins as a copy of; or a moment of a history, which has only a
+/// number.
+fn snapshot_or_moment(
+    pool: &StorePool,
+    all: &[PoolVolume],
+    words: &str,
+) -> Result<PoolVolume, String> {
+    let number = words.split_once(':').filter(|(of, _)| *of == pool.name());
+    let number = number.and_then(|(_, number)| number.parse().ok());
+    match number.and_then(|number| pool.moment(VolumeId(number))) {
+        Some(moment) => Ok(moment),
+        None => snapshot_of(pool.name(), all, words).cloned(),
+    }
 }
 
 /// A snapshot by the words of people: `VOLUME@SNAPSHOT`, or `POOL:NUMBER`.

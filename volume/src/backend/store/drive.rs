@@ -15,6 +15,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use store::{PoolCompletion, PoolEngine, PoolError, PoolStatus, PoolVolume, RequestTag, VolumeId};
 
@@ -161,6 +162,9 @@ impl Drive {
     /// thread. Gives whether anything has moved.
     pub(super) fn round(&mut self, now_ns: u64, by: Option<&Arc<InKernel>>) -> bool {
         let Some(Running { engine, files }) = &mut self.running else { return false };
+        if engine.keeps_history() {
+            engine.set_time(utc_ns());
+        }
         engine.poll(now_ns);
         let mut moved = false;
         while self.ring.has_room() {
@@ -339,6 +343,12 @@ impl Drive {
         let running = self.running.as_ref();
         running.map_or_else(|| self.last.1.clone(), |running| running.engine.volumes())
     }
+}
+
+/// The time since 1970: the clock of moments, which may be set.
+fn utc_ns() -> u64 {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Drive {

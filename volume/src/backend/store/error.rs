@@ -22,7 +22,8 @@ pub enum StorePoolError {
     File(FileError),
     /// There is no such file.
     #[error(
-        "{}: no such file; plug the device in, mount its file system, or correct the path (only a \
+        "{}: no such file; plug the device in, mount its file system, or correct the path; a \
+         device that has left the pool, or never joined it, is taken out of \"devices\" (only a \
          pool that never was is made with `vrio pool create`)",
         path.display()
     )]

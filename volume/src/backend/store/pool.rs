@@ -16,8 +16,8 @@ use sidecore::{CounterText, now_ns};
 use store::block::BLOCK_BYTES;
 use store::{
     Admission, CACHE_BLOCKS_MIN, ChangedBlocks, DedupOptions, PoolChange, PoolEngine, PoolError,
-    PoolOptions, PoolStatus, PoolVolume, PoolVolumeKind, RequestTag, ScrubPace, ScrubStatus,
-    SealEntropy, VolumeId, WrappingKey,
+    PoolMoment, PoolOptions, PoolStatus, PoolVolume, PoolVolumeKind, RequestTag, ScrubPace,
+    ScrubStatus, SealEntropy, VolumeId, WrappingKey,
 };
 use zeroize::Zeroizing;
 
@@ -220,6 +220,19 @@ impl StorePool {
     /// Its volumes and snapshots.
     pub fn volumes(&self) -> Vec<PoolVolume> {
         self.inside.drive.lock().volumes()
+    }
+
+    /// The last moment of a volume's history at a time, in nanoseconds since 1970, or before it.
+    ///
+    /// # Errors
+    /// [`PoolError`]: the volume has no history, or none that reaches so far back.
+    pub fn moment_at(&self, volume: VolumeId, at_ns: u64) -> Result<PoolMoment, PoolError> {
+        self.inside.plan(|engine| engine.moment_at(volume, at_ns))
+    }
+
+    /// A moment of a volume's history by its number.
+    pub fn moment(&self, id: VolumeId) -> Option<PoolVolume> {
+        self.inside.lock_drive().engine()?.moment(id)
     }
 
     /// Gives its counters, by their names.

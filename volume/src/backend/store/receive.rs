@@ -84,6 +84,12 @@ pub enum ReceiveError {
     /// No stream is being received.
     #[error("no stream is being received into volume {0:?}: begin one with `vrio volume receive`")]
     NotReceiving(String),
+    /// The volume is there, and no stream is being received any more.
+    #[error(
+        "volume {0:?} receives no stream: its last one has ended, or was given up; `vrio volume \
+         snapshots {0}` lists what it has, and `vrio volume receive` begins another one"
+    )]
+    Ended(String),
     /// Another request is at work.
     #[error("another request receives into volume {0:?} at this moment: wait for its end")]
     InUse(String),
@@ -202,8 +208,9 @@ impl StorePool {
     /// A volume into which a stream is being received.
     fn target_of(&self, name: &str) -> Result<(VolumeId, VolumeReceive), ReceiveError> {
         let volume = self.volume_named(name);
-        let found = volume.and_then(|volume| Some((volume.id, volume.receive?)));
-        found.ok_or_else(|| ReceiveError::NotReceiving(name.to_owned()))
+        let volume = volume.ok_or_else(|| ReceiveError::NotReceiving(name.to_owned()))?;
+        let ended = || ReceiveError::Ended(name.to_owned());
+        Ok((volume.id, volume.receive.ok_or_else(ended)?))
     }
 
     /// Receives a part: it survives a power cut when this returns. A part that was received before
@@ -260,11 +267,11 @@ impl StorePool {
     ) -> Result<ReceivedState, ReceiveError> {
         let _turn = self.receive_turn(name)?;
         let volume = self.volume_named(name);
-        let no_stream = || ReceiveError::NotReceiving(name.to_owned());
-        let volume = volume.ok_or_else(no_stream)?;
+        let volume = volume.ok_or_else(|| ReceiveError::NotReceiving(name.to_owned()))?;
         let Some(receive) = &volume.receive else {
             // The answer to the first of two requests may have been lost.
-            return self.received_state(&volume, header).ok_or_else(no_stream);
+            let ended = || ReceiveError::Ended(name.to_owned());
+            return self.received_state(&volume, header).ok_or_else(ended);
         };
         let state = state_of_this(receive, name, header)?;
         self.change(PoolChange::Received { volume: volume.id })?;

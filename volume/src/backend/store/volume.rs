@@ -31,6 +31,8 @@ sidecore::counters! {
         errors: "Requests that the pool failed.",
         damaged: "Reads of blocks that are damaged on the medium. They are among the errors.",
         waited: "Requests that waited for the pool: it was full, or had too many at once.",
+        waited_for_quota: "Requests that waited for the volume's limit, or for space that the pool \
+                           reserves for other volumes. They are among the waited requests.",
         unaligned: "Requests that begin or end inside of a block of 4 KiB, which is read first.",
     }
 }

@@ -22,6 +22,21 @@ const AWAY_TIME_MAX: Duration = Duration::from_secs(180);
 /// The pause between two attempts.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
+/// The time since a node has ceased to answer. It begins at the first failure and not at the
+/// request: a command that was stopped (Ctrl-Z) in the middle of one finds its connection cut when
+/// it goes on, however long it was stopped.
+#[derive(Debug, Default)]
+struct Away {
+    since: Option<Instant>,
+}
+
+impl Away {
+    /// The node has not answered once more.
+    fn is_too_long(&mut self, now: Instant) -> bool {
+        now.duration_since(*self.since.get_or_insert(now)) >= AWAY_TIME_MAX
+    }
+}
+
 /// A node that has answered is asked again when it does not answer or is busy.
 pub(super) struct StreamNode {
     socket: PathBuf,
@@ -40,7 +55,7 @@ impl StreamNode {
         path: &str,
         body: Option<&[u8]>,
     ) -> Result<Vec<u8>, CommandFailure> {
-        let (began, mut has_told) = (Instant::now(), false);
+        let (mut away, mut has_told) = (Away::default(), false);
         loop {
             let body = body.map(|body| ("application/octet-stream", body));
             let answer = client::exchange(&self.socket, (method, path), body, REQUEST_TIME_MAX);
@@ -54,7 +69,7 @@ impl StreamNode {
                 Err(error) if !self.has_answered => return Err(CommandFailure::no_answer(error)),
                 Err(error) => CommandFailure::no_answer(error),
             };
-            if began.elapsed() >= AWAY_TIME_MAX {
+            if away.is_too_long(Instant::now()) {
                 return Err(failure);
             }
             if !std::mem::replace(&mut has_told, true) {
@@ -131,5 +146,19 @@ impl ReceivingVolume {
     pub(super) fn give_up(&mut self) -> Result<String, CommandFailure> {
         let answer = self.node.ask("DELETE", &self.path, None)?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_away_from_its_first_failure_on() {
+        let mut away = Away::default();
+        let first = Instant::now() + Duration::from_secs(86_400);
+        assert!(!away.is_too_long(first), "the command was stopped for a day");
+        assert!(!away.is_too_long(first + AWAY_TIME_MAX / 2));
+        assert!(away.is_too_long(first + AWAY_TIME_MAX));
     }
 }

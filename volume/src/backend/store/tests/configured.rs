@@ -14,6 +14,7 @@ fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
         compression: None,
         reservation_bytes: None,
         limit_bytes: None,
+        history: None,
     }
     .into()
 }
@@ -21,8 +22,18 @@ fn backend(size_bytes: Option<u64>, from: Option<&str>) -> BackendConfig {
 fn compressed(compression: &str) -> BackendConfig {
     let compression = Some(compression.parse().expect("a compression"));
     let (pool, size_bytes, from, key) = ("p".to_owned(), Some(1 << 20), None, None);
-    let (reservation_bytes, limit_bytes) = (None, None);
-    StoreBackend { pool, size_bytes, from, key, compression, reservation_bytes, limit_bytes }.into()
+    let (reservation_bytes, limit_bytes, history) = (None, None, None);
+    StoreBackend {
+        pool,
+        size_bytes,
+        from,
+        key,
+        compression,
+        reservation_bytes,
+        limit_bytes,
+        history,
+    }
+    .into()
 }
 
 fn open_as(
@@ -133,6 +144,7 @@ fn an_encrypted_volume_is_closed_without_its_key_and_with_another() {
             compression: None,
             reservation_bytes: None,
             limit_bytes: None,
+            history: None,
         })
     };
     let opened = |name: &str, from, key: Option<&VolumeKey>| {
@@ -158,7 +170,8 @@ fn an_encrypted_volume_is_closed_without_its_key_and_with_another() {
     let other = why(Some(&wrong));
     assert!(other.contains(&right.check()) && other.contains(&wrong.check()), "{other}");
     let missing = open_with(&pools, "v", &backend(None), Some(Err("no such file")));
-    assert!(missing.expect("it is there").absent().is_some_and(|why| why.contains("no such")));
+    let missing = missing.expect("it is there").absent().expect("it is closed");
+    assert!(missing.contains("no such") && missing.contains(&right.check()), "{missing}");
     assert!(opened("w", Some("v@s"), None).expect_err("a clone").contains("is encrypted"));
 
     // The key opens the volume and a clone beside it.

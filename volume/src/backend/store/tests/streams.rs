@@ -156,6 +156,9 @@ fn wrong_streams_and_volumes_are_refused_by_name() {
     let nothing = Err(ReceiveError::NotReceiving(copy()));
     assert_eq!(target.receive_part("copy", &whole.1[0]), nothing);
     receive(&whole).expect("the first");
+    // A part that comes when all of its stream is there, and one after the stream was given up.
+    let ended = Err(ReceiveError::Ended(copy()));
+    assert_eq!(target.receive_part("copy", &whole.1[0]), ended);
     assert_eq!(receive(&third), Err(ReceiveError::NoBase(copy())));
     let other = send(&source, None, snapshots[1], 0);
     assert_eq!(receive(&other), Err(ReceiveError::Exists(copy())));
@@ -174,7 +177,8 @@ fn wrong_streams_and_volumes_are_refused_by_name() {
     assert!(matches!(foreign, ReceiveError::Stream(StreamError::Damaged(_))), "{foreign}");
     target.receive_part("copy", &second.1[0]).expect("it is received");
     assert_eq!(target.give_up_receive("copy"), Ok(true));
-    assert_eq!(target.give_up_receive("copy"), Err(ReceiveError::NotReceiving(copy())));
+    assert_eq!(target.give_up_receive("copy"), Err(ReceiveError::Ended(copy())));
+    assert_eq!(target.receive_part("copy", &second.1[0]), Err(ReceiveError::Ended(copy())));
     let before = content(&target, named(&target, "copy", "s0"));
     assert!(content(&target, of) == before, "the volume is as its snapshot");
     receive(&second).expect("the second");

@@ -1,7 +1,5 @@
 use super::*;
-use crate::block::BLOCK_BYTES;
-use crate::map::ChangedRun;
-use crate::origin::SnapshotOrigin;
+use pool_format::block::BLOCK_BYTES;
 
 fn origin(id: u32) -> SnapshotOrigin {
     SnapshotOrigin { pool: [7; 16], id, generation: 3, at_s: 1_790_000_000 }

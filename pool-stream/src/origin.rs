@@ -15,6 +15,12 @@ impl fmt::Display for VolumeId {
     }
 }
 
+/// The most blocks of a volume: the ones that four levels of nodes have.
+pub const VOLUME_BLOCKS_MAX: u64 = 1 << 36;
+
+/// The longest name of a volume or snapshot.
+pub const NAME_CHARS_MAX: usize = 64;
+
 /// Bytes of an origin in a stream.
 pub(crate) const ORIGIN_BYTES: usize = 40;
 
@@ -108,4 +114,11 @@ impl VolumeReceive {
     pub fn is_of(&self, other: &Self) -> bool {
         (self.origin, self.base, self.blocks) == (other.origin, other.base, other.blocks)
     }
+}
+
+/// Whether a volume or snapshot can have this name.
+pub fn is_name(name: &str) -> bool {
+    let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    begins && name.len() <= NAME_CHARS_MAX && name.chars().all(may)
 }

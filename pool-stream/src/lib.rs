@@ -16,6 +16,7 @@
 
 mod decoder;
 mod header;
+mod origin;
 mod part;
 #[cfg(test)]
 mod tests;
@@ -26,9 +27,12 @@ use thiserror::Error;
 
 pub use decoder::{StreamCounts, StreamDecoder, StreamItem, StreamTally};
 pub use header::{STREAM_HEADER_BYTES, STREAM_VERSION, StreamHeader, StreamId};
+pub use origin::{
+    NAME_CHARS_MAX, SnapshotOrigin, VOLUME_BLOCKS_MAX, VolumeId, VolumeReceive, is_name,
+};
 pub use part::{
-    PART_BYTES_MAX, PART_DATA_BLOCKS_MAX, PART_RUNS_MAX, PART_ZERO_BLOCKS_MAX, PartBuilder,
-    StreamPart,
+    ChangedRun, PART_BYTES_MAX, PART_DATA_BLOCKS_MAX, PART_RUNS_MAX, PART_ZERO_BLOCKS_MAX,
+    PartBuilder, StreamPart,
 };
 pub use token::{StreamToken, StreamTokenError};
 

@@ -2,8 +2,7 @@
 
 use super::header::StreamId;
 use super::{CHECK, StreamError, StreamPlace, check_of, u32_at, u64_at};
-use crate::block::BLOCK_BYTES;
-use crate::map::ChangedRun;
+use pool_format::block::BLOCK_BYTES;
 
 /// The most blocks of data of a part, 8 MiB: a reader has all of a part in memory, proves it, and
 /// then uses it.
@@ -20,6 +19,17 @@ pub const PART_ZERO_BLOCKS_MAX: u64 = 1 << 20;
 pub(super) const PART_HEAD_BYTES: usize = 40;
 
 const RUN_BYTES: usize = 16;
+
+/// Blocks that differ between two versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedRun {
+    /// The first block.
+    pub block: u64,
+    /// How many.
+    pub blocks: u64,
+    /// They read as zeroes in the later version.
+    pub is_hole: bool,
+}
 
 /// The longest part.
 pub const PART_BYTES_MAX: usize =

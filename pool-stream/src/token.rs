@@ -6,8 +6,8 @@ use std::str::FromStr;
 use crc_fast::{CrcAlgorithm, Digest};
 use thiserror::Error;
 
+use super::origin::{ORIGIN_BYTES, SnapshotOrigin};
 use super::u64_at;
-use crate::origin::{ORIGIN_BYTES, SnapshotOrigin};
 
 /// The front of a token's text; the number is its version.
 const TOKEN_FRONT: &str = "vrio1-";

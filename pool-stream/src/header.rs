@@ -1,9 +1,8 @@
 //! The front of a stream.
 
+use super::origin::{ORIGIN_BYTES, SnapshotOrigin, VOLUME_BLOCKS_MAX, is_name};
 use super::token::StreamToken;
 use super::{CHECK, StreamError, StreamPlace, check_of, u32_at, u64_at};
-use crate::map::{VOLUME_BLOCKS_MAX, is_name};
-use crate::origin::{ORIGIN_BYTES, SnapshotOrigin};
 
 /// The version of the format.
 pub const STREAM_VERSION: u32 = 1;
