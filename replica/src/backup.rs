@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::member::{Member, Output, Role};
-use crate::message::{Counter, Message, Op};
+use crate::message::{Counter, Message, Op, Place};
 use crate::record::{Life, MemberId, Record};
 use crate::rule::Rule;
 
@@ -18,7 +18,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let target = record.taken_by(self.id);
         // From now on the old primary gets no lease here.
         self.promised = self.promised.max(target.epoch);
-        out.push(Output::Promise(self.promised, self.seen));
+        self.keep(out);
         self.ask_for(target, out);
         out.push(Output::Look);
     }
@@ -51,7 +51,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             outside.heard_ns = now_ns;
         }
         self.granted_ns = now_ns;
-        if self.holding.reign == reign {
+        if self.holding.began.reign == reign {
             self.holding.all_have(held);
         }
         out.push(Output::Send(from, Message::Pong { epoch, life, sent_ns }));
@@ -74,40 +74,32 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         if self.role != Role::Backup || self.holding.stored != self.holding.issued {
             return;
         }
-        if self.holding.reign != reign {
-            if self.breaks(Rule::NumbersOfOneReign) {
-                self.holding.reign = reign;
-            } else {
-                self.holding.begin(reign, 0);
+        if self.holding.began.reign != reign {
+            let began = Place { reign, counter: 0 };
+            match self.breaks(Rule::NumbersOfOneReign) {
+                true => self.holding.began = began,
+                false => self.holding.begin(began),
             }
         }
         self.granted_ns = now_ns;
-        let (life, admission) = (self.life, self.holding.admission);
-        let tail = self.holding.blocks();
-        out.push(Output::Send(from, Message::Sealed { epoch, life, admission, tail }));
+        let (life, tail) = (self.life, self.holding.blocks());
+        out.push(Output::Send(from, Message::Sealed { epoch, life, tail }));
     }
 
     /// Stores an operation of the primary, if it is the next one.
     pub(crate) fn append(
         &mut self,
         from: MemberId,
-        (epoch, life, admission): (u64, Life, u32),
+        (epoch, life, began): (u64, Life, Counter),
         counter: Counter,
         op: Op<D>,
         out: &mut Vec<Output<D>>,
     ) {
         let Some(record) = &self.record else { return };
-        let is_known = record.epoch == epoch && record.primary == from
-            || self.breaks(Rule::KeepPromises);
-        let stores = match &self.role {
-            Role::Outside(outside) => outside.joins,
-            Role::Backup => self.holding.reign == record.reign,
-            Role::Primary(_) => false,
-        };
-        if !is_known || !stores || self.is_past(epoch) || life != self.life {
-            return;
-        }
-        if admission != self.holding.admission {
+        let is_known =
+            record.epoch == epoch && record.primary == from || self.breaks(Rule::KeepPromises);
+        let follows = self.follows(record) && self.holding.began.counter == began;
+        if !is_known || !follows || self.is_past(epoch) || life != self.life {
             return;
         }
         if counter == self.holding.issued + 1 {
@@ -117,22 +109,22 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
     }
 
-    /// Says up to which operation all are stored.
-    pub(crate) fn say_held(&self, out: &mut Vec<Output<D>>) {
-        let Some(record) = &self.record else { return };
-        let is_ready = match &self.role {
+    /// Whether it stores the operations of the record's primary.
+    fn follows(&self, record: &Record) -> bool {
+        let joins = match &self.role {
             Role::Outside(outside) => outside.joins,
-            Role::Backup => self.holding.reign == record.reign,
+            Role::Backup => true,
             Role::Primary(_) => false,
         };
-        if is_ready {
-            let held = Message::Held {
-                epoch: record.epoch,
-                life: self.life,
-                admission: self.holding.admission,
-                counter: self.holding.stored,
-            };
-            out.push(Output::Send(record.primary, held));
-        }
+        joins && self.holding.began.reign == record.reign
+    }
+
+    /// Says up to which operation all are stored.
+    pub(crate) fn say_held(&self, out: &mut Vec<Output<D>>) {
+        let Some(record) = self.record.as_ref().filter(|record| self.follows(record)) else {
+            return;
+        };
+        let (life, began, counter) = (self.life, self.holding.began, self.holding.stored);
+        out.push(Output::Send(record.primary, Message::Held { life, began, counter }));
     }
 }

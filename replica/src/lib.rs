@@ -25,7 +25,7 @@ mod primary;
 mod record;
 mod rule;
 
-pub use member::{Input, Member, Output, Request, SwapOutcome, Timing};
-pub use message::{Applied, Block, ClientId, Counter, Cut, Message, Op, RequestId};
+pub use member::{Durable, Fetch, Input, Member, Output, Request, SwapOutcome, Timing};
+pub use message::{Applied, Block, ClientId, Counter, Message, Op, Place, RequestId};
 pub use record::{Life, MemberId, Record};
 pub use rule::Rule;

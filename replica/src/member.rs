@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::message::{Applied, Block, Counter, Cut, Message, Op, RequestId};
+use crate::message::{Applied, Block, Counter, Message, Op, Place, RequestId};
 use crate::outside::Outside;
 use crate::primary::Primary;
 use crate::record::{Life, MemberId, Record};
@@ -19,6 +19,15 @@ pub struct Timing {
     pub patience_ns: u64,
     /// How long a primary waits for an answer before it goes on without a member.
     pub silence_ns: u64,
+}
+
+/// What a member must remember when it is restarted, besides the content.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Durable {
+    /// The epoch below which no message is heard.
+    pub promised: u64,
+    /// The newest record that it knows.
+    pub record: Option<Record>,
 }
 
 /// A request of a client.
@@ -46,12 +55,12 @@ pub enum SwapOutcome {
 /// What a block is fetched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fetch {
-    /// A client reads it.
-    Read(RequestId),
-    /// A member that joins lacks it, in this attempt to join.
-    Fill(MemberId, u32),
-    /// Members may differ in it.
-    Equal,
+    /// A client reads it, in this reign.
+    Read(RequestId, u64),
+    /// A member that joins, and began behind this operation, lacks it.
+    Fill(MemberId, Place),
+    /// Members may differ in it, at the begin of this reign.
+    Equal(u64),
 }
 
 /// What a member is told.
@@ -61,20 +70,23 @@ pub enum Input<D> {
     Timer,
     /// A message from another member.
     Message(MemberId, Message<D>),
-    /// A request of a client.
-    Request(RequestId, Request<D>),
+    /// A request of a client that knows the volume under this incarnation.
+    Request(RequestId, u64, Request<D>),
     /// The outcome of [`Output::Swap`].
     Swapped(Record, SwapOutcome),
     /// The registry's record, after [`Output::Look`] or by a watch. It may be an old one.
     Seen(Record),
-    /// The outcome of [`Output::Store`]. Operations are stored in the order of their counters.
-    Stored(Counter),
+    /// The outcome of [`Output::Store`]. Operations are stored in the order in which they were given
+    /// out.
+    Stored(Place),
     /// The outcome of [`Output::Fetch`].
     Fetched(Fetch, Block, D),
     /// The outcome of [`Output::Compare`].
-    Changed(MemberId, u32, BTreeSet<Block>),
+    Changed(MemberId, Place, BTreeSet<Block>),
     /// An operator makes another member the primary.
     Move(MemberId),
+    /// An operator says that a member's copy of the volume is gone for good.
+    Evicted(MemberId),
 }
 
 /// What must be done, in this order.
@@ -86,27 +98,30 @@ pub enum Output<D> {
     Swap(Record),
     /// The registry's record must be read.
     Look,
-    /// Both epochs must be durable before any later output is carried out: the epoch below which
-    /// no message is heard, and the newest one that the registry had.
-    Promise(u64, u64),
+    /// This must be durable before any later output is carried out.
+    Keep(Durable),
     /// The operation must be stored, after all earlier ones.
-    Store(Counter, Op<D>),
+    Store(Place, Op<D>),
+    /// A cut is not needed any more.
+    Drop(Place),
     /// The block must be read, after all operations that were given out before.
     Fetch(Fetch, Block),
     /// The content must become the cut's, or empty.
-    GoBack(Option<Cut>),
+    GoBack(Option<Place>),
     /// The blocks must be found that changed since the cut (none: all that were ever written), for
-    /// a member that joins and its attempt.
-    Compare(MemberId, u32, Option<Cut>),
+    /// a member that joins and began behind this operation.
+    Compare(MemberId, Place, Option<Place>),
     /// The client's request is completed, for a read with the block's content.
     Answer(RequestId, Option<D>),
+    /// The client's request is of another incarnation than this, which the volume has now.
+    Refuse(RequestId, u64),
 }
 
 /// What a member has of the volume, besides the content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Holding {
-    /// The reign whose operations it stores.
-    pub(crate) reign: u64,
+    /// The reign whose operations it stores, and the last operation of it that it did not get.
+    pub(crate) began: Place,
     /// The last operation that it was told to store, and the last one that is stored.
     pub(crate) issued: Counter,
     pub(crate) stored: Counter,
@@ -114,16 +129,15 @@ pub(crate) struct Holding {
     pub(crate) tail: BTreeMap<Counter, Block>,
     pub(crate) old_tail: BTreeSet<Block>,
     pub(crate) applied: Applied,
-    pub(crate) cuts: BTreeSet<Cut>,
-    /// Counts the attempts to join in this life.
-    pub(crate) admission: u32,
+    pub(crate) cuts: BTreeSet<Place>,
 }
 
 impl Holding {
     /// Begins with the operations of a reign.
-    pub(crate) fn begin(&mut self, reign: u64, counter: Counter) {
+    pub(crate) fn begin(&mut self, began: Place) {
         self.old_tail.extend(std::mem::take(&mut self.tail).into_values());
-        (self.reign, self.issued, self.stored) = (reign, counter, counter);
+        self.began = began;
+        (self.issued, self.stored) = (began.counter, began.counter);
     }
 
     /// All members in sync have all operations up to here.
@@ -156,7 +170,6 @@ pub struct Member<D> {
     pub(crate) timing: Timing,
     pub(crate) broken: Option<Rule>,
     pub(crate) promised: u64,
-    pub(crate) seen: u64,
     pub(crate) record: Option<Record>,
     pub(crate) role: Role<D>,
     /// The last time at which it let a primary go on.
@@ -167,43 +180,29 @@ pub struct Member<D> {
 }
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
-    /// A member at the start of its process, with what was durable: the promised and the newest
-    /// seen epoch, and the cuts of its content.
+    /// A member at the start of its process, with what was durable, and the cuts of its content.
     pub fn start(
         id: MemberId,
         life: Life,
         timing: Timing,
-        durable: (u64, u64),
-        cuts: BTreeSet<Cut>,
+        durable: Durable,
+        cuts: BTreeSet<Place>,
         now_ns: u64,
     ) -> Self {
         let holding = Holding {
-            reign: 0,
+            began: Place::default(),
             issued: 0,
             stored: 0,
             tail: BTreeMap::new(),
             old_tail: BTreeSet::new(),
             applied: Applied::new(),
             cuts,
-            admission: 0,
         };
-        let (promised, seen) = durable;
-        let (broken, record, swap) = (None, None, None);
+        let Durable { promised, record } = durable;
+        let (broken, swap) = (None, None);
         let role = Role::Outside(Outside::default());
         let granted_ns = now_ns;
-        Self {
-            id,
-            life,
-            timing,
-            broken,
-            promised,
-            seen,
-            record,
-            role,
-            granted_ns,
-            holding,
-            swap,
-        }
+        Self { id, life, timing, broken, promised, record, role, granted_ns, holding, swap }
     }
 
     /// The same member with one rule broken, for tests.
@@ -222,28 +221,29 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         self.record.as_ref()
     }
 
-    /// The cuts that it has.
-    pub fn cuts(&self) -> &BTreeSet<Cut> {
-        &self.holding.cuts
-    }
-
     /// Whether it is the primary, as far as it knows.
     pub fn is_primary(&self) -> bool {
         matches!(self.role, Role::Primary(_))
     }
 
-    /// The reign whose operations it stores.
-    pub fn reign(&self) -> u64 {
-        self.holding.reign
-    }
-
     /// Whether it answers reads at this time.
     pub fn serves(&self, now_ns: u64) -> bool {
         match &self.role {
-            Role::Primary(primary) => {
-                primary.is_serving() && (self.breaks(Rule::ReadsNeedLeases) || self.has_leases(now_ns))
-            }
+            Role::Primary(primary) => primary.is_serving() && self.may_read(now_ns),
             _ => false,
+        }
+    }
+
+    /// Makes all times that it remembers earlier. A test's clock can stand still so: members that
+    /// differ in the time alone are the same.
+    pub fn age(&mut self, by_ns: u64) {
+        self.granted_ns = self.granted_ns.saturating_sub(by_ns);
+        match &mut self.role {
+            Role::Outside(outside) => {
+                outside.heard_ns = outside.heard_ns.saturating_sub(by_ns);
+            }
+            Role::Backup => {}
+            Role::Primary(primary) => primary.age(by_ns),
         }
     }
 
@@ -256,15 +256,16 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         match input {
             Input::Timer => self.timer(now_ns, out),
             Input::Message(from, message) => self.hear(now_ns, from, message, out),
-            Input::Request(id, request) => self.request(now_ns, id, request, out),
-            Input::Swapped(target, outcome) => self.swapped(now_ns, target, outcome, out),
-            Input::Seen(record) => self.adopt(now_ns, record, out),
-            Input::Stored(counter) => self.stored(now_ns, counter, out),
-            Input::Fetched(fetch, block, data) => self.fetched(now_ns, fetch, block, data, out),
-            Input::Changed(member, admission, blocks) => {
-                self.changed(now_ns, member, admission, blocks, out);
+            Input::Request(id, incarnation, request) => {
+                self.request(now_ns, id, incarnation, request, out);
             }
+            Input::Swapped(target, outcome) => self.swapped(now_ns, target, outcome, out),
+            Input::Seen(record) => self.see(now_ns, record, out),
+            Input::Stored(place) => self.stored(now_ns, place, out),
+            Input::Fetched(fetch, block, data) => self.fetched(now_ns, fetch, block, data, out),
+            Input::Changed(member, began, blocks) => self.changed(member, began, blocks, out),
             Input::Move(to) => self.start_move(now_ns, to, out),
+            Input::Evicted(member) => self.evicted(now_ns, member, out),
         }
     }
 
@@ -280,40 +281,33 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
     }
 
-    fn hear(
-        &mut self,
-        now_ns: u64,
-        from: MemberId,
-        message: Message<D>,
-        out: &mut Vec<Output<D>>,
-    ) {
+    fn hear(&mut self, now_ns: u64, from: MemberId, message: Message<D>, out: &mut Vec<Output<D>>) {
         match message {
             Message::Ping { record, life, sent_ns, held } => {
                 self.ping(now_ns, from, record, life, sent_ns, held, out);
             }
             Message::Seal { record } => self.seal(now_ns, from, record, out),
-            Message::Append { epoch, life, admission, counter, op } => {
-                self.append(from, (epoch, life, admission), counter, op, out);
+            Message::Append { epoch, life, began, counter, op } => {
+                self.append(from, (epoch, life, began), counter, op, out);
             }
-            Message::GoBack { record, life, admission, cut, counter } => {
-                self.go_back(now_ns, record, (life, admission), cut, counter, out);
+            Message::GoBack { record, life, cut, began } => {
+                self.go_back(now_ns, from, (record, life), cut, began, out);
             }
-            Message::Hello => {
-                let (life, record) = (self.life, self.record.clone());
-                out.push(Output::Send(from, Message::Alive { life, record }));
+            Message::Hello { life, epoch } => self.say_life(from, Some((life, epoch)), out),
+            Message::Alive { life, record, answers } => {
+                self.alive(now_ns, from, life, record, answers, out);
             }
-            Message::Alive { life, record } => self.alive(now_ns, from, life, record, out),
             Message::Pong { epoch, life, sent_ns } => {
                 self.pong(now_ns, from, epoch, life, sent_ns, out);
             }
-            Message::Sealed { epoch, life, admission, tail } => {
-                self.sealed(now_ns, from, (epoch, life, admission), tail, out);
+            Message::Sealed { epoch, life, tail } => {
+                self.sealed(now_ns, from, epoch, life, tail, out);
             }
-            Message::Held { epoch, life, admission, counter } => {
-                self.held(now_ns, from, (epoch, life, admission), counter, out);
+            Message::Held { life, began, counter } => {
+                self.held(now_ns, from, life, began, counter, out);
             }
-            Message::Join { epoch, life, admission, cuts } => {
-                self.join(now_ns, from, (epoch, life, admission), &cuts, out);
+            Message::Join { epoch, life, cuts } => {
+                self.join(now_ns, from, epoch, life, &cuts, out);
             }
         }
     }
@@ -358,62 +352,74 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
     }
 
+    /// The registry has this record, or had it.
+    fn see(&mut self, now_ns: u64, record: Record, out: &mut Vec<Output<D>>) {
+        if self.breaks(Rule::RegistryNeverGoesBack)
+            && self.record.as_ref().is_some_and(|known| known.epoch > record.epoch)
+        {
+            (self.promised, self.record) = (0, None);
+        }
+        self.adopt(now_ns, record, out);
+    }
+
     /// Takes a newer record for true.
     pub(crate) fn adopt(&mut self, now_ns: u64, record: Record, out: &mut Vec<Output<D>>) {
-        let known = self.record.as_ref().map_or(0, |known| known.epoch);
-        let is_news = if self.breaks(Rule::NewerRecordsOnly) {
-            record.epoch != known
-        } else {
-            record.epoch > known
-        };
         // A registry that was put back has epochs that are used up.
-        let is_back = record.epoch < self.seen
-            && !self.breaks(Rule::RegistryNeverGoesBack)
-            && !self.breaks(Rule::NewerRecordsOnly);
-        if !is_news || is_back {
+        let known = self.record.as_ref().map_or(0, |known| known.epoch);
+        let is_news = match self.breaks(Rule::NewerRecordsOnly) {
+            true => record.epoch != known,
+            false => record.epoch > known,
+        };
+        if !is_news {
             return;
         }
-        self.seen = record.epoch;
         self.promised = self.promised.max(record.epoch);
-        if self.breaks(Rule::RegistryNeverGoesBack) {
-            self.promised = record.epoch;
-        }
-        out.push(Output::Promise(self.promised, self.seen));
+        let before = self.record.replace(record.clone());
+        self.keep(out);
         if self.swap.as_ref().is_some_and(|target| target.epoch <= record.epoch) {
             self.swap = None;
         }
-        let (is_in, reign) = (self.is_in(&record), record.reign);
-        let is_primary = is_in && record.primary == self.id;
-        let before = self.record.replace(record);
-        if is_primary {
+        let is_in = self.is_in(&record);
+        if is_in && record.primary == self.id {
             match &self.role {
-                Role::Primary(primary) if primary.reign == reign => self.record_changed(out),
+                Role::Primary(primary) if primary.reign == record.reign => {
+                    self.record_changed(out);
+                }
                 _ => self.become_primary(now_ns, out),
             }
             self.go_on(now_ns, out);
         } else if is_in {
             if let Role::Primary(_) = self.role {
                 // The new primary may not know yet that it is one.
-                self.tell_primary(out);
+                self.say_life(record.primary, None, out);
             }
             if self.role != Role::Backup {
                 self.role = Role::Backup;
                 self.granted_ns = now_ns;
             }
         } else {
-            let same_reign = before.is_some_and(|before| before.reign == reign);
+            let same_reign = before.is_some_and(|before| before.reign == record.reign);
             match &self.role {
                 Role::Outside(outside) if outside.joins && same_reign => {}
-                _ => self.leave(),
+                _ => self.role = Role::Outside(Outside::default()),
             }
         }
     }
 
-    fn tell_primary(&self, out: &mut Vec<Output<D>>) {
-        if let Some(record) = &self.record {
-            let alive = Message::Alive { life: self.life, record: Some(record.clone()) };
-            out.push(Output::Send(record.primary, alive));
-        }
+    pub(crate) fn keep(&self, out: &mut Vec<Output<D>>) {
+        let durable = Durable { promised: self.promised, record: self.record.clone() };
+        out.push(Output::Keep(durable));
+    }
+
+    /// Says its life, and the record that it knows.
+    pub(crate) fn say_life(
+        &self,
+        to: MemberId,
+        answers: Option<(Life, u64)>,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let alive = Message::Alive { life: self.life, record: self.record.clone(), answers };
+        out.push(Output::Send(to, alive));
     }
 
     /// Takes an operation into the holding, and has it stored.
@@ -437,7 +443,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             // The content of a member that joins is not the primary's yet.
             Op::Cut if joins => Op::Nothing,
             Op::Cut => {
-                self.holding.cuts.insert(Cut { reign: self.holding.reign, counter });
+                self.holding.cuts.insert(Place { counter, ..self.holding.began });
+                if self.holding.cuts.len() > CUTS_MAX
+                    && let Some(oldest) = self.holding.cuts.pop_first()
+                {
+                    out.push(Output::Drop(oldest));
+                }
                 op
             }
             Op::Applied(ref applied) => {
@@ -447,13 +458,22 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
                 op
             }
             Op::Fill { to, .. } if to != self.id || !joins => Op::Nothing,
-            Op::Fill { .. } | Op::Nothing => op,
+            Op::Fill { block, .. } => {
+                // It has operations in it that other members may lack.
+                if !self.breaks(Rule::FillsAreTail) {
+                    self.holding.tail.insert(counter, block);
+                }
+                op
+            }
+            Op::Nothing => op,
         };
-        out.push(Output::Store(counter, op));
+        out.push(Output::Store(Place { counter, ..self.holding.began }, op));
     }
 
-    fn stored(&mut self, now_ns: u64, counter: Counter, out: &mut Vec<Output<D>>) {
-        if counter <= self.holding.stored || counter > self.holding.issued {
+    fn stored(&mut self, now_ns: u64, place: Place, out: &mut Vec<Output<D>>) {
+        let Place { reign, counter } = place;
+        let is_next = counter > self.holding.stored && counter <= self.holding.issued;
+        if reign != self.holding.began.reign || !is_next {
             return;
         }
         self.holding.stored = counter;
@@ -463,3 +483,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
     }
 }
+
+/// Cuts that a member keeps. There is one for each change of the members in sync; a member that
+/// missed more of them gets the whole volume.
+const CUTS_MAX: usize = 8;

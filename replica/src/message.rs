@@ -22,12 +22,13 @@ pub struct RequestId {
     pub number: u32,
 }
 
-/// A snapshot that each member in sync made at the same operation, so it is the same everywhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cut {
-    /// The reign of that operation.
+/// The place of an operation in the order of all operations. A *cut* has it for a name: a snapshot
+/// that each member in sync made at the same operation, so it is the same everywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The reign that the operation is of.
     pub reign: u64,
-    /// Its place.
+    /// Its number there.
     pub counter: Counter,
 }
 
@@ -112,8 +113,6 @@ pub enum Message<D> {
         epoch: u64,
         /// The member's life.
         life: Life,
-        /// Its count of attempts to join.
-        admission: u32,
         /// The blocks that it may have and others may lack.
         tail: BTreeSet<Block>,
     },
@@ -123,21 +122,20 @@ pub enum Message<D> {
         epoch: u64,
         /// The member's life, as the primary knows it.
         life: Life,
-        /// The member's count of its attempts to join.
-        admission: u32,
+        /// The last operation of this reign that the member did not get.
+        began: Counter,
         /// The operation's place in the present reign.
         counter: Counter,
         /// The operation.
         op: Op<D>,
     },
-    /// The member has stored all operations up to this one.
+    /// The member has stored all operations from `began` up to this one.
     Held {
-        /// The epoch that the member knows.
-        epoch: u64,
         /// Its life.
         life: Life,
-        /// Its count of attempts to join.
-        admission: u32,
+        /// The last operation that it did not get. It is another one each time that the member is
+        /// removed and joins again.
+        began: Place,
         /// The operation.
         counter: Counter,
     },
@@ -147,31 +145,34 @@ pub enum Message<D> {
         epoch: u64,
         /// Its life.
         life: Life,
-        /// Its count of attempts to join.
-        admission: u32,
         /// The cuts that it has.
-        cuts: BTreeSet<Cut>,
+        cuts: BTreeSet<Place>,
     },
-    /// The member must go back to a cut, and gets all operations after `counter`.
+    /// The member must go back to a cut, and gets all operations behind `began`.
     GoBack {
         /// The present record.
         record: Record,
         /// The member's life.
         life: Life,
-        /// Its attempt to join.
-        admission: u32,
         /// The cut; none if the member must begin with an empty volume.
-        cut: Option<Cut>,
-        /// The last operation that it does not get.
-        counter: Counter,
+        cut: Option<Place>,
+        /// The last operation of the present reign that it does not get.
+        began: Counter,
     },
     /// A member that was restarted asks another one for its life.
-    Hello,
-    /// Its life, and the newest record that it knows.
+    Hello {
+        /// The life of the member that asks.
+        life: Life,
+        /// The epoch of the record that it knows.
+        epoch: u64,
+    },
+    /// A member's life, and the newest record that it knows.
     Alive {
         /// The life.
         life: Life,
         /// The record.
         record: Option<Record>,
+        /// The life and the epoch of the [`Message::Hello`] that this answers.
+        answers: Option<(Life, u64)>,
     },
 }

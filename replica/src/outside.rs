@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::member::{Member, Output, Role};
-use crate::message::{Counter, Cut, Message};
+use crate::message::{Counter, Message, Place};
 use crate::record::{Life, MemberId, Record};
 use crate::rule::Rule;
 
@@ -16,34 +16,23 @@ pub(crate) struct Outside {
     pub(crate) joins: bool,
     /// When the primary was heard last.
     pub(crate) heard_ns: u64,
-    /// The lives of members that the record has in sync, as they said them.
-    lives: BTreeMap<MemberId, Life>,
+    /// The lives of members that the record has in sync, as they said them; none for a member
+    /// whose copy is gone for good.
+    lives: BTreeMap<MemberId, Option<Life>>,
 }
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
-    /// Is not in sync any more, or not with this primary.
-    pub(crate) fn leave(&mut self) {
-        self.role = Role::Outside(Outside::default());
-        self.holding.admission += 1;
-    }
-
     pub(crate) fn outside_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Role::Outside(outside) = &self.role else { return };
-        let Some(record) = self.record.clone() else { return out.push(Output::Look) };
-        if outside.joins {
-            if now_ns >= outside.heard_ns + self.timing.patience_ns {
-                self.leave();
-            }
+        if outside.joins && now_ns < outside.heard_ns + self.timing.patience_ns {
             return;
         }
         out.push(Output::Look);
+        let Some(record) = self.record.clone() else { return };
+        // A member that joins stays as it is: it may have been admitted and not know it yet.
         if record.primary != self.id {
-            let join = Message::Join {
-                epoch: record.epoch,
-                life: self.life,
-                admission: self.holding.admission,
-                cuts: self.holding.cuts.clone(),
-            };
+            let (life, cuts) = (self.life, self.holding.cuts.clone());
+            let join = Message::Join { epoch: record.epoch, life, cuts };
             out.push(Output::Send(record.primary, join));
         }
         let is_patient = now_ns < self.granted_ns + self.timing.patience_ns;
@@ -51,10 +40,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             return self.ask_for(record.restarted(self.id, self.life), out);
         }
         if record.in_sync.contains_key(&self.id) {
-            self.restart_alone(&record, out);
             for other in record.others(self.id) {
-                out.push(Output::Send(other, Message::Hello));
+                let hello = Message::Hello { life: self.life, epoch: record.epoch };
+                out.push(Output::Send(other, hello));
             }
+            self.restart_alone(now_ns, &record, out);
         }
     }
 
@@ -65,27 +55,54 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         from: MemberId,
         life: Life,
         record: Option<Record>,
+        answers: Option<(Life, u64)>,
         out: &mut Vec<Output<D>>,
     ) {
         if let Some(record) = record {
             self.adopt(now_ns, record, out);
         }
         let Some(record) = self.record.clone() else { return };
+        // An older answer may be of a life that the record is newer than.
+        let is_old = answers != Some((self.life, record.epoch));
+        if is_old && !self.breaks(Rule::LivesOnRequest) {
+            return;
+        }
         if let Role::Outside(outside) = &mut self.role {
-            outside.lives.insert(from, life);
-            self.restart_alone(&record, out);
+            outside.lives.insert(from, Some(life));
+            self.restart_alone(now_ns, &record, out);
         }
     }
 
-    /// Goes on alone if all members in sync have said that they were restarted. What was flushed is
-    /// here; what was not may be lost, so the incarnation changes.
-    fn restart_alone(&mut self, record: &Record, out: &mut Vec<Output<D>>) {
+    /// A member's copy is gone for good, says an operator.
+    pub(crate) fn evicted(&mut self, now_ns: u64, member: MemberId, out: &mut Vec<Output<D>>) {
+        let Some(record) = self.record.clone() else { return };
+        if !record.in_sync.contains_key(&member) || member == self.id {
+            return;
+        }
+        match &mut self.role {
+            Role::Outside(outside) => {
+                outside.lives.insert(member, None);
+                self.restart_alone(now_ns, &record, out);
+            }
+            // The primary's silence ends its leases.
+            Role::Backup => {}
+            Role::Primary(_) => self.ask_for(record.without(member), out),
+        }
+    }
+
+    /// Goes on alone if all members in sync were restarted, or are gone. What was flushed is here;
+    /// what was not may be lost, so the incarnation changes.
+    fn restart_alone(&mut self, now_ns: u64, record: &Record, out: &mut Vec<Output<D>>) {
         let Role::Outside(outside) = &self.role else { return };
         let was_in = record.in_sync.get(&self.id).is_some_and(|life| *life != self.life);
-        let is_restarted = |other: MemberId| {
-            outside.lives.get(&other).is_some_and(|life| !record.has(other, *life))
+        let is_over = |other: MemberId| {
+            let life = outside.lives.get(&other);
+            life.is_some_and(|life| life.is_none_or(|life| !record.has(other, life)))
         };
-        if was_in && record.others(self.id).all(is_restarted) {
+        // A primary that only seems to be gone may have a lease of this member's last life.
+        let leases_end_ns = self.granted_ns + self.timing.patience_ns;
+        let is_late = now_ns >= leases_end_ns || self.breaks(Rule::RestartsLetLeasesEnd);
+        if was_in && is_late && record.others(self.id).all(is_over) {
             self.ask_for(record.restarted(self.id, self.life), out);
         }
     }
@@ -94,23 +111,24 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     pub(crate) fn go_back(
         &mut self,
         now_ns: u64,
-        record: Record,
-        (life, admission): (Life, u32),
-        cut: Option<Cut>,
-        counter: Counter,
+        from: MemberId,
+        (record, life): (Record, Life),
+        cut: Option<Place>,
+        began: Counter,
         out: &mut Vec<Output<D>>,
     ) {
-        if record.epoch < self.promised || life != self.life {
+        if record.epoch < self.promised || record.primary != from || life != self.life {
             return;
         }
-        let reign = record.reign;
+        let began = Place { reign: record.reign, counter: began };
         self.adopt(now_ns, record, out);
         let Role::Outside(outside) = &mut self.role else { return };
-        if outside.joins || admission != self.holding.admission {
+        // An old message must not undo an admission: each attempt to join begins later.
+        if began <= self.holding.began {
             return;
         }
         (outside.joins, outside.heard_ns) = (true, now_ns);
-        self.holding.begin(reign, counter);
+        self.holding.begin(began);
         self.holding.old_tail.clear();
         self.holding.applied.clear();
         // Later cuts have what the members in sync may lack.

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::member::{Fetch, Member, Output, Request, Role};
-use crate::message::{Block, Counter, Cut, Message, Op, RequestId};
-use crate::record::{Life, MemberId};
+use crate::message::{Block, Counter, Message, Op, Place, RequestId};
+use crate::record::{Life, MemberId, Record};
 use crate::rule::Rule;
 
 /// How far a new primary is.
@@ -25,22 +25,24 @@ enum Phase {
 /// How far a member is that joins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Joining {
-    cut: Option<Cut>,
-    /// The last operation that it does not get.
-    after: Counter,
+    cut: Option<Place>,
     /// Blocks that it gets by operations, whose content needs no fill.
     fresh: BTreeSet<Block>,
     /// Blocks that it lacks; none while they are not known.
     left: Option<BTreeSet<Block>>,
     /// It is equal when it has this operation.
     until: Option<Counter>,
+    /// It is equal, and from now on operations need it: it is admitted when it has this one, the
+    /// last that was acknowledged without it.
+    acknowledged: Option<Counter>,
 }
 
 /// A member that the primary sends operations to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Follower {
     life: Life,
-    admission: u32,
+    /// The last operation that it did not get, and the last one that it has stored.
+    began: Counter,
     held: Counter,
     /// When the ping was sent that it answered last.
     lease_ns: Option<u64>,
@@ -57,13 +59,30 @@ pub(crate) struct Primary<D> {
     /// Operations that some member lacks, with the request that waits for each.
     flights: BTreeMap<Counter, Op<D>>,
     waits: BTreeMap<Counter, RequestId>,
-    reads: BTreeMap<RequestId, Block>,
+    /// Reads, with whether the block is being fetched.
+    reads: BTreeMap<RequestId, (Block, bool)>,
     followers: BTreeMap<MemberId, Follower>,
 }
 
 impl<D> Primary<D> {
     pub(crate) fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving | Phase::Moving { .. })
+    }
+
+    /// The members that join and are about to be admitted.
+    fn admitted(&self) -> impl Iterator<Item = MemberId> + '_ {
+        let is_equal = |follower: &Follower| {
+            follower.joining.as_ref().is_some_and(|joining| joining.acknowledged.is_some())
+        };
+        self.followers.iter().filter(move |(_, follower)| is_equal(follower)).map(|(id, _)| *id)
+    }
+
+    pub(crate) fn age(&mut self, by_ns: u64) {
+        for follower in self.followers.values_mut() {
+            follower.heard_ns = follower.heard_ns.saturating_sub(by_ns);
+            let lease_ns = follower.lease_ns.map(|lease_ns| lease_ns.saturating_sub(by_ns));
+            follower.lease_ns = lease_ns.filter(|lease_ns| *lease_ns > 0);
+        }
     }
 
     /// Whether a member in sync may lack an operation on the block, if all have those up to `held`.
@@ -89,7 +108,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let others = record.in_sync.iter().filter(|(id, _)| **id != self.id);
         let follower = |life| Follower {
             life,
-            admission: 0,
+            began: 0,
             held: 0,
             lease_ns: None,
             heard_ns: now_ns,
@@ -99,12 +118,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let reign = record.reign;
         let mut counter = 0;
         if self.breaks(Rule::NumbersOfOneReign) {
-            (counter, self.holding.reign) = (self.holding.stored, reign);
+            counter = self.holding.stored;
+            self.holding.began = Place { reign, counter: 0 };
         } else {
-            self.holding.begin(reign, 0);
+            self.holding.begin(Place { reign, counter: 0 });
         }
-        let phase =
-            Phase::Sealing { sealed: BTreeSet::new(), blocks: self.holding.blocks() };
+        let phase = Phase::Sealing { sealed: BTreeSet::new(), blocks: self.holding.blocks() };
         self.role = Role::Primary(Box::new(Primary {
             reign,
             phase,
@@ -122,9 +141,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let Some(record) = self.record.clone() else { return };
         let me = self.id;
         let Some(primary) = self.primary() else { return };
-        primary.followers.retain(|id, follower| {
-            record.in_sync.contains_key(id) || follower.joining.is_some()
-        });
+        primary
+            .followers
+            .retain(|id, follower| record.in_sync.contains_key(id) || follower.joining.is_some());
         let mut has_joined = false;
         for other in record.others(me) {
             if let Some(follower) = primary.followers.get_mut(&other) {
@@ -149,6 +168,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     fn needed(&self) -> BTreeSet<MemberId> {
         let Some(record) = &self.record else { return BTreeSet::new() };
         let mut needed: BTreeSet<_> = record.others(self.id).collect();
+        if let Role::Primary(primary) = &self.role {
+            needed.extend(primary.admitted());
+        }
         if let Some(target) = &self.swap {
             if self.breaks(Rule::SwapBeforeAcknowledging) {
                 needed.retain(|id| target.in_sync.contains_key(id));
@@ -158,7 +180,14 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         needed
     }
 
-    pub(crate) fn has_leases(&self, now_ns: u64) -> bool {
+    /// Whether reads may be answered: no other member can be the primary at this time.
+    pub(crate) fn may_read(&self, now_ns: u64) -> bool {
+        let moves = self.swap.as_ref().is_some_and(|target| target.primary != self.id);
+        (self.has_leases(now_ns) || self.breaks(Rule::ReadsNeedLeases))
+            && (!moves || self.breaks(Rule::MovedPrimariesAreSilent))
+    }
+
+    fn has_leases(&self, now_ns: u64) -> bool {
         let Role::Primary(primary) = &self.role else { return false };
         self.needed().iter().all(|id| {
             let lease_ns = primary.followers.get(id).and_then(|follower| follower.lease_ns);
@@ -169,27 +198,30 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     pub(crate) fn primary_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Some(record) = self.record.clone() else { return };
         let (silence_ns, held) = (self.timing.silence_ns, self.least_held());
+        let target = self.swap.clone();
         self.send_seals(out);
         let Some(primary) = self.primary() else { return };
         let mut silent = Vec::new();
         for (id, follower) in &primary.followers {
-            if now_ns >= follower.heard_ns + silence_ns {
+            let is_behind = follower.joining.is_some() && primary.flights.len() > BEHIND_MAX;
+            if now_ns >= follower.heard_ns + silence_ns || is_behind {
                 silent.push(*id);
             }
             let life = follower.life;
             let ping = Message::Ping { record: record.clone(), life, sent_ns: now_ns, held };
             out.push(Output::Send(*id, ping));
             if let Some(joining) = &follower.joining {
-                out.push(Output::Send(*id, joining.message(&record, follower)));
+                out.push(Output::Send(*id, joining.message(&record, life, follower.began)));
             }
             for (counter, op) in primary.flights.range(follower.held + 1..) {
                 out.push(Output::Send(*id, follower.append(record.epoch, *counter, op.clone())));
             }
         }
         for id in silent {
+            // A member that joins begins again when it is back.
             if record.in_sync.contains_key(&id) {
                 self.ask_for(record.without(id), out);
-            } else if !self.needed().contains(&id)
+            } else if target.as_ref().is_none_or(|target| !target.in_sync.contains_key(&id))
                 && let Some(primary) = self.primary()
             {
                 primary.followers.remove(&id);
@@ -226,7 +258,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         &mut self,
         now_ns: u64,
         from: MemberId,
-        (epoch, life, admission): (u64, Life, u32),
+        epoch: u64,
+        life: Life,
         tail: BTreeSet<Block>,
         out: &mut Vec<Output<D>>,
     ) {
@@ -238,7 +271,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         if life != follower.life || epoch < reign {
             return;
         }
-        (follower.admission, follower.heard_ns) = (admission, now_ns);
+        follower.heard_ns = now_ns;
         sealed.insert(from);
         if !skips {
             blocks.extend(tail);
@@ -250,16 +283,16 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         &mut self,
         now_ns: u64,
         from: MemberId,
-        (epoch, life, admission): (u64, Life, u32),
+        life: Life,
+        began: Place,
         counter: Counter,
         out: &mut Vec<Output<D>>,
     ) {
         let checks = !self.breaks(Rule::AnswersOfOneAdmission);
-        let reign = self.record.as_ref().map_or(0, |record| record.reign);
         let Some(primary) = self.primary() else { return };
         let Some(follower) = primary.followers.get_mut(&from) else { return };
-        let is_old = life != follower.life || admission != follower.admission || epoch < reign;
-        if checks && is_old || counter > primary.counter {
+        let is_old = life != follower.life || began.counter != follower.began;
+        if began.reign != primary.reign || checks && is_old || counter > primary.counter {
             return;
         }
         follower.heard_ns = now_ns;
@@ -271,18 +304,23 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         &mut self,
         now_ns: u64,
         id: RequestId,
+        incarnation: u64,
         request: Request<D>,
         out: &mut Vec<Output<D>>,
     ) {
+        let now = self.record.as_ref().map_or(0, |record| record.incarnation);
         let applied = self.holding.applied.get(&id.client).is_some_and(|last| *last >= id.number)
             && !self.breaks(Rule::RequestsOnce);
         let Some(primary) = self.primary() else { return };
         if primary.phase != Phase::Serving {
             return;
         }
+        if incarnation != now {
+            return out.push(Output::Refuse(id, now));
+        }
         match request {
             Request::Read(block) => {
-                primary.reads.insert(id, block);
+                primary.reads.entry(id).or_insert((block, false));
                 self.fetch_reads(now_ns, out);
             }
             Request::Write(..) | Request::Flush if applied => {
@@ -363,8 +401,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
                 if !needed.is_subset(sealed) {
                     return;
                 }
+                let reign = primary.reign;
                 let left = if skips { BTreeSet::new() } else { std::mem::take(blocks) };
-                out.extend(left.iter().map(|block| Output::Fetch(Fetch::Equal, *block)));
+                out.extend(left.iter().map(|block| Output::Fetch(Fetch::Equal(reign), *block)));
                 primary.phase = Phase::Equalising { left, until: None };
                 self.equalised(out);
             }
@@ -391,8 +430,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         if left.is_empty() {
             let counter = self.issue(Op::Applied(applied), out);
             if let Some(primary) = self.primary() {
-                primary.phase =
-                    Phase::Equalising { left: BTreeSet::new(), until: Some(counter) };
+                primary.phase = Phase::Equalising { left: BTreeSet::new(), until: Some(counter) };
             }
         }
     }
@@ -405,19 +443,21 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
     }
 
-    /// Fetches what clients read, unless some member may lack it.
+    /// Fetches the blocks that clients read, unless some member may lack their content.
     fn fetch_reads(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
-        let may = self.breaks(Rule::ReadsNeedLeases) || self.has_leases(now_ns);
-        let held = self.read_bound();
+        let (may, held) = (self.may_read(now_ns), self.read_bound());
         let Some(primary) = self.primary() else { return };
         if !may || !primary.is_serving() {
             return;
         }
-        for (id, block) in &primary.reads {
-            if !primary.is_in_flight(*block, held) {
-                out.push(Output::Fetch(Fetch::Read(*id), *block));
+        let mut reads = std::mem::take(&mut primary.reads);
+        for (id, (block, is_fetched)) in &mut reads {
+            if !*is_fetched && !primary.is_in_flight(*block, held) {
+                *is_fetched = true;
+                out.push(Output::Fetch(Fetch::Read(*id, primary.reign), *block));
             }
         }
+        primary.reads = reads;
     }
 
     pub(crate) fn fetched(
@@ -428,29 +468,36 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         data: D,
         out: &mut Vec<Output<D>>,
     ) {
-        let may = self.breaks(Rule::ReadsNeedLeases) || self.has_leases(now_ns);
-        let held = self.read_bound();
+        let (may, held) = (self.may_read(now_ns), self.read_bound());
         let Some(primary) = self.primary() else { return };
         match fetch {
             // The leases are looked at after the block was read.
-            Fetch::Read(id) => {
-                let may = may && !primary.is_in_flight(block, held);
-                if may && primary.reads.remove(&id).is_some() {
-                    out.push(Output::Answer(id, Some(data)));
+            Fetch::Read(id, reign) => {
+                if reign != primary.reign {
+                    return;
+                }
+                if may && !primary.is_in_flight(block, held) {
+                    if primary.reads.remove(&id).is_some() {
+                        out.push(Output::Answer(id, Some(data)));
+                    }
+                } else if let Some((_, is_fetched)) = primary.reads.get_mut(&id) {
+                    *is_fetched = false;
                 }
             }
-            Fetch::Equal => {
+            Fetch::Equal(reign) => {
                 let Phase::Equalising { left, .. } = &mut primary.phase else { return };
-                if left.remove(&block) {
+                if reign == primary.reign && left.remove(&block) {
                     self.issue(Op::Equal { block, data }, out);
                     self.equalised(out);
                 }
             }
-            Fetch::Fill(to, admission) => {
+            Fetch::Fill(to, began) => {
                 let Some(follower) = primary.followers.get_mut(&to) else { return };
                 let Some(joining) = &mut follower.joining else { return };
-                let is_left = joining.left.as_mut().is_some_and(|left| left.remove(&block));
-                if follower.admission != admission || !is_left {
+                if began != (Place { reign: primary.reign, counter: follower.began }) {
+                    return;
+                }
+                if !joining.left.as_mut().is_some_and(|left| left.remove(&block)) {
                     return;
                 }
                 if !joining.fresh.contains(&block) {
@@ -466,68 +513,69 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         &mut self,
         now_ns: u64,
         from: MemberId,
-        (epoch, life, admission): (u64, Life, u32),
-        cuts: &BTreeSet<Cut>,
+        epoch: u64,
+        life: Life,
+        cuts: &BTreeSet<Place>,
         out: &mut Vec<Output<D>>,
     ) {
         let Some(record) = self.record.clone() else { return };
-        let own = self.holding.cuts.clone();
-        let has_swap = self.swap.is_some();
+        let (own, has_swap) = (self.holding.cuts.clone(), self.swap.is_some());
+        if epoch > record.epoch {
+            out.push(Output::Look);
+        }
         let Some(primary) = self.primary() else { return };
-        if primary.phase != Phase::Serving || epoch < record.reign {
+        if epoch < record.epoch {
+            // The message may be one of an earlier life.
+            return self.say_life(from, None, out);
+        }
+        if primary.phase != Phase::Serving || has_swap || epoch != record.epoch {
             return;
         }
         match record.in_sync.get(&from) {
             // It has not heard yet that it is in.
-            Some(in_sync) if *in_sync == life => return,
+            Some(in_sync) if *in_sync == life => return self.say_life(from, None, out),
             // It was restarted.
             Some(_) => return self.ask_for(record.without(from), out),
             None => {}
         }
-        if let Some(follower) = primary.followers.get(&from) {
-            let is_news = life != follower.life || admission > follower.admission;
-            if !is_news || has_swap {
-                return;
-            }
+        if primary.followers.get(&from).is_some_and(|follower| follower.life == life) {
+            return;
         }
-        let cut = own.intersection(cuts).max().copied();
-        let after = primary.counter;
-        let joining = Joining { cut, after, fresh: BTreeSet::new(), left: None, until: None };
+        let (cut, began) = (own.intersection(cuts).max().copied(), primary.counter);
+        let place = Place { reign: primary.reign, counter: began };
+        let joining =
+            Joining { cut, fresh: BTreeSet::new(), left: None, until: None, acknowledged: None };
+        let go_back = joining.message(&record, life, began);
         let follower = Follower {
             life,
-            admission,
-            held: after,
+            began,
+            held: began,
             lease_ns: None,
             heard_ns: now_ns,
             joining: Some(joining),
         };
         primary.followers.insert(from, follower);
-        out.push(Output::Compare(from, admission, cut));
-        if let Some(follower) = primary.followers.get(&from)
-            && let Some(joining) = &follower.joining
-        {
-            out.push(Output::Send(from, joining.message(&record, follower)));
-        }
+        out.push(Output::Compare(from, place, cut));
+        out.push(Output::Send(from, go_back));
     }
 
     /// The blocks are known that a member lacks.
     pub(crate) fn changed(
         &mut self,
-        _now_ns: u64,
         to: MemberId,
-        admission: u32,
+        began: Place,
         blocks: BTreeSet<Block>,
         out: &mut Vec<Output<D>>,
     ) {
-        let Some(follower) = self.primary().and_then(|primary| primary.followers.get_mut(&to))
-        else {
-            return;
-        };
-        if follower.admission != admission {
+        let Some(primary) = self.primary() else { return };
+        let Some(follower) = primary.followers.get_mut(&to) else { return };
+        if began != (Place { reign: primary.reign, counter: follower.began }) {
             return;
         }
-        if let Some(joining) = &mut follower.joining {
-            let fill = Fetch::Fill(to, admission);
+        if let Some(joining) = &mut follower.joining
+            && joining.left.is_none()
+        {
+            let fill = Fetch::Fill(to, began);
             out.extend(blocks.iter().map(|block| Output::Fetch(fill, *block)));
             joining.left = Some(blocks);
         }
@@ -555,19 +603,28 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     /// Admits a member that has all that it lacked.
     fn admit(&mut self, out: &mut Vec<Output<D>>) {
         let Some(record) = self.record.clone() else { return };
-        if self.swap.is_some() {
-            return;
-        }
+        // Under load a member is always a bit behind what is acknowledged without it. So operations
+        // wait for it first, and it is admitted when it has those that did not.
+        let acknowledged = match self.breaks(Rule::AdmittedWithAll) {
+            true => 0,
+            false => self.least_held(),
+        };
+        let has_swap = self.swap.is_some();
         let Some(primary) = self.primary() else { return };
-        if primary.phase != Phase::Serving {
+        if has_swap || primary.phase != Phase::Serving {
             return;
         }
-        let equal = primary.followers.iter().find(|(_, follower)| {
-            let until = follower.joining.as_ref().and_then(|joining| joining.until);
-            until.is_some_and(|until| follower.held >= until)
-        });
-        if let Some((id, follower)) = equal {
-            let target = record.with(*id, follower.life);
+        let mut target = None;
+        for (id, follower) in &mut primary.followers {
+            let Some(joining) = &mut follower.joining else { continue };
+            if joining.until.is_some_and(|until| follower.held >= until) {
+                joining.acknowledged.get_or_insert(acknowledged);
+            }
+            if joining.acknowledged.is_some_and(|acknowledged| follower.held >= acknowledged) {
+                target = Some(record.with(*id, follower.life));
+            }
+        }
+        if let Some(target) = target {
             self.ask_for(target, out);
         }
     }
@@ -586,19 +643,17 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
 
 impl Follower {
     fn append<D>(&self, epoch: u64, counter: Counter, op: Op<D>) -> Message<D> {
-        let (life, admission) = (self.life, self.admission);
-        Message::Append { epoch, life, admission, counter, op }
+        let (life, began) = (self.life, self.began);
+        Message::Append { epoch, life, began, counter, op }
     }
 }
 
 impl Joining {
-    fn message<D>(&self, record: &crate::record::Record, follower: &Follower) -> Message<D> {
-        Message::GoBack {
-            record: record.clone(),
-            life: follower.life,
-            admission: follower.admission,
-            cut: self.cut,
-            counter: self.after,
-        }
+    fn message<D>(&self, record: &Record, life: Life, began: Counter) -> Message<D> {
+        Message::GoBack { record: record.clone(), life, cut: self.cut, began }
     }
 }
+
+/// Operations under way with which a member that joins is too slow: it begins again, from a newer
+/// cut, so that they do not take up the primary's memory.
+const BEHIND_MAX: usize = 4096;

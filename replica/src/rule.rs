@@ -32,4 +32,39 @@ pub enum Rule {
     RegistryNeverGoesBack,
     /// A member's answer counts for the attempt to join that it was sent in.
     AnswersOfOneAdmission,
+    /// A member is admitted when it has each operation that was acknowledged.
+    AdmittedWithAll,
+    /// What a member that joins was given may be more than others have.
+    FillsAreTail,
+    /// A member says its life to each question anew.
+    LivesOnRequest,
+    /// A primary that has asked for another one answers no read.
+    MovedPrimariesAreSilent,
+    /// A member that was restarted lets the leases run out that its last life gave.
+    RestartsLetLeasesEnd,
+}
+
+impl Rule {
+    /// All rules.
+    pub const ALL: [Self; 19] = [
+        Self::SwapBeforeAcknowledging,
+        Self::KeepPromises,
+        Self::EqualTails,
+        Self::NewerRecordsOnly,
+        Self::NumbersOfOneReign,
+        Self::RestartIsLoss,
+        Self::OnlyMembersInSyncServe,
+        Self::ReadsWaitForBackups,
+        Self::ReadsNeedLeases,
+        Self::LeasesCountFromSending,
+        Self::RequestsOnce,
+        Self::UnknownSwapsMayHaveHappened,
+        Self::RegistryNeverGoesBack,
+        Self::AnswersOfOneAdmission,
+        Self::AdmittedWithAll,
+        Self::FillsAreTail,
+        Self::LivesOnRequest,
+        Self::MovedPrimariesAreSilent,
+        Self::RestartsLetLeasesEnd,
+    ];
 }

@@ -1,0 +1,83 @@
+//! Members in a world of faults, thousands of seeds: one order of all reads and writes, nothing
+//! flushed is lost, and when faults end the volume is served again.
+//!
+//! `REPLICA_SEEDS=n` runs that many, `REPLICA_FIRST=n` starts elsewhere, `REPLICA_SEED=n` runs one
+//! and prints each step.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use replica::Rule;
+
+use crate::world::random::{Tally, run};
+
+/// Seeds when nothing else is said.
+const SEEDS: u64 = 2_000;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
+
+#[test]
+fn promises_hold_whatever_fails() {
+    if let Some(seed) = number("REPLICA_SEED") {
+        match run(seed, None, true) {
+            Ok(tally) => println!("seed {seed} keeps the promises: {tally}"),
+            Err(failure) => panic!("seed {seed}: {failure}"),
+        }
+        return;
+    }
+    let seeds = number("REPLICA_SEEDS").unwrap_or(SEEDS);
+    let first = number("REPLICA_FIRST").unwrap_or(1);
+    let next = AtomicU64::new(first);
+    let total = Mutex::new((Tally::default(), BTreeMap::<u64, String>::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= first + seeds {
+                        return;
+                    }
+                    let result = run(seed, None, false);
+                    let mut total = total.lock().expect("nothing panics with it");
+                    match result {
+                        Ok(tally) => total.0.merge(&tally),
+                        Err(failure) => _ = total.1.insert(seed, failure),
+                    }
+                }
+            });
+        }
+    });
+    let (tally, failures) = total.into_inner().expect("nothing panics with it");
+    println!("{tally}");
+    let some: Vec<_> = failures.iter().take(10).collect();
+    assert!(failures.is_empty(), "{} of {seeds} seeds fail: {some:#?}", failures.len());
+}
+
+/// The seed that finds a broken rule, and its text.
+fn finds(rule: Rule) -> Option<(u64, String)> {
+    (1..=SEEDS_OF_A_RULE)
+        .find_map(|seed| run(seed, Some(rule), false).err().map(|failure| (seed, failure)))
+}
+
+#[test]
+fn each_broken_rule_is_found() {
+    let missed: Vec<Rule> = Rule::ALL
+        .into_iter()
+        .filter(|rule| match finds(*rule) {
+            Some((seed, failure)) => {
+                println!("{rule:?}: seed {seed}: {failure}");
+                false
+            }
+            None => true,
+        })
+        .collect();
+    assert!(missed.is_empty(), "no seed finds {missed:?}");
+}
+
+/// Seeds that are tried for a rule.
+const SEEDS_OF_A_RULE: u64 = 20_000;

@@ -1,0 +1,128 @@
+//! The cases whose states are all visited.
+
+use replica::{Rule, Timing};
+
+use super::action::Budget;
+use super::{Case, Plan};
+
+use Plan::{Flush, Read, Write};
+
+/// The times of these cases, in ticks: as short as they can be, so that there are few states.
+const TIMING: Timing = Timing { lease_ns: 2, patience_ns: 2, silence_ns: 1 };
+
+/// A case of members in sync that write one block.
+fn case(members: u8, plans: &[&[Plan]], epochs: u64, budget: Budget) -> Case {
+    Case {
+        members,
+        in_sync: members,
+        blocks: 1,
+        plans: plans.iter().map(|plan| plan.to_vec()).collect(),
+        budget,
+        broken: None,
+        timing: TIMING,
+        epochs,
+        is_wild: false,
+    }
+}
+
+/// No fault.
+const NONE: Budget = Budget {
+    restarts: 0,
+    disks: 0,
+    pauses: 0,
+    delays: 0,
+    cuts: 0,
+    unknown: 0,
+    away: 0,
+    restored: 0,
+    stale: 0,
+    moves: 0,
+    mistakes: 0,
+    again: 0,
+    leaves: 0,
+    haste: 0,
+};
+
+/// The cases by name, from small to large.
+pub(crate) fn named(name: &str) -> Option<Case> {
+    let one = [Write(0), Flush, Read(0)];
+    let writes = [Write(0), Read(0)];
+    let case = match name {
+        // In CI: two members, one writer, a restart, a cut, and an unknown swap.
+        "small" => case(2, &[&one], 6, Budget { restarts: 1, cuts: 1, unknown: 1, ..NONE }),
+        "delays" => case(2, &[&writes], 5, Budget { delays: 2, again: 1, ..NONE }),
+        "pairs" => case(
+            2,
+            &[&one, &writes],
+            6,
+            Budget { restarts: 2, cuts: 1, delays: 1, unknown: 1, ..NONE },
+        ),
+        "moves" => {
+            case(3, &[&writes], 6, Budget { moves: 1, cuts: 1, delays: 1, unknown: 1, ..NONE })
+        }
+        // Three members, two writers, a loss of volatile state each, a cut, a planned move, the
+        // registry away.
+        "three" => {
+            case(3, &[&one, &writes], 7, Budget { restarts: 3, cuts: 1, away: 1, moves: 1, ..NONE })
+        }
+        "disks" => case(2, &[&one], 7, Budget { restarts: 1, disks: 1, delays: 1, ..NONE }),
+        _ => return None,
+    };
+    Some(case)
+}
+
+/// The smallest case in which the breach of a rule is seen.
+pub(crate) fn of_rule(rule: Rule) -> Case {
+    let writes: &[Plan] = &[Write(0), Read(0)];
+    let reads: &[Plan] = &[Read(0), Read(0)];
+    let base = match rule {
+        Rule::SwapBeforeAcknowledging => {
+            case(2, &[writes, reads], 5, Budget { cuts: 1, delays: 1, ..NONE })
+        }
+        Rule::KeepPromises => case(2, &[writes, reads], 5, Budget { delays: 2, ..NONE }),
+        Rule::EqualTails => case(3, &[writes, reads], 5, Budget { delays: 2, restarts: 1, ..NONE }),
+        Rule::NewerRecordsOnly => {
+            case(2, &[writes, reads], 5, Budget { stale: 1, cuts: 1, ..NONE })
+        }
+        Rule::NumbersOfOneReign => {
+            case(3, &[writes, reads], 6, Budget { delays: 1, restarts: 1, ..NONE })
+        }
+        Rule::RestartIsLoss => case(2, &[writes, reads], 5, Budget { restarts: 1, ..NONE }),
+        Rule::OnlyMembersInSyncServe => {
+            case(2, &[writes, reads], 6, Budget { restarts: 2, ..NONE })
+        }
+        Rule::ReadsWaitForBackups => {
+            case(2, &[writes, reads], 5, Budget { delays: 1, cuts: 1, ..NONE })
+        }
+        Rule::ReadsNeedLeases => case(2, &[writes, reads], 5, Budget { pauses: 1, ..NONE }),
+        Rule::LeasesCountFromSending => {
+            case(2, &[writes, reads], 5, Budget { delays: 1, pauses: 1, ..NONE })
+        }
+        Rule::RequestsOnce => case(2, &[writes, writes], 4, Budget { again: 1, delays: 1, ..NONE }),
+        Rule::UnknownSwapsMayHaveHappened => {
+            case(2, &[writes, reads], 6, Budget { unknown: 1, cuts: 1, delays: 1, ..NONE })
+        }
+        Rule::RegistryNeverGoesBack => {
+            case(2, &[writes, reads], 6, Budget { restored: 1, cuts: 1, ..NONE })
+        }
+        Rule::AnswersOfOneAdmission => {
+            case(2, &[writes, reads], 7, Budget { delays: 1, cuts: 1, ..NONE })
+        }
+        Rule::AdmittedWithAll => {
+            case(2, &[writes, reads], 7, Budget { restarts: 1, delays: 2, ..NONE })
+        }
+        Rule::FillsAreTail => {
+            case(3, &[writes, reads], 7, Budget { restarts: 2, delays: 2, ..NONE })
+        }
+        Rule::LivesOnRequest => {
+            case(2, &[writes, reads], 7, Budget { restarts: 3, delays: 1, ..NONE })
+        }
+        Rule::MovedPrimariesAreSilent => {
+            case(2, &[writes, reads], 5, Budget { moves: 1, cuts: 1, ..NONE })
+        }
+        Rule::RestartsLetLeasesEnd => {
+            case(2, &[writes, reads], 5, Budget { restarts: 1, mistakes: 1, ..NONE })
+        }
+    };
+    Case { broken: Some(rule), ..base }
+}
