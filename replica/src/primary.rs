@@ -56,6 +56,9 @@ pub(crate) struct Primary<D> {
     pub(crate) reign: u64,
     phase: Phase,
     counter: Counter,
+    /// The last operation that was acknowledged: all members that were needed then have those
+    /// before it. A member that is needed since may not have them yet.
+    acknowledged: Counter,
     /// Operations that some member lacks, with the request that waits for each.
     flights: BTreeMap<Counter, Op<D>>,
     waits: BTreeMap<Counter, RequestId>,
@@ -128,6 +131,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             reign,
             phase,
             counter,
+            acknowledged: 0,
             flights: BTreeMap::new(),
             waits: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -379,6 +383,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     pub(crate) fn go_on(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let held = self.least_held();
         let Some(primary) = self.primary() else { return };
+        primary.acknowledged = primary.acknowledged.max(held);
         // A member that joins gets what it lacks by these as well.
         let sent = primary.followers.values().map(|follower| follower.held).fold(held, u64::min);
         let later = primary.waits.split_off(&(held + 1));
@@ -605,12 +610,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let Some(record) = self.record.clone() else { return };
         // Under load a member is always a bit behind what is acknowledged without it. So operations
         // wait for it first, and it is admitted when it has those that did not.
-        let acknowledged = match self.breaks(Rule::AdmittedWithAll) {
-            true => 0,
-            false => self.least_held(),
-        };
-        let has_swap = self.swap.is_some();
+        let (ignores, has_swap) = (self.breaks(Rule::AdmittedWithAll), self.swap.is_some());
         let Some(primary) = self.primary() else { return };
+        let acknowledged = if ignores { 0 } else { primary.acknowledged };
         if has_swap || primary.phase != Phase::Serving {
             return;
         }

@@ -115,6 +115,9 @@ impl World {
                 self.budget.restored -= 1;
                 self.registry = self.past[at].clone();
                 self.is_restored = true;
+                // It is another registry: what was sent to the old one never arrives.
+                self.wire.retain(|post| !matches!(post, Post::Swap(..)));
+                self.held.retain(|post| !matches!(post, Post::Swap(..)));
             }
             Action::Rebuild => self.rebuild(),
             Action::Stale(id, at) => {

@@ -8,7 +8,7 @@ use super::{Case, Plan};
 use Plan::{Flush, Read, Write};
 
 /// The times of these cases, in ticks: as short as they can be, so that there are few states.
-const TIMING: Timing = Timing { lease_ns: 2, patience_ns: 2, silence_ns: 1 };
+const TIMING: Timing = Timing { lease_ns: 2, patience_ns: 2, silence_ns: 2 };
 
 /// A case of members in sync that write one block.
 fn case(members: u8, plans: &[&[Plan]], epochs: u64, budget: Budget) -> Case {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ::random::Random;
-use replica::{Rule, Timing};
+use replica::{MemberId, Rule, Timing};
 
 use super::action::{Action, Budget};
 use super::disk::Loss;
-use super::{Case, Plan, World};
+use super::{Case, Plan, Post, World, cases};
 
 /// Steps of a run, before the faults end.
-const STEPS: u64 = 600;
+const STEPS: u64 = 800;
 
 /// Requests of a client.
 const REQUESTS: u64 = 14;
@@ -59,7 +59,7 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
             .map(|_| {
                 let block = random.below(blocks.into()) as u32;
                 match random.below(kinds) {
-                    0 => Plan::Read(block),
+                    0 | 4 => Plan::Read(block),
                     3 => Plan::Flush,
                     _ => Plan::Write(block),
                 }
@@ -67,60 +67,92 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
             .collect()
     };
     let plans = (0..clients).map(|_| plan(random)).collect();
-    let mut some = |most: u64| match random.one_in(2) {
-        true => random.between(1, most) as u8,
-        false => 0,
+    // A broken rule meets the faults that can show it.
+    let shows = broken.map(|rule| cases::of_rule(rule).budget);
+    let mut some = |of: fn(&Budget) -> u8, one_in: u64, most: u64| {
+        let comes = match &shows {
+            Some(shows) => of(shows) > 0,
+            None => random.one_in(one_in),
+        };
+        let times = random.between(1, most) as u8;
+        if comes { times } else { 0 }
     };
     let budget = Budget {
-        restarts: some(4),
-        disks: some(2),
-        pauses: some(4),
-        delays: some(30),
-        cuts: some(5),
-        unknown: some(4),
-        away: some(3),
-        restored: some(1),
-        stale: some(4),
-        moves: some(4),
-        mistakes: some(1),
-        again: some(12),
-        leaves: some(2),
+        restarts: some(|of| of.restarts, 2, 6),
+        disks: some(|of| of.disks, 6, 1),
+        pauses: some(|of| of.pauses, 3, 5),
+        delays: some(|of| of.delays, 2, 60),
+        cuts: some(|of| of.cuts, 3, 5),
+        unknown: some(|of| of.unknown, 3, 4),
+        away: some(|of| of.away, 3, 3),
+        restored: some(|of| of.restored, 8, 1),
+        stale: some(|of| of.stale, 3, 4),
+        moves: some(|of| of.moves, 3, 4),
+        mistakes: some(|of| of.mistakes, 8, 1),
+        again: some(|of| of.again, 2, 12),
+        leaves: some(|of| of.leaves, 4, 2),
         haste: u8::MAX,
     };
     let (timing, is_wild) = (TIMING, true);
     Case { members, in_sync, blocks, plans, budget, broken, timing, epochs: u64::MAX, is_wild }
 }
 
+/// How the events of a run are mixed.
+struct Mix {
+    /// One entry of the wire of so many is not the first one.
+    disorder: u64,
+    /// One message of so many is held back.
+    delay: u64,
+    /// One choice of a fault of so many is taken.
+    calm: u64,
+    /// One step of a hundred is a tick with this chance.
+    ticks: u64,
+}
+
+impl Mix {
+    fn of(random: &mut Random) -> Self {
+        let one_of =
+            |random: &mut Random, list: &[u64]| list[random.below(list.len() as u64) as usize];
+        Self {
+            disorder: one_of(random, &[2, 6, 1000]),
+            delay: one_of(random, &[6, 20, 60]),
+            calm: one_of(random, &[1, 3, 10]),
+            ticks: one_of(random, &[2, 5, 10]),
+        }
+    }
+}
+
 /// Chooses what happens next.
-fn choose(world: &World, case: &Case, random: &mut Random) -> Action {
+fn choose(world: &World, case: &Case, mix: &Mix, random: &mut Random) -> Action {
     loop {
         let draw = random.below(100);
         let mut actions = Vec::new();
-        if draw < 62 {
-            let wild = random.one_in(4);
-            let mut posts = world.deliverable();
-            let first = posts.next();
-            let others: Vec<usize> = posts.collect();
-            let at = match first {
-                Some(first) if !wild || others.is_empty() => first,
-                Some(_) => others[random.below(others.len() as u64) as usize],
-                None => continue,
-            };
-            let is_swap = matches!(world.wire[at], super::Post::Swap(..));
-            let is_work = matches!(world.wire[at], super::Post::Work(..));
-            if is_swap && world.budget.unknown > 0 && random.one_in(3) {
-                return Action::DeliverUntold(at);
-            }
-            if !is_work && world.budget.delays > 0 && random.one_in(6) {
-                return Action::Hold(at);
-            }
-            return Action::Deliver(at);
-        } else if draw < 72 {
+        if draw < mix.ticks {
             return Action::Tick;
-        } else if draw < 86 {
+        } else if draw < 80 {
+            let posts: Vec<usize> = world.deliverable().collect();
+            if posts.is_empty() {
+                if random.one_in(4) {
+                    return Action::Tick;
+                }
+                continue;
+            }
+            let is_first = !random.one_in(mix.disorder);
+            let at = if is_first { 0 } else { random.below(posts.len() as u64) as usize };
+            return of_post(world, posts[at], mix, random);
+        } else if draw < 90 {
             world.sends(case, &mut actions);
-        } else if random.one_in(3) {
+        } else {
+            if !random.one_in(mix.calm) {
+                continue;
+            }
             world.faults(case, &mut actions);
+            match random.below(4) {
+                0 | 1 => actions.retain(ends_a_fault),
+                2 => {}
+                // The primary is where it hurts.
+                _ => actions.retain(|action| hits(*action, world.registry.primary)),
+            }
         }
         if actions.is_empty() {
             continue;
@@ -131,9 +163,34 @@ fn choose(world: &World, case: &Case, random: &mut Random) -> Action {
                 let mut kept = || random.below(6) as u8;
                 Action::Restart(id, Loss::Some([kept(), kept()]))
             }
-            // All members lose power.
             action => action,
         };
+    }
+}
+
+fn ends_a_fault(action: &Action) -> bool {
+    let ends = [Action::RegistryAway(false), Action::Rebuild];
+    let is_one = matches!(
+        action,
+        Action::Resume(_) | Action::Heal(..) | Action::Release(_) | Action::Evict(_)
+    );
+    is_one || ends.contains(action)
+}
+
+fn hits(action: Action, member: MemberId) -> bool {
+    match action {
+        Action::Restart(id, _) | Action::LoseDisk(id) | Action::Pause(id) => id == member,
+        Action::Cut(from, to) => from == member || to == member,
+        _ => false,
+    }
+}
+
+fn of_post(world: &World, at: usize, mix: &Mix, random: &mut Random) -> Action {
+    match world.wire[at] {
+        Post::Swap(..) if world.budget.unknown > 0 && random.one_in(3) => Action::DeliverUntold(at),
+        Post::Work(..) => Action::Deliver(at),
+        _ if world.budget.delays > 0 && random.one_in(mix.delay) => Action::Hold(at),
+        _ => Action::Deliver(at),
     }
 }
 
@@ -171,9 +228,10 @@ pub(crate) fn run(seed: u64, broken: Option<Rule>, shows: bool) -> Result<Tally,
     if shows {
         println!("{case:?}");
     }
+    let mix = Mix::of(&mut random);
     let mut world = World::new(&case);
     for step in 0..STEPS {
-        let action = choose(&world, &case, &mut random);
+        let action = choose(&world, &case, &mix, &mut random);
         if shows {
             match action {
                 Action::Deliver(at) | Action::DeliverUntold(at) | Action::Hold(at) => {
