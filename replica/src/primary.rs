@@ -26,6 +26,9 @@ enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Joining {
     cut: Option<Place>,
+    /// It has gone back, and is asked for no blocks before: its Join may come while it hears
+    /// nothing.
+    has_gone_back: bool,
     /// Blocks that it gets by operations, whose content needs no fill.
     fresh: BTreeSet<Block>,
     /// Blocks that it lacks; none while they are not known.
@@ -301,6 +304,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
         follower.heard_ns = now_ns;
         follower.held = follower.held.max(counter);
+        if let Some(joining) = &mut follower.joining
+            && !joining.has_gone_back
+        {
+            joining.has_gone_back = true;
+            let began = Place { reign: primary.reign, counter: follower.began };
+            out.push(Output::Compare(from, began, joining.cut));
+        }
         self.go_on(now_ns, out);
     }
 
@@ -547,9 +557,14 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             return;
         }
         let (cut, began) = (own.intersection(cuts).max().copied(), primary.counter);
-        let place = Place { reign: primary.reign, counter: began };
-        let joining =
-            Joining { cut, fresh: BTreeSet::new(), left: None, until: None, acknowledged: None };
+        let joining = Joining {
+            cut,
+            has_gone_back: false,
+            fresh: BTreeSet::new(),
+            left: None,
+            until: None,
+            acknowledged: None,
+        };
         let go_back = joining.message(&record, life, began);
         let follower = Follower {
             life,
@@ -560,7 +575,6 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             joining: Some(joining),
         };
         primary.followers.insert(from, follower);
-        out.push(Output::Compare(from, place, cut));
         out.push(Output::Send(from, go_back));
     }
 

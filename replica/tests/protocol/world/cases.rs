@@ -21,9 +21,13 @@ fn case(members: u8, plans: &[&[Plan]], epochs: u64, budget: Budget) -> Case {
         broken: None,
         timing: TIMING,
         epochs,
+        counters: COUNTERS,
         is_wild: false,
     }
 }
+
+/// A member that joins and is dropped again makes operations without end: none above this.
+const COUNTERS: u64 = 12;
 
 /// No fault.
 const NONE: Budget = Budget {

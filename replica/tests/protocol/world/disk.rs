@@ -29,6 +29,8 @@ pub(crate) struct Disk {
     /// What was stored since it was durable; kept if losses in part are wanted.
     log: Option<Vec<(Block, Data)>>,
     cuts: BTreeMap<Place, Content>,
+    /// The highest counter of an operation.
+    pub(crate) counter: u64,
     pub(crate) durable_of_member: Durable,
 }
 
@@ -38,6 +40,7 @@ impl Disk {
     }
 
     pub(crate) fn store(&mut self, place: Place, op: &Op<Data>) {
+        self.counter = self.counter.max(place.counter);
         match op {
             Op::Write { block, data, .. }
             | Op::Fill { block, data, .. }

@@ -48,8 +48,9 @@ pub(crate) struct Case {
     pub(crate) budget: Budget,
     pub(crate) broken: Option<Rule>,
     pub(crate) timing: Timing,
-    /// Records above this epoch are not explored.
+    /// Records above this epoch are not explored, nor operations above this counter.
     pub(crate) epochs: u64,
+    pub(crate) counters: u64,
     /// Storage takes time, clocks run at different speeds, and the wire is in no order.
     pub(crate) is_wild: bool,
 }

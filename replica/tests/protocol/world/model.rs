@@ -128,6 +128,7 @@ impl Model for Explored {
 
     fn within_boundary(&self, world: &World) -> bool {
         world.registry.epoch <= self.case.epochs
+            && world.nodes.iter().all(|node| node.disk.counter <= self.case.counters)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

@@ -94,7 +94,18 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         haste: u8::MAX,
     };
     let (timing, is_wild) = (TIMING, true);
-    Case { members, in_sync, blocks, plans, budget, broken, timing, epochs: u64::MAX, is_wild }
+    Case {
+        members,
+        in_sync,
+        blocks,
+        plans,
+        budget,
+        broken,
+        timing,
+        epochs: u64::MAX,
+        counters: u64::MAX,
+        is_wild,
+    }
 }
 
 /// How the events of a run are mixed.
