@@ -98,7 +98,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let Some(record) = &self.record else { return };
         let is_known =
             record.epoch == epoch && record.primary == from || self.breaks(Rule::KeepPromises);
-        let follows = self.follows(record) && self.holding.began.counter == began;
+        let is_attempt =
+            self.holding.began.counter == began || self.breaks(Rule::AnswersOfOneAdmission);
+        let follows = self.follows(record) && is_attempt;
         if !is_known || !follows || self.is_past(epoch) || life != self.life {
             return;
         }

@@ -207,8 +207,15 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
 
     /// The same member with one rule broken, for tests.
     #[must_use]
-    pub fn breaking(self, broken: Option<Rule>) -> Self {
-        Self { broken, ..self }
+    pub fn breaking(mut self, broken: Option<Rule>) -> Self {
+        self.broken = broken;
+        if self.breaks(Rule::RestartIsLoss)
+            && let Some(record) = &self.record
+            && let Some(life) = record.in_sync.get(&self.id)
+        {
+            (self.life, self.role) = (*life, Role::Backup);
+        }
+        self
     }
 
     /// Its life.
@@ -312,12 +319,6 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
     }
 
-    /// Whether the record has this member in this life.
-    pub(crate) fn is_in(&self, record: &Record) -> bool {
-        record.has(self.id, self.life)
-            || self.breaks(Rule::RestartIsLoss) && record.in_sync.contains_key(&self.id)
-    }
-
     /// Asks for a swap, one at a time.
     pub(crate) fn ask_for(&mut self, target: Record, out: &mut Vec<Output<D>>) {
         if self.swap.is_none() {
@@ -379,7 +380,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         if self.swap.as_ref().is_some_and(|target| target.epoch <= record.epoch) {
             self.swap = None;
         }
-        let is_in = self.is_in(&record);
+        let is_in = record.has(self.id, self.life);
         if is_in && record.primary == self.id {
             match &self.role {
                 Role::Primary(primary) if primary.reign == record.reign => {

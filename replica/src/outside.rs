@@ -122,9 +122,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
         let began = Place { reign: record.reign, counter: began };
         self.adopt(now_ns, record, out);
-        let Role::Outside(outside) = &mut self.role else { return };
         // An old message must not undo an admission: each attempt to join begins later.
-        if began <= self.holding.began {
+        let is_old = began <= self.holding.began && !self.breaks(Rule::AdmissionsAreNotUndone);
+        let Role::Outside(outside) = &mut self.role else { return };
+        if is_old {
             return;
         }
         (outside.joins, outside.heard_ns) = (true, now_ns);

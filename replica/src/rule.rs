@@ -30,8 +30,10 @@ pub enum Rule {
     UnknownSwapsMayHaveHappened,
     /// Epochs of the registry never go back.
     RegistryNeverGoesBack,
-    /// A member's answer counts for the attempt to join that it was sent in.
+    /// Operations and their answers count for the attempt to join that they were sent in.
     AnswersOfOneAdmission,
+    /// An order to go back is obeyed once: an old one would undo an admission.
+    AdmissionsAreNotUndone,
     /// A member is admitted when it has each operation that was acknowledged.
     AdmittedWithAll,
     /// What a member that joins was given may be more than others have.
@@ -46,7 +48,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -61,6 +63,7 @@ impl Rule {
         Self::UnknownSwapsMayHaveHappened,
         Self::RegistryNeverGoesBack,
         Self::AnswersOfOneAdmission,
+        Self::AdmissionsAreNotUndone,
         Self::AdmittedWithAll,
         Self::FillsAreTail,
         Self::LivesOnRequest,

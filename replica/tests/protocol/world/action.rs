@@ -130,7 +130,10 @@ impl World {
                 self.step(case, id, Input::Move(to));
             }
             Action::Evict(gone) => {
-                self.budget.mistakes -= u8::from(!self.node(gone).is_gone);
+                if !self.node(gone).is_gone {
+                    self.budget.mistakes -= 1;
+                    self.is_mistaken = true;
+                }
                 self.evict(case, gone);
             }
         }

@@ -41,8 +41,8 @@ pub(crate) enum Plan {
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) members: u8,
-    /// So many of them are in sync at first.
-    pub(crate) in_sync: u8,
+    /// Those that are in sync at first. The first member is the primary.
+    pub(crate) in_sync: Vec<MemberId>,
     pub(crate) blocks: u32,
     pub(crate) plans: Vec<Vec<Plan>>,
     pub(crate) budget: Budget,
@@ -110,6 +110,8 @@ pub(crate) struct World {
     pub(crate) is_away: bool,
     /// It was put back to an old record, and waits for an operator.
     pub(crate) is_restored: bool,
+    /// An operator gave up a member that was there.
+    is_mistaken: bool,
     pub(crate) wire: Vec<Post>,
     /// Entries that were held back and may come at any time.
     pub(crate) held: Vec<Post>,
@@ -130,7 +132,7 @@ impl Eq for World {}
 
 impl World {
     pub(crate) fn new(case: &Case) -> Self {
-        let record = Record::first(0, (0..case.in_sync).map(|id| (id, 1)).collect());
+        let record = Record::first(0, case.in_sync.iter().map(|id| (*id, 1)).collect());
         let client = |index| Client { next: 0, is_sent: false, incarnation: 1, id: index };
         let mut world = Self {
             nodes: Vec::new(),
@@ -138,6 +140,7 @@ impl World {
             past: Vec::new(),
             is_away: false,
             is_restored: false,
+            is_mistaken: false,
             wire: Vec::new(),
             held: Vec::new(),
             cut: BTreeSet::new(),
@@ -262,6 +265,13 @@ impl World {
             return SwapOutcome::Conflict(self.registry.clone());
         }
         if target.incarnation != self.registry.incarnation {
+            let keeps = |(id, life): (&MemberId, &Life)| {
+                let node = &self.nodes[usize::from(*id)];
+                !node.is_gone && node.member.life() == *life
+            };
+            if !self.is_mistaken && self.registry.in_sync.iter().any(keeps) {
+                self.broken = Some("a member that lost nothing was given up".to_owned());
+            }
             let disk = &self.nodes[usize::from(target.primary)].disk;
             for (block, register) in (0..).zip(&mut self.registers) {
                 let value = disk.read(block);

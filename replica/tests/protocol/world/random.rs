@@ -49,8 +49,9 @@ impl fmt::Display for Tally {
 
 /// The case of a seed. Each seed has some kinds of faults and not others, so that rare ones meet.
 pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
-    let members = random.between(2, 3) as u8;
-    let in_sync = if random.one_in(4) { random.between(1, members.into()) as u8 } else { members };
+    let mut members = random.between(2, 3) as u8;
+    let are_in = if random.one_in(4) { random.between(1, members.into()) as u8 } else { members };
+    let mut in_sync: Vec<MemberId> = (0..are_in).collect();
     let blocks = random.between(1, 4) as u32;
     let clients = random.between(1, 2);
     let kinds = random.between(2, 5);
@@ -68,7 +69,11 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     };
     let plans = (0..clients).map(|_| plan(random)).collect();
     // A broken rule meets the faults that can show it.
-    let shows = broken.map(|rule| cases::of_rule(rule).budget);
+    let shows = broken.map(cases::of_rule);
+    if let Some(shows) = &shows {
+        (members, in_sync) = (shows.members, shows.in_sync.clone());
+    }
+    let shows = shows.map(|shows| shows.budget);
     let mut some = |of: fn(&Budget) -> u8, one_in: u64, most: u64| {
         let comes = match &shows {
             Some(shows) => of(shows) > 0,
