@@ -25,7 +25,7 @@ pub(crate) struct Budget {
     pub(crate) away: u8,
     /// The registry is put back to an old record.
     pub(crate) restored: u8,
-    /// A member sees an old record.
+    /// A member sees a record by its watch: the present one, or an old one.
     pub(crate) stale: u8,
     /// An operator makes another member the primary.
     pub(crate) moves: u8,
@@ -122,8 +122,8 @@ impl World {
             Action::Rebuild => self.rebuild(),
             Action::Stale(id, at) => {
                 self.budget.stale -= 1;
-                let old = self.past[at].clone();
-                self.step(case, id, Input::Seen(old));
+                let record = self.past.get(at).unwrap_or(&self.registry).clone();
+                self.step(case, id, Input::Seen(record));
             }
             Action::Move(id, to) => {
                 self.budget.moves -= 1;
@@ -263,7 +263,7 @@ impl World {
                 false => {}
             }
             if budget.stale > 0 && !node.is_paused {
-                actions.extend((0..self.past.len()).map(|at| Action::Stale(id, at)));
+                actions.extend((0..=self.past.len()).map(|at| Action::Stale(id, at)));
             }
             if budget.moves > 0 && node.member.is_primary() && !node.is_paused {
                 let to = self.registry.others(id);

@@ -51,6 +51,8 @@ pub(crate) struct Case {
     /// Records above this epoch are not explored, nor operations above this counter.
     pub(crate) epochs: u64,
     pub(crate) counters: u64,
+    /// Faults come only when nothing else can happen.
+    pub(crate) is_calm: bool,
     /// Storage takes time, clocks run at different speeds, and the wire is in no order.
     pub(crate) is_wild: bool,
 }

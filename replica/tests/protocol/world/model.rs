@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use stateright::{Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::action::{Action, Budget};
 use super::fair::FAIR_TICKS;
@@ -97,7 +98,9 @@ impl Model for Explored {
         if world.deliverable().all(is_request) {
             world.sends(&self.case, actions);
         }
-        world.faults(&self.case, actions);
+        if first.is_none() || !self.case.is_calm {
+            world.faults(&self.case, actions);
+        }
         // Faults end when all else has.
         if first.is_some() {
             actions.retain(|action| {
@@ -139,4 +142,31 @@ impl Model for Explored {
             Property::always(SERVES_AGAIN, |model: &Self, world: &World| model.serves_again(world)),
         ]
     }
+}
+
+/// Visits all states of a case, as far as the time goes. Says whether that was all of them, and
+/// gives the names of the promises that are broken.
+pub(crate) fn explore(name: &str, case: Case, time: Duration) -> (bool, Vec<&'static str>) {
+    let begin = Instant::now();
+    let checker = Explored::new(case)
+        .checker()
+        .threads(2)
+        .timeout(time)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_dfs()
+        .join();
+    let is_all = begin.elapsed() < time;
+    let seconds = begin.elapsed().as_secs_f64();
+    let end = if is_all { "ended" } else { "not ended" };
+    let (states, different) = (checker.state_count(), checker.unique_state_count());
+    let depth = checker.max_depth();
+    println!("{name}: {different} states by {states} steps, depth {depth}, {seconds:.1} s, {end}");
+    let found = checker.discoveries();
+    for (promise, path) in &found {
+        println!("not kept: {promise}: {:?}", path.last_state().broken);
+        for action in path.clone().into_actions() {
+            println!("    {action:?}");
+        }
+    }
+    (is_all, found.into_keys().collect())
 }

@@ -109,6 +109,7 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         timing,
         epochs: u64::MAX,
         counters: u64::MAX,
+        is_calm: false,
         is_wild,
     }
 }
