@@ -32,7 +32,10 @@ impl PoolEngine {
         // Moves and removals wait at this floor. A checkpoint with fewer dirty pages needs fewer
         // segments, which lowers the floor, and it frees those that are empty.
         let has_log = self.core.log.blocks > 0 || self.core.map.dirty_blocks() > 0;
-        let is_short = has_log && self.core.segments.sure_count() <= self.core.moved_floor() + 1;
+        // Collection goes on below it: a checkpoint for each of its rows would take what it gains.
+        let collects = self.collector.has_victim() && self.core.has_free_for_collection(2);
+        let is_low = self.core.segments.sure_count() <= self.core.moved_floor() + 1;
+        let is_short = has_log && is_low && !collects;
         if is_long || is_dirty || is_last || is_short {
             self.checkpointer.want_once();
         }

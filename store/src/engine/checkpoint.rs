@@ -1,9 +1,10 @@
 //! Checkpoints: the map is written into the log, and the superblock names it.
 //!
 //! Dirty pages are written once while guests go on. Then no more rows are applied: the pages that
-//! have become dirty meanwhile, the page tables level by level, and the state are written, then
-//! the superblocks. So the pages of a checkpoint are those of one moment without copies of them,
-//! and the halt is as long as the pages take that became dirty in the first part.
+//! have become dirty meanwhile, the page tables level by level, and the state are written. So the
+//! pages of a checkpoint are those of one moment without copies of them, and the halt is as long as
+//! the pages take that became dirty in the first part. While the superblocks are written and synced,
+//! rows are applied again.
 
 use super::core::{EngineCore, IoPurpose};
 use super::rows::{ROWS_MAX, RecordOwner, Row, RowStream, crc_of};
@@ -378,6 +379,9 @@ impl Checkpointer {
         core.close_row(RowStream::Map);
         let is_done = self.copies.iter().all(|copy| copy.index_left == 0);
         if is_done {
+            // All that this checkpoint has is written, or kept here for the superblock: guests need
+            // not wait for three syncs. What is applied now is replayed behind this checkpoint.
+            core.is_halted = false;
             self.step = Step::SyncPages(core.syncs.ticket());
         }
         is_done
@@ -484,7 +488,6 @@ impl Checkpointer {
         core.counters.checkpoints += 1;
         core.durable = core.durable.max(self.sequence);
         core.log.is_marked(self.sequence);
-        core.is_halted = false;
         core.checkpointed = self.sequence;
         core.segments.release(&self.emptied);
         core.segments.settle_early();

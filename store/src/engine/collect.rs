@@ -134,7 +134,7 @@ impl Collector {
 
     /// Begins with a segment, if one is worth it.
     pub(crate) fn begin(&mut self, core: &mut EngineCore) {
-        if let Some(segment) = core.segments.victim(core.applied) {
+        if let Some(segment) = core.segments.victim(core.applied, core.lacks_reserve()) {
             self.begin_with(core, segment);
         }
     }
@@ -301,7 +301,11 @@ fn keep(core: &mut EngineCore, victim: &mut Victim, payload: Payload) -> Option<
             if victim.reason == VictimFor::Packing && entry.seal().is_some() {
                 return Some(0);
             }
-            if !may_move(core) {
+            let may = match victim.reason {
+                VictimFor::Space => may_collect(core),
+                VictimFor::Packing => may_move(core),
+            };
+            if !may {
                 return None;
             }
             let blocks = victim.blocks_at(at.place);
@@ -348,12 +352,21 @@ fn look_for_twins(core: &mut EngineCore, victim: &mut Victim, moves: &mut usize)
 
 /// Whether a page that is moved has a row and room.
 pub(crate) fn may_move(core: &EngineCore) -> bool {
-    let rows = core.log.rows();
-    let open = core.log.has_open(RowStream::Moved);
     // One more segment than the floor, since a row's end may take the next.
-    (open || rows < ROWS_MAX - MOVED_ROWS_MAX)
-        && core.has_free(core.moved_floor() + 1)
-        && core.failed.is_none()
+    has_row(core) && core.has_free(core.moved_floor() + 1)
+}
+
+/// The same for a page that is moved so that its segment becomes free: it may use what is kept for
+/// later openings. Each kill leaves segments behind that are written in part, so that a full pool
+/// comes to the other floor by some kills in a row, and only collection leads away from there.
+fn may_collect(core: &EngineCore) -> bool {
+    let takes = usize::from(!core.log.stays_with_moved(&core.segments));
+    has_row(core) && core.has_free_for_collection(takes)
+}
+
+fn has_row(core: &EngineCore) -> bool {
+    let open = core.log.has_open(RowStream::Moved);
+    (open || core.log.rows() < ROWS_MAX - MOVED_ROWS_MAX) && core.failed.is_none()
 }
 
 /// The volume for whose page a record was made. A page that was sealed anew is not packed, and

@@ -16,7 +16,8 @@ use crate::api::{
 use crate::block::{Block, BlockBuffer};
 use crate::contents::Contents;
 use crate::format::{
-    BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, LogRecord, PageEntry, RowPosition, TableKind,
+    BlockPlace, DEVICE_HEADER_BLOCKS, DEVICES_MAX, LogRecord, PageEntry, RowPosition, STREAMS,
+    TableKind,
 };
 use crate::map::{MapError, MapPage, MomentRecord, PageAlias, PoolMap};
 use crate::pack::Packer;
@@ -591,6 +592,11 @@ impl EngineCore {
 
     /// The same for rows of moved pages, and for rows that give space back.
     pub(crate) fn moved_floor(&self) -> usize {
+        KEPT_FOR_OPENING + 2 * self.next_checkpoint_segments()
+    }
+
+    /// Segments that the next checkpoint takes at most.
+    fn next_checkpoint_segments(&self) -> usize {
         // Rows under way dirty a leaf and a block of the table for each block, and one more if it
         // was shared; an alias two. Each comes with a block above it, at most all pages that are
         // clean now. A dirty page has all pages above it among the dirty ones.
@@ -598,7 +604,7 @@ impl EngineCore {
         let under_way = each * self.log.payload_under_way() as usize + 4 * self.aliases_under_way;
         let dirty = self.map.dirty_blocks();
         let clean = 2 * (self.map.cached_blocks() + 8 - dirty);
-        KEPT_FOR_OPENING + 2 * self.checkpoint_segments(dirty + under_way.min(clean))
+        self.checkpoint_segments(dirty + under_way.min(clean))
     }
 
     /// Segments that a checkpoint with so many dirty pages takes at most.
@@ -629,6 +635,19 @@ impl EngineCore {
     /// an opening and its checkpoint: an opening may find them used.
     pub(crate) fn has_free(&self, segments: usize) -> bool {
         self.segments.free_count() >= segments && self.segments.sure_count() >= self.moved_floor()
+    }
+
+    /// Whether collection may go on and take so many segments: an opening finds what it needs then,
+    /// because each stream gives back the segment that it has reserved, and a checkpoint that a
+    /// crash cuts off gives back all that it took.
+    pub(crate) fn has_free_for_collection(&self, takes: usize) -> bool {
+        let floor = KEPT_FOR_OPENING - STREAMS + self.next_checkpoint_segments();
+        self.segments.free_count() >= floor + takes && self.segments.sure_count() >= floor
+    }
+
+    /// Whether openings have taken what guests leave for them, and collection has not got it back.
+    pub(crate) fn lacks_reserve(&self) -> bool {
+        self.segments.free_staying() < self.moved_floor() + KEPT_FOR_RESTART
     }
 
     /// Blocks that could be written now, if there are free segments for them.

@@ -475,6 +475,14 @@ impl RowLog {
         positions
     }
 
+    /// Whether one more moved page leaves its stream in the segment where it is.
+    pub(crate) fn stays_with_moved(&self, segments: &SegmentTable) -> bool {
+        let Stream { block, open, .. } = &self.streams[RowStream::Moved as usize];
+        let payload = open.as_ref().map_or(0, |row| u32::from(row.payload));
+        // The row's head, its payload with the page, and the two blocks of the shortest row.
+        block + 1 + payload + 1 + 2 <= segments.segment_blocks()
+    }
+
     /// Free segments that a stream may take until `blocks` more blocks of payload, each with a
     /// head of its own at worst, are written.
     pub(crate) fn segments_for(blocks: usize, segments: &SegmentTable) -> usize {

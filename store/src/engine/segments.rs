@@ -596,11 +596,12 @@ impl SegmentTable {
     /// Another segment that is worth collecting: the most space for the least work, and old ones
     /// first, because what is alive in them stays alive (the cost-benefit rule of log-structured
     /// file systems). `None` if none gives enough.
-    pub(crate) fn victim(&self, applied: u64) -> Option<SegmentId> {
-        if self.gainful == 0 { None } else { self.best(applied) }
+    /// In an emergency age does not count: the segments that kills have left behind are young.
+    pub(crate) fn victim(&self, applied: u64, is_emergency: bool) -> Option<SegmentId> {
+        if self.gainful == 0 { None } else { self.best(applied, is_emergency) }
     }
 
-    fn best(&self, applied: u64) -> Option<SegmentId> {
+    fn best(&self, applied: u64, is_emergency: bool) -> Option<SegmentId> {
         let least = self.gain_min();
         let score = |id: SegmentId| {
             let segment = self.at(id);
@@ -612,7 +613,7 @@ impl SegmentTable {
                 // The end of a segment that no row fills is gained as well.
                 && gain + (self.segment_blocks - segment.filled) >= least;
             fits.then(|| {
-                let age = applied - segment.last + 1;
+                let age = if is_emergency { 1 } else { applied - segment.last + 1 };
                 let live = segment.live_blocks();
                 let gained = u64::from(self.segment_blocks - live);
                 u128::from(gained) * u128::from(age) * 1024 / u128::from(live + 1)
@@ -778,7 +779,7 @@ impl SegmentTable {
         assert_eq!(self.collected, count(&|segment| segment.state == SegmentState::Collected));
         let is_kept = |segment: &Segment| segment.state == SegmentState::Kept && segment.live > 0;
         assert_eq!(self.kept, count(&is_kept));
-        assert_eq!(self.victim(applied), self.best(applied));
+        assert_eq!(self.victim(applied, false), self.best(applied, false));
         assert_eq!(self.free_count, count(&|segment| segment.state == SegmentState::Free));
         let is_early = |it: &Segment| it.state == SegmentState::Free && it.is_early;
         assert_eq!(self.early_count, count(&is_early));

@@ -2,6 +2,7 @@
 
 mod basics;
 mod changed;
+mod checkpoint;
 mod damage;
 mod dedup;
 mod devices;

@@ -63,8 +63,10 @@ pub(crate) struct SimDisk {
     pub(crate) faults: DiskFaults,
     /// The round up to which writes find no space.
     no_space_until: u64,
-    /// Blocks that were written since the last but one superblock: the log's tail, and more.
-    tail: [Vec<u64>; 2],
+    /// Blocks that were written since the last superblock but two: the log's tail, and more. The
+    /// last one may be lost, and the log of the one before begins at its checkpoint's cut, which
+    /// was before that superblock's write.
+    tail: [Vec<u64>; 3],
     /// A fault of the medium hit the log's tail: a crash may lose rows that were acknowledged.
     pub(crate) tail_was_hit: bool,
     /// A fault of the medium hit a superblock; the next one would leave no copy.
@@ -86,7 +88,7 @@ impl SimDisk {
             pending: Vec::new(),
             faults: DiskFaults::NONE,
             no_space_until: 0,
-            tail: [Vec::new(), Vec::new()],
+            tail: Default::default(),
             tail_was_hit: false,
             header_was_hit: false,
             medium_faults: 0,
@@ -243,7 +245,8 @@ impl SimDisk {
             self.tail[0].extend(block..block + length);
         } else if block < DEVICE_HEADER_BLOCKS / 2 {
             // The first of the two copies of a superblock.
-            self.tail[1] = std::mem::take(&mut self.tail[0]);
+            self.tail.rotate_right(1);
+            self.tail[0].clear();
         }
         self.put(at, &buffer.blocks()[..blocks as usize]);
         Ok(())

@@ -76,6 +76,7 @@ impl World {
                 self.note(|| format!("the moment {id:?} is gone"));
             }
         }
+        self.model.forget_reaches_before();
         self.tally.add("moments that went", gone.len() as u64);
         let taken = self.model.follow_moments(&found, &gone);
         self.tally.add("moments", taken);
@@ -206,6 +207,16 @@ impl Model {
         moments.map(|(&id, _)| id).collect()
     }
 
+    /// A moment that is being cloned is looked at when the clone is there: its volume may have got
+    /// another history meanwhile.
+    fn forget_reaches_before(&mut self) {
+        let moments = self.volumes.values().filter(|it| it.at_ns.is_some() && it.is_changing);
+        let waiting: Vec<VolumeId> = moments.filter_map(|moment| moment.of).collect();
+        for (_, head) in self.volumes.iter_mut().filter(|(id, _)| !waiting.contains(id)) {
+            head.reach_before = None;
+        }
+    }
+
     /// A moment goes when the next one is as old as the history reaches back; or when the pool says
     /// that it was short of room.
     fn check_gone(&self, id: VolumeId, list: &[PoolVolume], utc_ns: u64) -> Result<(), Failure> {
@@ -217,7 +228,9 @@ impl Model {
         };
         let Some(reach) = head.reach else { return Ok(()) };
         let next = self.moments_of(of).find(|(other, _)| *other > id);
-        let is_old = next.is_some_and(|(_, at_ns)| at_ns + reach.reach_ms * 1_000_000 <= utc_ns);
+        let before_ms = head.reach_before.map_or(u64::MAX, |before| before.reach_ms);
+        let reach_ns = reach.reach_ms.min(before_ms) * 1_000_000;
+        let is_old = next.is_some_and(|(_, at_ns)| at_ns + reach_ns <= utc_ns);
         let entry = list.iter().find(|entry| entry.id == of);
         let history = entry.and_then(|entry| entry.history);
         let gave_way = history.is_some_and(|history| history.shortened_ns >= at_ns);

@@ -45,6 +45,8 @@ pub(crate) struct ModelVolume {
     pub(crate) quota: (u64, Option<u64>),
     /// The history that it keeps.
     pub(crate) reach: Option<HistoryOptions>,
+    /// The history before, while a moment may have gone by it that the model still has.
+    pub(crate) reach_before: Option<HistoryOptions>,
     /// The time of a moment.
     pub(crate) at_ns: Option<u64>,
     /// Of a snapshot: the cut of its group, in the model's list.
@@ -70,6 +72,7 @@ impl ModelVolume {
             origin: None,
             quota: (0, None),
             reach: None,
+            reach_before: None,
             at_ns: None,
             group: usize::MAX,
             history: BTreeMap::new(),
@@ -83,7 +86,7 @@ impl ModelVolume {
             self.quota = (reservation, limit);
         }
         if let PoolChange::History { history, .. } = *change {
-            self.reach = history;
+            self.reach_before = std::mem::replace(&mut self.reach, history);
         }
     }
 

@@ -121,3 +121,33 @@ fn segments_that_the_log_has_freed_are_no_reserve_of_an_opening() {
     pool.write(disk, 1, 1, 2).expect("it goes on");
     assert_eq!(pool.engine.status().counters.checkpoints, before + 1);
 }
+
+/// Each kill leaves segments behind that are written in part. Collection alone gets them back, and
+/// it needs segments itself.
+#[test]
+fn a_full_pool_that_is_killed_again_and_again_is_cleaned_up() {
+    let mut pool = TestPool::new(1, 300, 64);
+    let disk = pool.create("disk", 40_000);
+    let half = pool.engine.status().size_blocks / 2;
+    pool.fill(disk, 0, half);
+    let snapshot = pool.snapshot(disk, "s");
+    let mut at = 1;
+    let mut next = |below: u64| {
+        at = (at * 1_103_515_245 + 12_345) % 0x8000_0000_u64;
+        at / 7 % below
+    };
+    for life in 0..300_u64 {
+        for _ in 0..next(60) {
+            // The guest goes on as soon as it may.
+            for _ in 0..16 {
+                let (tag, block) = (pool.tag(), next(half));
+                let _ = pool.engine.write(tag, disk, block, 1, &mut |_, page| page.0.fill(2));
+            }
+            pool.round();
+        }
+        pool = pool.reopened(2 + life);
+    }
+    pool.rest();
+    pool.change(PoolChange::Remove { volume: snapshot }).expect("a removal in a full pool");
+    assert_eq!(pool.fill(disk, half, half + half / 2), half + half / 2);
+}
