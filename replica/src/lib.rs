@@ -1,4 +1,4 @@
-//! Replicas: who of several copies of a volume serves it, and when a write is safe.
+//! Replicas: which of several copies of a volume serves it, and when a write is safe.
 //!
 //! A volume's *members* each have one copy. One of them is the *primary*: it gives all operations
 //! an order and sends them to the others, its *backups*. A write completes when all members *in
@@ -8,14 +8,14 @@
 //!
 //! | situation | step |
 //! | --- | --- |
-//! | a backup is silent | the primary swaps the record for one without it, and only then acknowledges |
-//! | the primary is silent | its leases run out; a backup swaps itself in, seals the others, makes their tails equal, serves |
-//! | a member comes back | it goes back to the newest cut that it shares with the primary, gets what changed since, and is admitted by a swap |
-//! | all members in sync were restarted | when each of them says so, one goes on under a new incarnation |
-//! | the outcome of a swap is unknown | until it is known, an operation needs the members of both records |
+//! | a backup is silent | the primary swaps the record for one without it, then acknowledges |
+//! | the primary is silent | its leases run out; a backup swaps itself in and makes all equal |
+//! | a member comes back | it goes back to a common cut, gets the difference, is admitted |
+//! | all in sync were restarted | when each has said so, one goes on under a new incarnation |
+//! | a swap's outcome is unknown | until then an operation needs the members of both records |
 //!
 //! The crate has no I/O. [`Member::step`] takes the time and one input, and says what must be done.
-//! `tests/exhaustive.rs` runs it through all orders of events that a small case has.
+//! `tests/protocol/exhaustive.rs` runs it through all orders of events that a small case has.
 
 mod backup;
 mod member;

@@ -76,8 +76,7 @@ pub enum Input<D> {
     Swapped(Record, SwapOutcome),
     /// The registry's record, after [`Output::Look`] or by a watch. It may be an old one.
     Seen(Record),
-    /// The outcome of [`Output::Store`]. Operations are stored in the order in which they were given
-    /// out.
+    /// The outcome of [`Output::Store`]. Operations are stored in the order of these outputs.
     Stored(Place),
     /// The outcome of [`Output::Fetch`].
     Fetched(Fetch, Block, D),

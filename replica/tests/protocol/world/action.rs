@@ -97,15 +97,7 @@ impl World {
                 self.node(id).is_paused = true;
             }
             Action::Resume(id) => self.node(id).is_paused = false,
-            Action::Cut(from, to) => {
-                self.budget.cuts -= 1;
-                self.cut.insert((from, to));
-                let is_lost = |post: &Post| match post {
-                    Post::Message(by, of, _) => (*by, *of) == (from, to),
-                    _ => false,
-                };
-                self.wire.retain(|post| !is_lost(post));
-            }
+            Action::Cut(from, to) => self.cut(from, to),
             Action::Heal(from, to) => _ = self.cut.remove(&(from, to)),
             Action::RegistryAway(is_away) => {
                 self.budget.away -= u8::from(is_away);
@@ -139,6 +131,16 @@ impl World {
         }
     }
 
+    fn cut(&mut self, from: MemberId, to: MemberId) {
+        self.budget.cuts -= 1;
+        self.cut.insert((from, to));
+        let is_lost = |post: &Post| match post {
+            Post::Message(by, of, _) => (*by, *of) == (from, to),
+            _ => false,
+        };
+        self.wire.retain(|post| !is_lost(post));
+    }
+
     pub(crate) fn evict(&mut self, case: &Case, gone: MemberId) {
         for id in self.ids() {
             if !self.node(id).is_paused {
@@ -163,7 +165,7 @@ impl World {
         for id in self.ids() {
             // The clocks of some members are slow.
             let is_slow = case.is_wild && id % 2 == 1;
-            if is_slow && self.ticks % SLOW == 0 {
+            if is_slow && self.ticks.is_multiple_of(SLOW) {
                 continue;
             }
             self.node(id).member.age(1);

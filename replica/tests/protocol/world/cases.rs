@@ -48,7 +48,7 @@ const NONE: Budget = Budget {
     haste: 0,
 };
 
-/// The cases by name, from small to large.
+/// The cases by name, from small to large, and the case of a rule.
 pub(crate) fn named(name: &str) -> Option<Case> {
     let one = [Write(0), Flush, Read(0)];
     let writes = [Write(0), Read(0)];
@@ -76,7 +76,7 @@ pub(crate) fn named(name: &str) -> Option<Case> {
         "joins of three" => {
             calm(joining(case(3, &[&writes], 5, Budget { restarts: 2, cuts: 1, ..NONE })))
         }
-        _ => return None,
+        rule => return Rule::ALL.into_iter().find(|one| format!("{one:?}") == rule).map(of_rule),
     };
     Some(case)
 }
@@ -88,9 +88,9 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
     let base = match rule {
         Rule::SwapBeforeAcknowledging => case(2, two, 5, Budget { cuts: 1, delays: 1, ..NONE }),
         Rule::KeepPromises => case(2, two, 5, Budget { delays: 2, ..NONE }),
-        Rule::EqualTails => calm(case(3, one, 3, Budget { delays: 1, restarts: 2, ..NONE })),
+        Rule::EqualTails => calm(case(3, one, 3, Budget { cuts: 1, restarts: 2, ..NONE })),
         Rule::NewerRecordsOnly => case(2, two, 5, Budget { stale: 1, cuts: 1, ..NONE }),
-        Rule::NumbersOfOneReign => calm(case(3, two, 3, Budget { delays: 1, restarts: 1, ..NONE })),
+        Rule::NumbersOfOneReign => calm(case(3, one, 3, Budget { cuts: 1, restarts: 1, ..NONE })),
         Rule::RestartIsLoss => case(2, two, 5, Budget { restarts: 2, ..NONE }),
         Rule::OnlyMembersInSyncServe => case(2, two, 6, Budget { restarts: 2, ..NONE }),
         Rule::ReadsWaitForBackups => case(2, two, 2, Budget { delays: 1, cuts: 1, ..NONE }),

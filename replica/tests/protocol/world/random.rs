@@ -266,12 +266,11 @@ pub(crate) fn run(seed: u64, broken: Option<Rule>, shows: bool) -> Result<Tally,
     }
     tally.count("changes of the record", world.registry.epoch - 1);
     tally.count("incarnations", world.registry.incarnation - 1);
-    world.fair(&case).map_err(|text| {
-        if shows {
-            println!("{world:#?}");
-        }
-        text
-    })?;
+    let fair = world.fair(&case);
+    if shows && fair.is_err() {
+        println!("{world:#?}");
+    }
+    fair?;
     let answered: usize = world.clients.iter().map(|client| client.next).sum();
     tally.count("requests that ended", answered as u64);
     tally.count("volumes that are gone", u64::from(world.is_lost()));
