@@ -47,7 +47,17 @@ impl PoolStorage {
         (blocks, capacity): (u64, u64),
     ) -> Result<(Self, Arc<dyn Volume>), String> {
         let failed = |error: PoolError| format!("pool {:?}: {error}", pool.name());
-        let found = pool.volumes().into_iter().find(|it| is_volume(it, name));
+        let all = pool.volumes();
+        let found = all.iter().find(|it| is_volume(it, name)).cloned();
+        if let Some(found) = found.as_ref().filter(|found| !is_cache(found, &all)) {
+            return Err(format!(
+                "pool {:?} has a volume {:?} that is no cache, and a cache would need the name: \
+                 clone it under another name (`vrio volume clone`) and remove it with its \
+                 snapshots, or name the disk otherwise",
+                pool.name(),
+                found.name
+            ));
+        }
         let id = match &found {
             Some(found) => found.id,
             None => {
@@ -81,9 +91,9 @@ impl PoolStorage {
     /// # Errors
     /// Why the pool still has it.
     pub fn remove(pool: &Arc<StorePool>, name: &str) -> Result<(), String> {
-        let Some(found) = pool.volumes().into_iter().find(|it| is_volume(it, name)) else {
-            return Ok(());
-        };
+        let all = pool.volumes();
+        let found = all.iter().find(|it| is_volume(it, name) && is_cache(it, &all));
+        let Some(found) = found else { return Ok(()) };
         let storage = Self { pool: Arc::clone(pool), id: found.id, of: String::new() };
         let removed = storage
             .unmark_all()
@@ -150,6 +160,18 @@ impl CacheStorage for PoolStorage {
 
 fn is_volume(it: &PoolVolume, name: &str) -> bool {
     it.kind == PoolVolumeKind::Volume && it.name == name
+}
+
+/// Whether a volume was made for a cache: it has its reservation, or nothing yet, and no snapshots
+/// but marks. A user cannot make a volume of its name, but an older release let users do so.
+fn is_cache(it: &PoolVolume, all: &[PoolVolume]) -> bool {
+    let is_mark = |of: &PoolVolume| of.name.starts_with(MARK);
+    let snapshots: Vec<_> = all.iter().filter(|of| of.of == Some(it.id)).collect();
+    let is_own = it.parent.is_none_or(|parent| snapshots.iter().any(|of| of.id == parent));
+    let is_plain = is_own && it.seal.is_none() && it.receive.is_none() && it.history.is_none();
+    let is_new = it.referred_blocks == Some(0) && it.account_blocks == 0;
+    let is_kept = it.reservation_blocks > 0 && it.limit_blocks.is_none();
+    is_plain && (is_new || is_kept) && snapshots.into_iter().all(is_mark)
 }
 
 fn opening<'a>(name: &'a str, pools: &'a Pools) -> Opening<'a> {

@@ -19,6 +19,7 @@ use cache::{
 use counting::allocations;
 use remote::Far;
 use sidecore::{Services, now_ns};
+use store::PoolChange;
 use virtio::Segment;
 use volume::backend::MemoryVolume;
 use volume::backend::store::{PoolPlan, StorePool, StoreRing, StoreSettings};
@@ -248,5 +249,20 @@ fn a_pool_has_a_cache_for_the_next_process_after_a_clean_end_alone() {
         assert_eq!(PoolStorage::remove(&pool, &cache_volume_name(name)), Ok(()), "again");
     }
     assert!(pool.volumes().iter().all(|it| !it.name.starts_with("cache.")));
+    a_users_volume_is_no_cache(&pool, of, room);
     pool.close();
+}
+
+/// An older release let users make volumes with the names of caches.
+fn a_users_volume_is_no_cache(pool: &Arc<StorePool>, of: &str, room: (u64, u64)) {
+    let name = cache_volume_name("d");
+    let id = pool.change(PoolChange::Create { name: name.clone(), blocks: BLOCKS }).expect("it");
+    let precious = "precious".to_owned();
+    let snapshot = PoolChange::Snapshot { volumes: vec![id], name: precious, at_s: 1 };
+    pool.change(snapshot).expect("a snapshot");
+    let before = pool.volumes();
+    let error = PoolStorage::open(pool, &name, of, room).expect_err("it has a snapshot of a user");
+    assert!(error.contains("is no cache") && error.contains("volume clone"), "{error}");
+    assert_eq!(PoolStorage::remove(pool, &name), Ok(()));
+    assert_eq!(pool.volumes(), before, "all of it stays");
 }

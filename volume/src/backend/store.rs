@@ -29,6 +29,7 @@ mod failure;
 mod guest;
 pub(super) mod history;
 mod lane;
+mod own_names;
 pub(super) mod pool;
 pub(super) mod pools;
 mod receive;

@@ -9,6 +9,7 @@ use store::{PoolChange, PoolVolume, PoolVolumeKind, VolumeId, block::BLOCK_BYTES
 use super::absent::AbsentVolume;
 use super::compression::VolumeCompression;
 use super::history::VolumeHistory;
+use super::own_names::check_new_name;
 use super::pool::StorePool;
 use super::volume::StoreVolume;
 use crate::backend::kind::{
@@ -239,6 +240,7 @@ impl StoreBackend {
                 ));
             }
             (None, Some(from), _) => {
+                check_new_name(name)?;
                 let snapshot = &snapshot_or_moment(pool, &all, from)?;
                 check_key(snapshot, key)?;
                 let checked = key.map(|key| pool.check_key(snapshot.id, key)).transpose();
@@ -256,6 +258,7 @@ impl StoreBackend {
                 (id, snapshot.size_bytes(), snapshot.compression)
             }
             (None, None, Some(size_bytes)) => {
+                check_new_name(name)?;
                 let blocks = size_bytes / BLOCK_BYTES as u64;
                 let id = match key {
                     Some(key) => pool.create_sealed(name, blocks, key),

@@ -19,6 +19,7 @@ use store::{
 };
 
 use super::lane::ControlLane;
+use super::own_names::check_new_name;
 use super::pool::StorePool;
 use super::send::{RequestPiece, pieces};
 
@@ -156,6 +157,7 @@ impl StorePool {
         };
         match (volume, base) {
             (None, None) => {
+                check_new_name(name).map_err(PoolError::Invalid)?;
                 let volume_name = name.to_owned();
                 let receive = receive.clone();
                 self.change(PoolChange::ReceiveNew { volume_name, receive })?;
