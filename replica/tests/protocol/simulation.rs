@@ -43,7 +43,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn promises_hold_whatever_fails() {
+fn promises_hold_under_all_faults() {
     if let Some(seed) = number("REPLICA_SEED") {
         match run(seed, None, true) {
             Ok(tally) => println!("seed {seed} keeps the promises: {tally}"),
