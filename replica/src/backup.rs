@@ -1,14 +1,14 @@
-//! A member that lets another one serve: what it stores, what it promises, and when it takes over.
+//! A backup: operations that it stores, promises that it gives, and when it takes over.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::member::{Member, Output, Role};
+use crate::member::{MemberRole, Output, Replica};
 use crate::message::{Counter, Message, Op, Place};
-use crate::record::{Life, MemberId, Record};
+use crate::record::{Life, MemberId, VolumeRecord};
 use crate::rule::Rule;
 
-impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
+impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// Takes over from a primary that was silent for too long.
     pub(crate) fn backup_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Some(record) = &self.record else { return };
@@ -33,7 +33,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         &mut self,
         now_ns: u64,
         from: MemberId,
-        record: Record,
+        record: VolumeRecord,
         life: Life,
         sent_ns: u64,
         held: Counter,
@@ -44,10 +44,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             return;
         }
         self.adopt(now_ns, record, out);
-        if matches!(self.role, Role::Primary(_)) || life != self.life {
+        if matches!(self.role, MemberRole::Primary(_)) || life != self.life {
             return;
         }
-        if let Role::Outside(outside) = &mut self.role {
+        if let MemberRole::Outside(outside) = &mut self.role {
             outside.heard_ns = now_ns;
         }
         self.granted_ns = now_ns;
@@ -58,12 +58,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         self.say_held(out);
     }
 
-    /// Hears no older primary any more, and says what it may have that others lack.
+    /// Hears no older primary any more, and says which blocks it may have that others lack.
     pub(crate) fn seal(
         &mut self,
         now_ns: u64,
         from: MemberId,
-        record: Record,
+        record: VolumeRecord,
         out: &mut Vec<Output<D>>,
     ) {
         let (epoch, reign) = (record.epoch, record.reign);
@@ -71,7 +71,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             return;
         }
         self.adopt(now_ns, record, out);
-        if self.role != Role::Backup || self.holding.stored != self.holding.issued {
+        if self.role != MemberRole::Backup || self.holding.stored != self.holding.issued {
             return;
         }
         if self.holding.began.reign != reign {
@@ -112,11 +112,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     }
 
     /// Whether it stores the operations of the record's primary.
-    fn follows(&self, record: &Record) -> bool {
+    fn follows(&self, record: &VolumeRecord) -> bool {
         let joins = match &self.role {
-            Role::Outside(outside) => outside.joins,
-            Role::Backup => true,
-            Role::Primary(_) => false,
+            MemberRole::Outside(outside) => outside.joins,
+            MemberRole::Backup => true,
+            MemberRole::Primary(_) => false,
         };
         joins && self.holding.began.reign == record.reign
     }

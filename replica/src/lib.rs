@@ -14,7 +14,7 @@
 //! | all in sync were restarted | when each has said so, one goes on under a new incarnation |
 //! | a swap's outcome is unknown | until then an operation needs the members of both records |
 //!
-//! The crate has no I/O. [`Member::step`] takes the time and one input, and says what must be done.
+//! The crate has no I/O. [`Replica::step`] takes the time and one input, and gives outputs.
 //! `tests/protocol/exhaustive.rs` runs it through all orders of events that a small case has.
 
 mod backup;
@@ -25,7 +25,7 @@ mod primary;
 mod record;
 mod rule;
 
-pub use member::{Durable, Fetch, Input, Member, Output, Request, SwapOutcome, Timing};
+pub use member::{ClientRequest, Durable, Fetch, Input, Output, Replica, SwapOutcome, Timing};
 pub use message::{Applied, Block, ClientId, Counter, Message, Op, Place, RequestId};
-pub use record::{Life, MemberId, Record};
+pub use record::{Life, MemberId, VolumeRecord};
 pub use rule::Rule;

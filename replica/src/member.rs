@@ -1,4 +1,4 @@
-//! A member of a volume: what it knows, what it hears, and what must be done next.
+//! A member of a volume: its state, its inputs, and its outputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::hash::Hash;
 use crate::message::{Applied, Block, Counter, Message, Op, Place, RequestId};
 use crate::outside::Outside;
 use crate::primary::Primary;
-use crate::record::{Life, MemberId, Record};
+use crate::record::{Life, MemberId, VolumeRecord};
 use crate::rule::Rule;
 
 /// The times of the protocol, the same for all members.
@@ -15,24 +15,24 @@ use crate::rule::Rule;
 pub struct Timing {
     /// How long a member lets a primary serve, from the primary's sending on.
     pub lease_ns: u64,
-    /// How long a backup waits for a ping: the lease, and what clocks may drift apart meanwhile.
+    /// How long a backup waits for a ping: the lease, and the drift of clocks meanwhile.
     pub patience_ns: u64,
     /// How long a primary waits for an answer before it goes on without a member.
     pub silence_ns: u64,
 }
 
-/// What a member must remember when it is restarted, besides the content.
+/// The state that a member must remember when it is restarted, besides the content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Durable {
     /// The epoch below which no message is heard.
     pub promised: u64,
     /// The newest record that it knows.
-    pub record: Option<Record>,
+    pub record: Option<VolumeRecord>,
 }
 
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Request<D> {
+pub enum ClientRequest<D> {
     /// Writes a block.
     Write(Block, D),
     /// Reads a block.
@@ -47,12 +47,12 @@ pub enum SwapOutcome {
     /// The record is the new one.
     Done,
     /// Another change came first; the record is this.
-    Conflict(Record),
+    Conflict(VolumeRecord),
     /// No answer came. The swap may have happened, or may happen later.
     Unknown,
 }
 
-/// What a block is fetched for.
+/// The purpose of a fetched block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fetch {
     /// A client reads it, in this reign.
@@ -63,7 +63,7 @@ pub enum Fetch {
     Equal(u64),
 }
 
-/// What a member is told.
+/// An input of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Input<D> {
     /// Time has passed.
@@ -71,11 +71,11 @@ pub enum Input<D> {
     /// A message from another member.
     Message(MemberId, Message<D>),
     /// A request of a client that knows the volume under this incarnation.
-    Request(RequestId, u64, Request<D>),
+    Request(RequestId, u64, ClientRequest<D>),
     /// The outcome of [`Output::Swap`].
-    Swapped(Record, SwapOutcome),
+    Swapped(VolumeRecord, SwapOutcome),
     /// The registry's record, after [`Output::Look`] or by a watch. It may be an old one.
-    Seen(Record),
+    Seen(VolumeRecord),
     /// The outcome of [`Output::Store`]. Operations are stored in the order of these outputs.
     Stored(Place),
     /// The outcome of [`Output::Fetch`].
@@ -88,13 +88,13 @@ pub enum Input<D> {
     Evicted(MemberId),
 }
 
-/// What must be done, in this order.
+/// An output of a member. Outputs are carried out in their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Output<D> {
     /// A message for another member.
     Send(MemberId, Message<D>),
     /// The registry's record must be replaced by this one, if its epoch is one less.
-    Swap(Record),
+    Swap(VolumeRecord),
     /// The registry's record must be read.
     Look,
     /// This must be durable before any later output is carried out.
@@ -116,7 +116,7 @@ pub enum Output<D> {
     Refuse(RequestId, u64),
 }
 
-/// What a member has of the volume, besides the content.
+/// A member's knowledge about its content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Holding {
     /// The reign whose operations it stores, and the last operation of it that it did not get.
@@ -150,9 +150,9 @@ impl Holding {
     }
 }
 
-/// What a member is for its volume.
+/// A member's part in its volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Role<D> {
+pub(crate) enum MemberRole<D> {
     /// Not in sync: it waits, or joins.
     Outside(Outside),
     /// In sync, and another member serves.
@@ -163,22 +163,22 @@ pub(crate) enum Role<D> {
 
 /// A member of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Member<D> {
+pub struct Replica<D> {
     pub(crate) id: MemberId,
     pub(crate) life: Life,
     pub(crate) timing: Timing,
     pub(crate) broken: Option<Rule>,
     pub(crate) promised: u64,
-    pub(crate) record: Option<Record>,
-    pub(crate) role: Role<D>,
+    pub(crate) record: Option<VolumeRecord>,
+    pub(crate) role: MemberRole<D>,
     /// The last time at which it let a primary go on.
     pub(crate) granted_ns: u64,
     pub(crate) holding: Holding,
     /// The swap that was asked for and has no known outcome.
-    pub(crate) swap: Option<Record>,
+    pub(crate) swap: Option<VolumeRecord>,
 }
 
-impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
+impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// A member at the start of its process, with what was durable, and the cuts of its content.
     pub fn start(
         id: MemberId,
@@ -199,7 +199,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         };
         let Durable { promised, record } = durable;
         let (broken, swap) = (None, None);
-        let role = Role::Outside(Outside::default());
+        let role = MemberRole::Outside(Outside::default());
         let granted_ns = now_ns;
         Self { id, life, timing, broken, promised, record, role, granted_ns, holding, swap }
     }
@@ -212,7 +212,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             && let Some(record) = &self.record
             && let Some(life) = record.in_sync.get(&self.id)
         {
-            (self.life, self.role) = (*life, Role::Backup);
+            (self.life, self.role) = (*life, MemberRole::Backup);
         }
         self
     }
@@ -223,19 +223,19 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     }
 
     /// The newest record that it knows.
-    pub fn record(&self) -> Option<&Record> {
+    pub fn record(&self) -> Option<&VolumeRecord> {
         self.record.as_ref()
     }
 
     /// Whether it is the primary, as far as it knows.
     pub fn is_primary(&self) -> bool {
-        matches!(self.role, Role::Primary(_))
+        matches!(self.role, MemberRole::Primary(_))
     }
 
     /// Whether it answers reads at this time.
     pub fn serves(&self, now_ns: u64) -> bool {
         match &self.role {
-            Role::Primary(primary) => primary.is_serving() && self.may_read(now_ns),
+            MemberRole::Primary(primary) => primary.is_serving() && self.may_read(now_ns),
             _ => false,
         }
     }
@@ -245,11 +245,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     pub fn age(&mut self, by_ns: u64) {
         self.granted_ns = self.granted_ns.saturating_sub(by_ns);
         match &mut self.role {
-            Role::Outside(outside) => {
+            MemberRole::Outside(outside) => {
                 outside.heard_ns = outside.heard_ns.saturating_sub(by_ns);
             }
-            Role::Backup => {}
-            Role::Primary(primary) => primary.age(by_ns),
+            MemberRole::Backup => {}
+            MemberRole::Primary(primary) => primary.age(by_ns),
         }
     }
 
@@ -257,7 +257,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         self.broken == Some(rule)
     }
 
-    /// Takes one input, and adds what must be done.
+    /// Takes one input, and adds its outputs.
     pub fn step(&mut self, now_ns: u64, input: Input<D>, out: &mut Vec<Output<D>>) {
         match input {
             Input::Timer => self.timer(now_ns, out),
@@ -281,9 +281,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             out.push(Output::Swap(target.clone()));
         }
         match &self.role {
-            Role::Outside(_) => self.outside_timer(now_ns, out),
-            Role::Backup => self.backup_timer(now_ns, out),
-            Role::Primary(_) => self.primary_timer(now_ns, out),
+            MemberRole::Outside(_) => self.outside_timer(now_ns, out),
+            MemberRole::Backup => self.backup_timer(now_ns, out),
+            MemberRole::Primary(_) => self.primary_timer(now_ns, out),
         }
     }
 
@@ -319,7 +319,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     }
 
     /// Asks for a swap, one at a time.
-    pub(crate) fn ask_for(&mut self, target: Record, out: &mut Vec<Output<D>>) {
+    pub(crate) fn ask_for(&mut self, target: VolumeRecord, out: &mut Vec<Output<D>>) {
         if self.swap.is_none() {
             self.swap = Some(target.clone());
             out.push(Output::Swap(target));
@@ -329,7 +329,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     fn swapped(
         &mut self,
         now_ns: u64,
-        target: Record,
+        target: VolumeRecord,
         outcome: SwapOutcome,
         out: &mut Vec<Output<D>>,
     ) {
@@ -353,7 +353,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     }
 
     /// The registry has this record, or had it.
-    fn see(&mut self, now_ns: u64, record: Record, out: &mut Vec<Output<D>>) {
+    fn see(&mut self, now_ns: u64, record: VolumeRecord, out: &mut Vec<Output<D>>) {
         if self.breaks(Rule::RegistryNeverGoesBack)
             && self.record.as_ref().is_some_and(|known| known.epoch > record.epoch)
         {
@@ -363,7 +363,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     }
 
     /// Takes a newer record for true.
-    pub(crate) fn adopt(&mut self, now_ns: u64, record: Record, out: &mut Vec<Output<D>>) {
+    pub(crate) fn adopt(&mut self, now_ns: u64, record: VolumeRecord, out: &mut Vec<Output<D>>) {
         // A registry that was put back has epochs that are used up.
         let known = self.record.as_ref().map_or(0, |known| known.epoch);
         let is_news = match self.breaks(Rule::NewerRecordsOnly) {
@@ -382,26 +382,26 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let is_in = record.has(self.id, self.life);
         if is_in && record.primary == self.id {
             match &self.role {
-                Role::Primary(primary) if primary.reign == record.reign => {
+                MemberRole::Primary(primary) if primary.reign == record.reign => {
                     self.record_changed(out);
                 }
                 _ => self.become_primary(now_ns, out),
             }
             self.go_on(now_ns, out);
         } else if is_in {
-            if let Role::Primary(_) = self.role {
+            if let MemberRole::Primary(_) = self.role {
                 // The new primary may not know yet that it is one.
                 self.say_life(record.primary, None, out);
             }
-            if self.role != Role::Backup {
-                self.role = Role::Backup;
+            if self.role != MemberRole::Backup {
+                self.role = MemberRole::Backup;
                 self.granted_ns = now_ns;
             }
         } else {
             let same_reign = before.is_some_and(|before| before.reign == record.reign);
             match &self.role {
-                Role::Outside(outside) if outside.joins && same_reign => {}
-                _ => self.role = Role::Outside(Outside::default()),
+                MemberRole::Outside(outside) if outside.joins && same_reign => {}
+                _ => self.role = MemberRole::Outside(Outside::default()),
             }
         }
     }
@@ -424,7 +424,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
 
     /// Takes an operation into the holding, and has it stored.
     pub(crate) fn take(&mut self, counter: Counter, op: Op<D>, out: &mut Vec<Output<D>>) {
-        let joins = matches!(self.role, Role::Outside(_));
+        let joins = matches!(self.role, MemberRole::Outside(_));
         self.holding.issued = counter;
         let op = match op {
             Op::Write { id, block, .. } => {
@@ -453,7 +453,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             }
             Op::Applied(ref applied) => {
                 self.holding.applied.clone_from(applied);
-                // What earlier reigns left is equal now.
+                // Tails of earlier reigns are equal now.
                 self.holding.old_tail.clear();
                 op
             }
@@ -478,7 +478,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         }
         self.holding.stored = counter;
         match &self.role {
-            Role::Primary(_) => self.go_on(now_ns, out),
+            MemberRole::Primary(_) => self.go_on(now_ns, out),
             _ => self.say_held(out),
         }
     }

@@ -1,8 +1,8 @@
-//! What members of a volume say to each other, and the operations that the primary puts in order.
+//! The messages between members of a volume, and the operations that the primary puts in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{Life, MemberId, Record};
+use crate::record::{Life, MemberId, VolumeRecord};
 
 /// A client of the volume.
 pub type ClientId = u8;
@@ -74,8 +74,8 @@ pub enum Op<D> {
     /// Nothing: an operation that is not for this member.
     Nothing,
     /// The applied requests, as the primary knows them, for members whose content was made the
-    /// primary's. All operations before it are durable when it is stored: what was flushed before a
-    /// member had it must be durable there before it counts.
+    /// primary's. All operations before it are durable when it is stored: data that was flushed
+    /// before a member had it must be durable there before it counts.
     Applied(Applied),
 }
 
@@ -85,7 +85,7 @@ pub enum Message<D> {
     /// The primary asks a member to let it serve for another while.
     Ping {
         /// The present record.
-        record: Record,
+        record: VolumeRecord,
         /// The member's life, as the primary knows it.
         life: Life,
         /// The primary's time of sending.
@@ -105,7 +105,7 @@ pub enum Message<D> {
     /// A new primary asks a member in sync to hear no older primary any more.
     Seal {
         /// The record that makes it the primary.
-        record: Record,
+        record: VolumeRecord,
     },
     /// The member hears none.
     Sealed {
@@ -151,7 +151,7 @@ pub enum Message<D> {
     /// The member must go back to a cut, and gets all operations behind `began`.
     GoBack {
         /// The present record.
-        record: Record,
+        record: VolumeRecord,
         /// The member's life.
         life: Life,
         /// The cut; none if the member must begin with an empty volume.
@@ -171,7 +171,7 @@ pub enum Message<D> {
         /// The life.
         life: Life,
         /// The record.
-        record: Option<Record>,
+        record: Option<VolumeRecord>,
         /// The life and the epoch of the [`Message::Hello`] that this answers.
         answers: Option<(Life, u64)>,
     },

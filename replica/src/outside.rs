@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::member::{Member, Output, Role};
+use crate::member::{MemberRole, Output, Replica};
 use crate::message::{Counter, Message, Place};
-use crate::record::{Life, MemberId, Record};
+use crate::record::{Life, MemberId, VolumeRecord};
 use crate::rule::Rule;
 
 /// The state of a member that is not in sync.
@@ -21,9 +21,9 @@ pub(crate) struct Outside {
     lives: BTreeMap<MemberId, Option<Life>>,
 }
 
-impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
+impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     pub(crate) fn outside_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
-        let Role::Outside(outside) = &self.role else { return };
+        let MemberRole::Outside(outside) = &self.role else { return };
         if outside.joins && now_ns < outside.heard_ns + self.timing.patience_ns {
             return;
         }
@@ -54,7 +54,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         now_ns: u64,
         from: MemberId,
         life: Life,
-        record: Option<Record>,
+        record: Option<VolumeRecord>,
         answers: Option<(Life, u64)>,
         out: &mut Vec<Output<D>>,
     ) {
@@ -67,7 +67,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         if is_old && !self.breaks(Rule::LivesOnRequest) {
             return;
         }
-        if let Role::Outside(outside) = &mut self.role {
+        if let MemberRole::Outside(outside) = &mut self.role {
             outside.lives.insert(from, Some(life));
             self.restart_alone(now_ns, &record, out);
         }
@@ -80,20 +80,20 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             return;
         }
         match &mut self.role {
-            Role::Outside(outside) => {
+            MemberRole::Outside(outside) => {
                 outside.lives.insert(member, None);
                 self.restart_alone(now_ns, &record, out);
             }
             // The primary's silence ends its leases.
-            Role::Backup => {}
-            Role::Primary(_) => self.ask_for(record.without(member), out),
+            MemberRole::Backup => {}
+            MemberRole::Primary(_) => self.ask_for(record.without(member), out),
         }
     }
 
-    /// Goes on alone if all members in sync were restarted, or are gone. What was flushed is here;
-    /// what was not may be lost, so the incarnation changes.
-    fn restart_alone(&mut self, now_ns: u64, record: &Record, out: &mut Vec<Output<D>>) {
-        let Role::Outside(outside) = &self.role else { return };
+    /// Goes on alone if all members in sync were restarted, or are gone. Flushed data is here;
+    /// other data may be lost, so the incarnation changes.
+    fn restart_alone(&mut self, now_ns: u64, record: &VolumeRecord, out: &mut Vec<Output<D>>) {
+        let MemberRole::Outside(outside) = &self.role else { return };
         let was_in = record.in_sync.get(&self.id).is_some_and(|life| *life != self.life);
         let is_over = |other: MemberId| {
             let life = outside.lives.get(&other);
@@ -112,7 +112,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         &mut self,
         now_ns: u64,
         from: MemberId,
-        (record, life): (Record, Life),
+        (record, life): (VolumeRecord, Life),
         cut: Option<Place>,
         began: Counter,
         out: &mut Vec<Output<D>>,
@@ -124,7 +124,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         self.adopt(now_ns, record, out);
         // An old message must not undo an admission: each attempt to join begins later.
         let is_old = began <= self.holding.began && !self.breaks(Rule::AdmissionsAreNotUndone);
-        let Role::Outside(outside) = &mut self.role else { return };
+        let MemberRole::Outside(outside) = &mut self.role else { return };
         if is_old {
             return;
         }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::member::{Fetch, Member, Output, Request, Role};
+use crate::member::{ClientRequest, Fetch, MemberRole, Output, Replica};
 use crate::message::{Block, Counter, Message, Op, Place, RequestId};
-use crate::record::{Life, MemberId, Record};
+use crate::record::{Life, MemberId, VolumeRecord};
 use crate::rule::Rule;
 
 /// How far a new primary is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Phase {
+enum ReignPhase {
     /// It waits until all backups hear no older primary; these have, and these blocks may differ.
     Sealing { sealed: BTreeSet<MemberId>, blocks: BTreeSet<Block> },
     /// It sends its own content of these blocks.
@@ -57,7 +57,7 @@ struct Follower {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Primary<D> {
     pub(crate) reign: u64,
-    phase: Phase,
+    phase: ReignPhase,
     counter: Counter,
     /// The last operation that was acknowledged: all members that were needed then have those
     /// before it. A member that is needed since may not have them yet.
@@ -72,7 +72,7 @@ pub(crate) struct Primary<D> {
 
 impl<D> Primary<D> {
     pub(crate) fn is_serving(&self) -> bool {
-        matches!(self.phase, Phase::Serving | Phase::Moving { .. })
+        matches!(self.phase, ReignPhase::Serving | ReignPhase::Moving { .. })
     }
 
     /// The members that join and are about to be admitted.
@@ -100,10 +100,10 @@ impl<D> Primary<D> {
     }
 }
 
-impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
+impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     fn primary(&mut self) -> Option<&mut Primary<D>> {
         match &mut self.role {
-            Role::Primary(primary) => Some(primary),
+            MemberRole::Primary(primary) => Some(primary),
             _ => None,
         }
     }
@@ -129,8 +129,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         } else {
             self.holding.begin(Place { reign, counter: 0 });
         }
-        let phase = Phase::Sealing { sealed: BTreeSet::new(), blocks: self.holding.blocks() };
-        self.role = Role::Primary(Box::new(Primary {
+        let phase = ReignPhase::Sealing { sealed: BTreeSet::new(), blocks: self.holding.blocks() };
+        self.role = MemberRole::Primary(Box::new(Primary {
             reign,
             phase,
             counter,
@@ -157,14 +157,16 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
                 has_joined |= follower.joining.take().is_some();
             }
         }
-        if has_joined && primary.phase == Phase::Serving {
+        if has_joined && primary.phase == ReignPhase::Serving {
             self.issue(Op::Cut, out);
         }
     }
 
     fn send_seals(&self, out: &mut Vec<Output<D>>) {
-        let (Role::Primary(primary), Some(record)) = (&self.role, &self.record) else { return };
-        let Phase::Sealing { sealed, .. } = &primary.phase else { return };
+        let (MemberRole::Primary(primary), Some(record)) = (&self.role, &self.record) else {
+            return;
+        };
+        let ReignPhase::Sealing { sealed, .. } = &primary.phase else { return };
         for other in record.others(self.id).filter(|other| !sealed.contains(other)) {
             out.push(Output::Send(other, Message::Seal { record: record.clone() }));
         }
@@ -175,7 +177,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     fn needed(&self) -> BTreeSet<MemberId> {
         let Some(record) = &self.record else { return BTreeSet::new() };
         let mut needed: BTreeSet<_> = record.others(self.id).collect();
-        if let Role::Primary(primary) = &self.role {
+        if let MemberRole::Primary(primary) = &self.role {
             needed.extend(primary.admitted());
         }
         if let Some(target) = &self.swap {
@@ -195,7 +197,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     }
 
     fn has_leases(&self, now_ns: u64) -> bool {
-        let Role::Primary(primary) = &self.role else { return false };
+        let MemberRole::Primary(primary) = &self.role else { return false };
         self.needed().iter().all(|id| {
             let lease_ns = primary.followers.get(id).and_then(|follower| follower.lease_ns);
             lease_ns.is_some_and(|lease_ns| now_ns < lease_ns + self.timing.lease_ns)
@@ -274,7 +276,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let reign = self.record.as_ref().map_or(0, |record| record.reign);
         let Some(primary) = self.primary() else { return };
         let Some(follower) = primary.followers.get_mut(&from) else { return };
-        let Phase::Sealing { sealed, blocks } = &mut primary.phase else { return };
+        let ReignPhase::Sealing { sealed, blocks } = &mut primary.phase else { return };
         if life != follower.life || epoch < reign {
             return;
         }
@@ -319,25 +321,25 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         now_ns: u64,
         id: RequestId,
         incarnation: u64,
-        request: Request<D>,
+        request: ClientRequest<D>,
         out: &mut Vec<Output<D>>,
     ) {
         let now = self.record.as_ref().map_or(0, |record| record.incarnation);
         let applied = self.holding.applied.get(&id.client).is_some_and(|last| *last >= id.number)
             && !self.breaks(Rule::RequestsOnce);
         let Some(primary) = self.primary() else { return };
-        if primary.phase != Phase::Serving {
+        if primary.phase != ReignPhase::Serving {
             return;
         }
         if incarnation != now {
             return out.push(Output::Refuse(id, now));
         }
         match request {
-            Request::Read(block) => {
+            ClientRequest::Read(block) => {
                 primary.reads.entry(id).or_insert((block, false));
                 self.fetch_reads(now_ns, out);
             }
-            Request::Write(..) | Request::Flush if applied => {
+            ClientRequest::Write(..) | ClientRequest::Flush if applied => {
                 // It was sent again. It waits for the operation, or that has ended.
                 let of_it = primary.flights.iter().find(|(_, op)| match op {
                     Op::Write { id: other, .. } | Op::Flush { id: other } => *other == id,
@@ -348,11 +350,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
                     None => out.push(Output::Answer(id, None)),
                 }
             }
-            Request::Write(block, data) => {
+            ClientRequest::Write(block, data) => {
                 let counter = self.issue(Op::Write { id, block, data }, out);
                 self.wait_for(counter, id);
             }
-            Request::Flush => {
+            ClientRequest::Flush => {
                 let counter = self.issue(Op::Flush { id }, out);
                 self.wait_for(counter, id);
             }
@@ -384,7 +386,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
 
     /// The last operation that all needed members have.
     fn least_held(&self) -> Counter {
-        let Role::Primary(primary) = &self.role else { return 0 };
+        let MemberRole::Primary(primary) = &self.role else { return 0 };
         let of = |id| primary.followers.get(&id).map_or(0, |follower| follower.held);
         self.needed().into_iter().map(of).fold(self.holding.stored, Counter::min)
     }
@@ -412,25 +414,25 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let record = self.record.clone();
         let Some(primary) = self.primary() else { return };
         match &mut primary.phase {
-            Phase::Sealing { sealed, blocks } => {
+            ReignPhase::Sealing { sealed, blocks } => {
                 if !needed.is_subset(sealed) {
                     return;
                 }
                 let reign = primary.reign;
                 let left = if skips { BTreeSet::new() } else { std::mem::take(blocks) };
                 out.extend(left.iter().map(|block| Output::Fetch(Fetch::Equal(reign), *block)));
-                primary.phase = Phase::Equalising { left, until: None };
+                primary.phase = ReignPhase::Equalising { left, until: None };
                 self.equalised(out);
             }
-            Phase::Equalising { until: Some(until), .. } if held >= *until => {
-                primary.phase = Phase::Serving;
+            ReignPhase::Equalising { until: Some(until), .. } if held >= *until => {
+                primary.phase = ReignPhase::Serving;
                 self.issue(Op::Cut, out);
             }
-            Phase::Moving { to } if !has_swap && held == primary.counter => {
+            ReignPhase::Moving { to } if !has_swap && held == primary.counter => {
                 let to = *to;
                 match record.filter(|record| record.in_sync.contains_key(&to)) {
                     Some(record) => self.ask_for(record.moved_to(to), out),
-                    None => primary.phase = Phase::Serving,
+                    None => primary.phase = ReignPhase::Serving,
                 }
             }
             _ => {}
@@ -441,11 +443,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
     fn equalised(&mut self, out: &mut Vec<Output<D>>) {
         let applied = self.holding.applied.clone();
         let Some(primary) = self.primary() else { return };
-        let Phase::Equalising { left, until: None } = &primary.phase else { return };
+        let ReignPhase::Equalising { left, until: None } = &primary.phase else { return };
         if left.is_empty() {
             let counter = self.issue(Op::Applied(applied), out);
             if let Some(primary) = self.primary() {
-                primary.phase = Phase::Equalising { left: BTreeSet::new(), until: Some(counter) };
+                primary.phase =
+                    ReignPhase::Equalising { left: BTreeSet::new(), until: Some(counter) };
             }
         }
     }
@@ -500,7 +503,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
                 }
             }
             Fetch::Equal(reign) => {
-                let Phase::Equalising { left, .. } = &mut primary.phase else { return };
+                let ReignPhase::Equalising { left, .. } = &mut primary.phase else { return };
                 if reign == primary.reign && left.remove(&block) {
                     self.issue(Op::Equal { block, data }, out);
                     self.equalised(out);
@@ -543,7 +546,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
             // The message may be one of an earlier life.
             return self.say_life(from, None, out);
         }
-        if primary.phase != Phase::Serving || has_swap || epoch != record.epoch {
+        if primary.phase != ReignPhase::Serving || has_swap || epoch != record.epoch {
             return;
         }
         match record.in_sync.get(&from) {
@@ -627,7 +630,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let (ignores, has_swap) = (self.breaks(Rule::AdmittedWithAll), self.swap.is_some());
         let Some(primary) = self.primary() else { return };
         let acknowledged = if ignores { 0 } else { primary.acknowledged };
-        if has_swap || primary.phase != Phase::Serving {
+        if has_swap || primary.phase != ReignPhase::Serving {
             return;
         }
         let mut target = None;
@@ -650,8 +653,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Member<D> {
         let is_in = self.record.as_ref().is_some_and(|record| record.in_sync.contains_key(&to));
         let me = self.id;
         let Some(primary) = self.primary() else { return };
-        if is_in && to != me && primary.phase == Phase::Serving {
-            primary.phase = Phase::Moving { to };
+        if is_in && to != me && primary.phase == ReignPhase::Serving {
+            primary.phase = ReignPhase::Moving { to };
             self.go_on(now_ns, out);
         }
     }
@@ -665,7 +668,7 @@ impl Follower {
 }
 
 impl Joining {
-    fn message<D>(&self, record: &Record, life: Life, began: Counter) -> Message<D> {
+    fn message<D>(&self, record: &VolumeRecord, life: Life, began: Counter) -> Message<D> {
         Message::GoBack { record: record.clone(), life, cut: self.cut, began }
     }
 }

@@ -11,7 +11,7 @@ pub type Life = u64;
 /// Which members serve a volume. The registry replaces it as a whole, if the epoch is still the one
 /// that the change is based on; each change raises the epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Record {
+pub struct VolumeRecord {
     /// Counts all changes.
     pub epoch: u64,
     /// The epoch that the present primary became the primary in. It numbers operations under it.
@@ -24,7 +24,7 @@ pub struct Record {
     pub in_sync: BTreeMap<MemberId, Life>,
 }
 
-impl Record {
+impl VolumeRecord {
     /// The first record of a volume.
     pub fn first(primary: MemberId, in_sync: BTreeMap<MemberId, Life>) -> Self {
         Self { epoch: 1, reign: 1, incarnation: 1, primary, in_sync }

@@ -1,4 +1,4 @@
-//! What can happen in the world.
+//! The events of the world.
 
 use replica::{Input, MemberId, Message, SwapOutcome};
 
@@ -107,7 +107,7 @@ impl World {
                 self.budget.restored -= 1;
                 self.registry = self.past[at].clone();
                 self.is_restored = true;
-                // It is another registry: what was sent to the old one never arrives.
+                // It is another registry: a swap that was sent to the old registry never arrives.
                 self.wire.retain(|post| !matches!(post, Post::Swap(..)));
                 self.held.retain(|post| !matches!(post, Post::Swap(..)));
             }
@@ -183,7 +183,7 @@ impl World {
                 }
             }
         }
-        // What has become the same is sent once.
+        // Entries that have become the same are sent once.
         let mut wire: Vec<Post> = Vec::with_capacity(self.wire.len());
         for post in self.wire.drain(..) {
             if case.is_wild || !wire.contains(&post) {

@@ -26,7 +26,7 @@ pub(crate) enum Loss {
 pub(crate) struct Disk {
     pub(crate) content: Content,
     durable: Content,
-    /// What was stored since it was durable; kept if losses in part are wanted.
+    /// Writes since the last flush; kept if losses in part are wanted.
     log: Option<Vec<(Block, Data)>>,
     cuts: BTreeMap<Place, Content>,
     /// The highest counter of an operation.
@@ -116,7 +116,7 @@ impl Disk {
                 }
             }
         }
-        // What was found on the medium stays there.
+        // The content that was found on the medium stays there.
         self.flush();
     }
 }

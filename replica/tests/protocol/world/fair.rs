@@ -1,4 +1,4 @@
-//! The fixed schedule without faults: what was promised for the time after the last fault.
+//! The fixed schedule without faults: the promise for the time after the last fault.
 
 use replica::MemberId;
 
@@ -10,7 +10,7 @@ use super::{Case, World};
 pub(crate) const FAIR_TICKS: u32 = 60;
 
 impl World {
-    /// Ends all faults. What was held back is lost.
+    /// Ends all faults. Entries that were held back are lost.
     pub(crate) fn heal(&mut self) {
         self.is_away = false;
         self.held.clear();

@@ -16,8 +16,8 @@ pub(crate) mod register;
 use std::collections::BTreeSet;
 
 use replica::{
-    Input, Life, Member, MemberId, Message, Output, Record, Request, RequestId, Rule, SwapOutcome,
-    Timing,
+    ClientRequest, Input, Life, MemberId, Message, Output, Replica, RequestId, Rule, SwapOutcome,
+    Timing, VolumeRecord,
 };
 
 use action::Budget;
@@ -27,7 +27,7 @@ use register::{Caller, Register};
 /// The content of a block: its writer and the number of the request.
 pub(crate) type Data = u16;
 
-pub(crate) type WorldMember = Member<Data>;
+pub(crate) type WorldMember = Replica<Data>;
 
 /// A request in a client's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ pub(crate) enum Plan {
     Flush,
 }
 
-/// A case: what the clients do, what may fail, and which rule is broken.
+/// A case: the clients' requests, the faults that may come, and the rule that is broken.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) members: u8,
@@ -58,7 +58,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// What all clocks show, always: with each tick all times that are remembered become earlier,
+    /// The time of all clocks, always: with each tick all times that are remembered become earlier,
     /// so worlds that differ in the time alone are the same. No time of the protocol is longer.
     pub(crate) fn now(&self) -> u64 {
         self.timing.patience_ns
@@ -87,8 +87,8 @@ pub(crate) struct Client {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Post {
     Message(MemberId, MemberId, Message<Data>),
-    Request(MemberId, RequestId, u64, Request<Data>),
-    Swap(MemberId, Life, Record),
+    Request(MemberId, RequestId, u64, ClientRequest<Data>),
+    Swap(MemberId, Life, VolumeRecord),
     /// A member's own storage must do something.
     Work(MemberId, Life, Output<Data>),
 }
@@ -106,9 +106,9 @@ impl Post {
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) registry: Record,
+    pub(crate) registry: VolumeRecord,
     /// Records that the registry had.
-    past: Vec<Record>,
+    past: Vec<VolumeRecord>,
     pub(crate) is_away: bool,
     /// It was put back to an old record, and waits for an operator.
     pub(crate) is_restored: bool,
@@ -134,7 +134,7 @@ impl Eq for World {}
 
 impl World {
     pub(crate) fn new(case: &Case) -> Self {
-        let record = Record::first(0, case.in_sync.iter().map(|id| (*id, 1)).collect());
+        let record = VolumeRecord::first(0, case.in_sync.iter().map(|id| (*id, 1)).collect());
         let client = |index| Client { next: 0, is_sent: false, incarnation: 1, id: index };
         let mut world = Self {
             nodes: Vec::new(),
@@ -253,7 +253,7 @@ impl World {
         case: &Case,
         from: MemberId,
         life: Life,
-        target: Record,
+        target: VolumeRecord,
         outcome: SwapOutcome,
     ) {
         let node = self.node(from);
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    fn swap(&mut self, target: &Record) -> SwapOutcome {
+    fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
         if target.epoch != self.registry.epoch + 1 {
             return SwapOutcome::Conflict(self.registry.clone());
         }
@@ -341,7 +341,7 @@ impl World {
         }
     }
 
-    /// What is sent again while it waits adds nothing.
+    /// An entry that is sent again while it waits adds nothing.
     fn post(&mut self, post: Post) {
         if !self.wire.contains(&post) && self.wire.len() < WIRE_MAX {
             self.wire.push(post);
@@ -366,9 +366,9 @@ impl World {
         let (caller, incarnation) = (Caller::from(client.id), client.incarnation);
         let is_new = !std::mem::replace(&mut client.is_sent, true);
         let request = match plan {
-            Plan::Write(block) => Request::Write(block, value),
-            Plan::Read(block) => Request::Read(block),
-            Plan::Flush => Request::Flush,
+            Plan::Write(block) => ClientRequest::Write(block, value),
+            Plan::Read(block) => ClientRequest::Read(block),
+            Plan::Flush => ClientRequest::Flush,
         };
         if is_new {
             match plan {

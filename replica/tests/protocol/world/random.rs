@@ -1,4 +1,4 @@
-//! A run of the world that one seed decides.
+//! A run of the world, decided by a seed.
 
 use std::collections::BTreeMap;
 use std::fmt;
