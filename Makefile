@@ -50,6 +50,7 @@ sim: ## Run the simulation; SEED=n replays one run and prints it
 	@SIM_SEED=$(SEED) cargo test --package simulation --test simulation -- --nocapture
 	@SIM_SEED=$(SEED) cargo test --package net --test remote whole_nics -- --nocapture
 	@STORE_SEED=$(SEED) cargo test --package store --test simulation -- --nocapture
+	@REPLICA_SEED=$(SEED) cargo test --package replica --test protocol promises_hold -- --nocapture
 
 TARGET ?= all
 SECONDS ?=

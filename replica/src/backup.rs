@@ -1,0 +1,132 @@
+//! A backup: operations that it stores, promises that it gives, and when it takes over.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use crate::member::{MemberRole, Output, Replica};
+use crate::message::{Counter, Message, Op, Place};
+use crate::record::{Life, MemberId, VolumeRecord};
+use crate::rule::Rule;
+
+impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
+    /// Takes over from a primary that was silent for too long.
+    pub(crate) fn backup_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
+        let Some(record) = &self.record else { return };
+        if now_ns < self.granted_ns + self.timing.patience_ns || self.swap.is_some() {
+            return;
+        }
+        let target = record.taken_by(self.id);
+        // From now on the old primary gets no lease here.
+        self.promised = self.promised.max(target.epoch);
+        self.keep(out);
+        self.ask_for(target, out);
+        out.push(Output::Look);
+    }
+
+    /// Whether a message of this epoch is too old to be heard.
+    fn is_past(&self, epoch: u64) -> bool {
+        !self.breaks(Rule::KeepPromises) && epoch < self.promised
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(crate) fn ping(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        record: VolumeRecord,
+        life: Life,
+        sent_ns: u64,
+        held: Counter,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let (epoch, reign) = (record.epoch, record.reign);
+        if self.is_past(epoch) || record.primary != from {
+            return;
+        }
+        self.adopt(now_ns, record, out);
+        if matches!(self.role, MemberRole::Primary(_)) || life != self.life {
+            return;
+        }
+        if let MemberRole::Outside(outside) = &mut self.role {
+            outside.heard_ns = now_ns;
+        }
+        self.granted_ns = now_ns;
+        if self.holding.began.reign == reign {
+            self.holding.all_have(held);
+        }
+        out.push(Output::Send(from, Message::Pong { epoch, life, sent_ns }));
+        self.say_held(out);
+    }
+
+    /// Hears no older primary any more, and says which blocks it may have that others lack.
+    pub(crate) fn seal(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        record: VolumeRecord,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let (epoch, reign) = (record.epoch, record.reign);
+        if self.is_past(epoch) || record.primary != from {
+            return;
+        }
+        self.adopt(now_ns, record, out);
+        if self.role != MemberRole::Backup || self.holding.stored != self.holding.issued {
+            return;
+        }
+        if self.holding.began.reign != reign {
+            let began = Place { reign, counter: 0 };
+            match self.breaks(Rule::NumbersOfOneReign) {
+                true => self.holding.began = began,
+                false => self.holding.begin(began),
+            }
+        }
+        self.granted_ns = now_ns;
+        let (life, tail) = (self.life, self.holding.blocks());
+        out.push(Output::Send(from, Message::Sealed { epoch, life, tail }));
+    }
+
+    /// Stores an operation of the primary, if it is the next one.
+    pub(crate) fn append(
+        &mut self,
+        from: MemberId,
+        (epoch, life, began): (u64, Life, Counter),
+        counter: Counter,
+        op: Op<D>,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let Some(record) = &self.record else { return };
+        let is_known =
+            record.epoch == epoch && record.primary == from || self.breaks(Rule::KeepPromises);
+        let is_attempt =
+            self.holding.began.counter == began || self.breaks(Rule::AnswersOfOneAdmission);
+        let follows = self.follows(record) && is_attempt;
+        if !is_known || !follows || self.is_past(epoch) || life != self.life {
+            return;
+        }
+        if counter == self.holding.issued + 1 {
+            self.take(counter, op, out);
+        } else if counter <= self.holding.stored {
+            self.say_held(out);
+        }
+    }
+
+    /// Whether it stores the operations of the record's primary.
+    fn follows(&self, record: &VolumeRecord) -> bool {
+        let joins = match &self.role {
+            MemberRole::Outside(outside) => outside.joins,
+            MemberRole::Backup => true,
+            MemberRole::Primary(_) => false,
+        };
+        joins && self.holding.began.reign == record.reign
+    }
+
+    /// Says up to which operation all are stored.
+    pub(crate) fn say_held(&self, out: &mut Vec<Output<D>>) {
+        let Some(record) = self.record.as_ref().filter(|record| self.follows(record)) else {
+            return;
+        };
+        let (life, began, counter) = (self.life, self.holding.began, self.holding.stored);
+        out.push(Output::Send(record.primary, Message::Held { life, began, counter }));
+    }
+}

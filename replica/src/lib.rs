@@ -1,0 +1,31 @@
+//! Replicas: which of several copies of a volume serves it, and when a write is safe.
+//!
+//! A volume's *members* each have one copy. One of them is the *primary*: it gives all operations
+//! an order and sends them to the others, its *backups*. A write completes when all members *in
+//! sync* have it. Which members these are, and which of them is the primary, is one small record
+//! in a registry that replaces it as a whole (PacificA, MSR-TR-2008-25: primary and backups, with
+//! the configuration agreed elsewhere).
+//!
+//! | situation | step |
+//! | --- | --- |
+//! | a backup is silent | the primary swaps the record for one without it, then acknowledges |
+//! | the primary is silent | its leases run out; a backup swaps itself in and makes all equal |
+//! | a member comes back | it goes back to a common cut, gets the difference, is admitted |
+//! | all in sync were restarted | when each has said so, one goes on under a new incarnation |
+//! | a swap's outcome is unknown | until then an operation needs the members of both records |
+//!
+//! The crate has no I/O. [`Replica::step`] takes the time and one input, and gives outputs.
+//! `tests/protocol/exhaustive.rs` runs it through all orders of events that a small case has.
+
+mod backup;
+mod member;
+mod message;
+mod outside;
+mod primary;
+mod record;
+mod rule;
+
+pub use member::{ClientRequest, Durable, Fetch, Input, Output, Replica, SwapOutcome, Timing};
+pub use message::{Applied, Block, ClientId, Counter, Message, Op, Place, RequestId};
+pub use record::{Life, MemberId, VolumeRecord};
+pub use rule::Rule;

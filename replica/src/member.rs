@@ -1,0 +1,489 @@
+//! A member of a volume: its state, its inputs, and its outputs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use crate::message::{Applied, Block, Counter, Message, Op, Place, RequestId};
+use crate::outside::Outside;
+use crate::primary::Primary;
+use crate::record::{Life, MemberId, VolumeRecord};
+use crate::rule::Rule;
+
+/// The times of the protocol, the same for all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timing {
+    /// How long a member lets a primary serve, from the primary's sending on.
+    pub lease_ns: u64,
+    /// How long a backup waits for a ping: the lease, and the drift of clocks meanwhile.
+    pub patience_ns: u64,
+    /// How long a primary waits for an answer before it goes on without a member.
+    pub silence_ns: u64,
+}
+
+/// The state that a member must remember when it is restarted, besides the content.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Durable {
+    /// The epoch below which no message is heard.
+    pub promised: u64,
+    /// The newest record that it knows.
+    pub record: Option<VolumeRecord>,
+}
+
+/// A request of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ClientRequest<D> {
+    /// Writes a block.
+    Write(Block, D),
+    /// Reads a block.
+    Read(Block),
+    /// Makes all completed writes durable.
+    Flush,
+}
+
+/// The outcome of a swap.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SwapOutcome {
+    /// The record is the new one.
+    Done,
+    /// Another change came first; the record is this.
+    Conflict(VolumeRecord),
+    /// No answer came. The swap may have happened, or may happen later.
+    Unknown,
+}
+
+/// The purpose of a fetched block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Fetch {
+    /// A client reads it, in this reign.
+    Read(RequestId, u64),
+    /// A member that joins, and began behind this operation, lacks it.
+    Fill(MemberId, Place),
+    /// Members may differ in it, at the begin of this reign.
+    Equal(u64),
+}
+
+/// An input of a member.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Input<D> {
+    /// Time has passed.
+    Timer,
+    /// A message from another member.
+    Message(MemberId, Message<D>),
+    /// A request of a client that knows the volume under this incarnation.
+    Request(RequestId, u64, ClientRequest<D>),
+    /// The outcome of [`Output::Swap`].
+    Swapped(VolumeRecord, SwapOutcome),
+    /// The registry's record, after [`Output::Look`] or by a watch. It may be an old one.
+    Seen(VolumeRecord),
+    /// The outcome of [`Output::Store`]. Operations are stored in the order of these outputs.
+    Stored(Place),
+    /// The outcome of [`Output::Fetch`].
+    Fetched(Fetch, Block, D),
+    /// The outcome of [`Output::Compare`].
+    Changed(MemberId, Place, BTreeSet<Block>),
+    /// An operator makes another member the primary.
+    Move(MemberId),
+    /// An operator says that a member's copy of the volume is gone for good.
+    Evicted(MemberId),
+}
+
+/// An output of a member. Outputs are carried out in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Output<D> {
+    /// A message for another member.
+    Send(MemberId, Message<D>),
+    /// The registry's record must be replaced by this one, if its epoch is one less.
+    Swap(VolumeRecord),
+    /// The registry's record must be read.
+    Look,
+    /// This must be durable before any later output is carried out.
+    Keep(Durable),
+    /// The operation must be stored, after all earlier ones.
+    Store(Place, Op<D>),
+    /// A cut is not needed any more.
+    Drop(Place),
+    /// The block must be read, after all operations that were given out before.
+    Fetch(Fetch, Block),
+    /// The content must become the cut's, or empty.
+    GoBack(Option<Place>),
+    /// The blocks must be found that changed since the cut (none: all that were ever written), for
+    /// a member that joins and began behind this operation.
+    Compare(MemberId, Place, Option<Place>),
+    /// The client's request is completed, for a read with the block's content.
+    Answer(RequestId, Option<D>),
+    /// The client's request is of another incarnation than this, which the volume has now.
+    Refuse(RequestId, u64),
+}
+
+/// A member's knowledge about its content.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Holding {
+    /// The reign whose operations it stores, and the last operation of it that it did not get.
+    pub(crate) began: Place,
+    /// The last operation that it was told to store, and the last one that is stored.
+    pub(crate) issued: Counter,
+    pub(crate) stored: Counter,
+    /// The blocks of operations that others may lack, and such blocks of earlier reigns.
+    pub(crate) tail: BTreeMap<Counter, Block>,
+    pub(crate) old_tail: BTreeSet<Block>,
+    pub(crate) applied: Applied,
+    pub(crate) cuts: BTreeSet<Place>,
+}
+
+impl Holding {
+    /// Begins with the operations of a reign.
+    pub(crate) fn begin(&mut self, began: Place) {
+        self.old_tail.extend(std::mem::take(&mut self.tail).into_values());
+        self.began = began;
+        (self.issued, self.stored) = (began.counter, began.counter);
+    }
+
+    /// All members in sync have all operations up to here.
+    pub(crate) fn all_have(&mut self, held: Counter) {
+        self.tail = self.tail.split_off(&(held + 1));
+    }
+
+    /// The blocks that this member may have and others may lack.
+    pub(crate) fn blocks(&self) -> BTreeSet<Block> {
+        self.old_tail.iter().chain(self.tail.values()).copied().collect()
+    }
+}
+
+/// A member's part in its volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum MemberRole<D> {
+    /// Not in sync: it waits, or joins.
+    Outside(Outside),
+    /// In sync, and another member serves.
+    Backup,
+    /// It serves, or is about to.
+    Primary(Box<Primary<D>>),
+}
+
+/// A member of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Replica<D> {
+    pub(crate) id: MemberId,
+    pub(crate) life: Life,
+    pub(crate) timing: Timing,
+    pub(crate) broken: Option<Rule>,
+    pub(crate) promised: u64,
+    pub(crate) record: Option<VolumeRecord>,
+    pub(crate) role: MemberRole<D>,
+    /// The last time at which it let a primary go on.
+    pub(crate) granted_ns: u64,
+    pub(crate) holding: Holding,
+    /// The swap that was asked for and has no known outcome.
+    pub(crate) swap: Option<VolumeRecord>,
+}
+
+impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
+    /// A member at the start of its process, with what was durable, and the cuts of its content.
+    pub fn start(
+        id: MemberId,
+        life: Life,
+        timing: Timing,
+        durable: Durable,
+        cuts: BTreeSet<Place>,
+        now_ns: u64,
+    ) -> Self {
+        let holding = Holding {
+            began: Place::default(),
+            issued: 0,
+            stored: 0,
+            tail: BTreeMap::new(),
+            old_tail: BTreeSet::new(),
+            applied: Applied::new(),
+            cuts,
+        };
+        let Durable { promised, record } = durable;
+        let (broken, swap) = (None, None);
+        let role = MemberRole::Outside(Outside::default());
+        let granted_ns = now_ns;
+        Self { id, life, timing, broken, promised, record, role, granted_ns, holding, swap }
+    }
+
+    /// The same member with one rule broken, for tests.
+    #[must_use]
+    pub fn breaking(mut self, broken: Option<Rule>) -> Self {
+        self.broken = broken;
+        if self.breaks(Rule::RestartIsLoss)
+            && let Some(record) = &self.record
+            && let Some(life) = record.in_sync.get(&self.id)
+        {
+            (self.life, self.role) = (*life, MemberRole::Backup);
+        }
+        self
+    }
+
+    /// Its life.
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// The newest record that it knows.
+    pub fn record(&self) -> Option<&VolumeRecord> {
+        self.record.as_ref()
+    }
+
+    /// Whether it is the primary, as far as it knows.
+    pub fn is_primary(&self) -> bool {
+        matches!(self.role, MemberRole::Primary(_))
+    }
+
+    /// Whether it answers reads at this time.
+    pub fn serves(&self, now_ns: u64) -> bool {
+        match &self.role {
+            MemberRole::Primary(primary) => primary.is_serving() && self.may_read(now_ns),
+            _ => false,
+        }
+    }
+
+    /// Makes all times that it remembers earlier. A test's clock can stand still so: members that
+    /// differ in the time alone are the same.
+    pub fn age(&mut self, by_ns: u64) {
+        self.granted_ns = self.granted_ns.saturating_sub(by_ns);
+        match &mut self.role {
+            MemberRole::Outside(outside) => {
+                outside.heard_ns = outside.heard_ns.saturating_sub(by_ns);
+            }
+            MemberRole::Backup => {}
+            MemberRole::Primary(primary) => primary.age(by_ns),
+        }
+    }
+
+    pub(crate) fn breaks(&self, rule: Rule) -> bool {
+        self.broken == Some(rule)
+    }
+
+    /// Takes one input, and adds its outputs.
+    pub fn step(&mut self, now_ns: u64, input: Input<D>, out: &mut Vec<Output<D>>) {
+        match input {
+            Input::Timer => self.timer(now_ns, out),
+            Input::Message(from, message) => self.hear(now_ns, from, message, out),
+            Input::Request(id, incarnation, request) => {
+                self.request(now_ns, id, incarnation, request, out);
+            }
+            Input::Swapped(target, outcome) => self.swapped(now_ns, target, outcome, out),
+            Input::Seen(record) => self.see(now_ns, record, out),
+            Input::Stored(place) => self.stored(now_ns, place, out),
+            Input::Fetched(fetch, block, data) => self.fetched(now_ns, fetch, block, data, out),
+            Input::Changed(member, began, blocks) => self.changed(member, began, blocks, out),
+            Input::Move(to) => self.start_move(now_ns, to, out),
+            Input::Evicted(member) => self.evicted(now_ns, member, out),
+        }
+    }
+
+    fn timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
+        // A swap of unknown outcome is asked for again, never given up: it may happen later.
+        if let Some(target) = &self.swap {
+            out.push(Output::Swap(target.clone()));
+        }
+        match &self.role {
+            MemberRole::Outside(_) => self.outside_timer(now_ns, out),
+            MemberRole::Backup => self.backup_timer(now_ns, out),
+            MemberRole::Primary(_) => self.primary_timer(now_ns, out),
+        }
+    }
+
+    fn hear(&mut self, now_ns: u64, from: MemberId, message: Message<D>, out: &mut Vec<Output<D>>) {
+        match message {
+            Message::Ping { record, life, sent_ns, held } => {
+                self.ping(now_ns, from, record, life, sent_ns, held, out);
+            }
+            Message::Seal { record } => self.seal(now_ns, from, record, out),
+            Message::Append { epoch, life, began, counter, op } => {
+                self.append(from, (epoch, life, began), counter, op, out);
+            }
+            Message::GoBack { record, life, cut, began } => {
+                self.go_back(now_ns, from, (record, life), cut, began, out);
+            }
+            Message::Hello { life, epoch } => self.say_life(from, Some((life, epoch)), out),
+            Message::Alive { life, record, answers } => {
+                self.alive(now_ns, from, life, record, answers, out);
+            }
+            Message::Pong { epoch, life, sent_ns } => {
+                self.pong(now_ns, from, epoch, life, sent_ns, out);
+            }
+            Message::Sealed { epoch, life, tail } => {
+                self.sealed(now_ns, from, epoch, life, tail, out);
+            }
+            Message::Held { life, began, counter } => {
+                self.held(now_ns, from, life, began, counter, out);
+            }
+            Message::Join { epoch, life, cuts } => {
+                self.join(now_ns, from, epoch, life, &cuts, out);
+            }
+        }
+    }
+
+    /// Asks for a swap, one at a time.
+    pub(crate) fn ask_for(&mut self, target: VolumeRecord, out: &mut Vec<Output<D>>) {
+        if self.swap.is_none() {
+            self.swap = Some(target.clone());
+            out.push(Output::Swap(target));
+        }
+    }
+
+    fn swapped(
+        &mut self,
+        now_ns: u64,
+        target: VolumeRecord,
+        outcome: SwapOutcome,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let is_mine = self.swap.as_ref() == Some(&target);
+        match outcome {
+            SwapOutcome::Done => self.adopt(now_ns, target, out),
+            SwapOutcome::Conflict(record) => {
+                if is_mine {
+                    self.swap = None;
+                }
+                self.adopt(now_ns, record, out);
+                self.go_on(now_ns, out);
+            }
+            SwapOutcome::Unknown => {
+                if is_mine && self.breaks(Rule::UnknownSwapsMayHaveHappened) {
+                    self.swap = None;
+                    self.go_on(now_ns, out);
+                }
+            }
+        }
+    }
+
+    /// The registry has this record, or had it.
+    fn see(&mut self, now_ns: u64, record: VolumeRecord, out: &mut Vec<Output<D>>) {
+        if self.breaks(Rule::RegistryNeverGoesBack)
+            && self.record.as_ref().is_some_and(|known| known.epoch > record.epoch)
+        {
+            (self.promised, self.record) = (0, None);
+        }
+        self.adopt(now_ns, record, out);
+    }
+
+    /// Takes a newer record for true.
+    pub(crate) fn adopt(&mut self, now_ns: u64, record: VolumeRecord, out: &mut Vec<Output<D>>) {
+        // A registry that was put back has epochs that are used up.
+        let known = self.record.as_ref().map_or(0, |known| known.epoch);
+        let is_news = match self.breaks(Rule::NewerRecordsOnly) {
+            true => record.epoch != known,
+            false => record.epoch > known,
+        };
+        if !is_news {
+            return;
+        }
+        self.promised = self.promised.max(record.epoch);
+        let before = self.record.replace(record.clone());
+        self.keep(out);
+        if self.swap.as_ref().is_some_and(|target| target.epoch <= record.epoch) {
+            self.swap = None;
+        }
+        let is_in = record.has(self.id, self.life);
+        if is_in && record.primary == self.id {
+            match &self.role {
+                MemberRole::Primary(primary) if primary.reign == record.reign => {
+                    self.record_changed(out);
+                }
+                _ => self.become_primary(now_ns, out),
+            }
+            self.go_on(now_ns, out);
+        } else if is_in {
+            if let MemberRole::Primary(_) = self.role {
+                // The new primary may not know yet that it is one.
+                self.say_life(record.primary, None, out);
+            }
+            if self.role != MemberRole::Backup {
+                self.role = MemberRole::Backup;
+                self.granted_ns = now_ns;
+            }
+        } else {
+            let same_reign = before.is_some_and(|before| before.reign == record.reign);
+            match &self.role {
+                MemberRole::Outside(outside) if outside.joins && same_reign => {}
+                _ => self.role = MemberRole::Outside(Outside::default()),
+            }
+        }
+    }
+
+    pub(crate) fn keep(&self, out: &mut Vec<Output<D>>) {
+        let durable = Durable { promised: self.promised, record: self.record.clone() };
+        out.push(Output::Keep(durable));
+    }
+
+    /// Says its life, and the record that it knows.
+    pub(crate) fn say_life(
+        &self,
+        to: MemberId,
+        answers: Option<(Life, u64)>,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let alive = Message::Alive { life: self.life, record: self.record.clone(), answers };
+        out.push(Output::Send(to, alive));
+    }
+
+    /// Takes an operation into the holding, and has it stored.
+    pub(crate) fn take(&mut self, counter: Counter, op: Op<D>, out: &mut Vec<Output<D>>) {
+        let joins = matches!(self.role, MemberRole::Outside(_));
+        self.holding.issued = counter;
+        let op = match op {
+            Op::Write { id, block, .. } => {
+                self.holding.tail.insert(counter, block);
+                self.holding.applied.insert(id.client, id.number);
+                op
+            }
+            Op::Equal { block, .. } => {
+                self.holding.tail.insert(counter, block);
+                op
+            }
+            Op::Flush { id } => {
+                self.holding.applied.insert(id.client, id.number);
+                op
+            }
+            // The content of a member that joins is not the primary's yet.
+            Op::Cut if joins => Op::Nothing,
+            Op::Cut => {
+                self.holding.cuts.insert(Place { counter, ..self.holding.began });
+                if self.holding.cuts.len() > CUTS_MAX
+                    && let Some(oldest) = self.holding.cuts.pop_first()
+                {
+                    out.push(Output::Drop(oldest));
+                }
+                op
+            }
+            Op::Applied(ref applied) => {
+                self.holding.applied.clone_from(applied);
+                // Tails of earlier reigns are equal now.
+                self.holding.old_tail.clear();
+                op
+            }
+            Op::Fill { to, .. } if to != self.id || !joins => Op::Nothing,
+            Op::Fill { block, .. } => {
+                // It has operations in it that other members may lack.
+                if !self.breaks(Rule::FillsAreTail) {
+                    self.holding.tail.insert(counter, block);
+                }
+                op
+            }
+            Op::Nothing => op,
+        };
+        out.push(Output::Store(Place { counter, ..self.holding.began }, op));
+    }
+
+    fn stored(&mut self, now_ns: u64, place: Place, out: &mut Vec<Output<D>>) {
+        let Place { reign, counter } = place;
+        let is_next = counter > self.holding.stored && counter <= self.holding.issued;
+        if reign != self.holding.began.reign || !is_next {
+            return;
+        }
+        self.holding.stored = counter;
+        match &self.role {
+            MemberRole::Primary(_) => self.go_on(now_ns, out),
+            _ => self.say_held(out),
+        }
+    }
+}
+
+/// Cuts that a member keeps. There is one for each change of the members in sync; a member that
+/// missed more of them gets the whole volume.
+const CUTS_MAX: usize = 8;

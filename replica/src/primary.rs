@@ -1,0 +1,678 @@
+//! The member that serves: it orders operations, waits for its backups, and admits members.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use crate::member::{ClientRequest, Fetch, MemberRole, Output, Replica};
+use crate::message::{Block, Counter, Message, Op, Place, RequestId};
+use crate::record::{Life, MemberId, VolumeRecord};
+use crate::rule::Rule;
+
+/// How far a new primary is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ReignPhase {
+    /// It waits until all backups hear no older primary; these have, and these blocks may differ.
+    Sealing { sealed: BTreeSet<MemberId>, blocks: BTreeSet<Block> },
+    /// It sends its own content of these blocks.
+    Equalising { left: BTreeSet<Block>, until: Option<Counter> },
+    /// It takes requests.
+    Serving,
+    /// It takes no more of them, and makes that member the primary when all have ended.
+    Moving { to: MemberId },
+}
+
+/// How far a member is that joins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Joining {
+    cut: Option<Place>,
+    /// It has gone back, and is asked for no blocks before: its Join may come while it hears
+    /// nothing.
+    has_gone_back: bool,
+    /// Blocks that it gets by operations, whose content needs no fill.
+    fresh: BTreeSet<Block>,
+    /// Blocks that it lacks; none while they are not known.
+    left: Option<BTreeSet<Block>>,
+    /// It is equal when it has this operation.
+    until: Option<Counter>,
+    /// It is equal, and from now on operations need it: it is admitted when it has this one, the
+    /// last that was acknowledged without it.
+    acknowledged: Option<Counter>,
+}
+
+/// A member that the primary sends operations to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Follower {
+    life: Life,
+    /// The last operation that it did not get, and the last one that it has stored.
+    began: Counter,
+    held: Counter,
+    /// When the ping was sent that it answered last.
+    lease_ns: Option<u64>,
+    heard_ns: u64,
+    joining: Option<Joining>,
+}
+
+/// The state of a primary.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Primary<D> {
+    pub(crate) reign: u64,
+    phase: ReignPhase,
+    counter: Counter,
+    /// The last operation that was acknowledged: all members that were needed then have those
+    /// before it. A member that is needed since may not have them yet.
+    acknowledged: Counter,
+    /// Operations that some member lacks, with the request that waits for each.
+    flights: BTreeMap<Counter, Op<D>>,
+    waits: BTreeMap<Counter, RequestId>,
+    /// Reads, with whether the block is being fetched.
+    reads: BTreeMap<RequestId, (Block, bool)>,
+    followers: BTreeMap<MemberId, Follower>,
+}
+
+impl<D> Primary<D> {
+    pub(crate) fn is_serving(&self) -> bool {
+        matches!(self.phase, ReignPhase::Serving | ReignPhase::Moving { .. })
+    }
+
+    /// The members that join and are about to be admitted.
+    fn admitted(&self) -> impl Iterator<Item = MemberId> + '_ {
+        let is_equal = |follower: &Follower| {
+            follower.joining.as_ref().is_some_and(|joining| joining.acknowledged.is_some())
+        };
+        self.followers.iter().filter(move |(_, follower)| is_equal(follower)).map(|(id, _)| *id)
+    }
+
+    pub(crate) fn age(&mut self, by_ns: u64) {
+        for follower in self.followers.values_mut() {
+            follower.heard_ns = follower.heard_ns.saturating_sub(by_ns);
+            let lease_ns = follower.lease_ns.map(|lease_ns| lease_ns.saturating_sub(by_ns));
+            follower.lease_ns = lease_ns.filter(|lease_ns| *lease_ns > 0);
+        }
+    }
+
+    /// Whether a member in sync may lack an operation on the block, if all have those up to `held`.
+    fn is_in_flight(&self, block: Block, held: Counter) -> bool {
+        self.flights.range(held + 1..).any(|(_, op)| match op {
+            Op::Write { block: other, .. } | Op::Equal { block: other, .. } => *other == block,
+            _ => false,
+        })
+    }
+}
+
+impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
+    fn primary(&mut self) -> Option<&mut Primary<D>> {
+        match &mut self.role {
+            MemberRole::Primary(primary) => Some(primary),
+            _ => None,
+        }
+    }
+
+    /// Begins a reign.
+    pub(crate) fn become_primary(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
+        let Some(record) = &self.record else { return };
+        let others = record.in_sync.iter().filter(|(id, _)| **id != self.id);
+        let follower = |life| Follower {
+            life,
+            began: 0,
+            held: 0,
+            lease_ns: None,
+            heard_ns: now_ns,
+            joining: None,
+        };
+        let followers = others.map(|(id, life)| (*id, follower(*life))).collect();
+        let reign = record.reign;
+        let mut counter = 0;
+        if self.breaks(Rule::NumbersOfOneReign) {
+            counter = self.holding.stored;
+            self.holding.began = Place { reign, counter: 0 };
+        } else {
+            self.holding.begin(Place { reign, counter: 0 });
+        }
+        let phase = ReignPhase::Sealing { sealed: BTreeSet::new(), blocks: self.holding.blocks() };
+        self.role = MemberRole::Primary(Box::new(Primary {
+            reign,
+            phase,
+            counter,
+            acknowledged: 0,
+            flights: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            followers,
+        }));
+        self.send_seals(out);
+    }
+
+    /// The record has changed, and this member is still its primary.
+    pub(crate) fn record_changed(&mut self, out: &mut Vec<Output<D>>) {
+        let Some(record) = self.record.clone() else { return };
+        let me = self.id;
+        let Some(primary) = self.primary() else { return };
+        primary
+            .followers
+            .retain(|id, follower| record.in_sync.contains_key(id) || follower.joining.is_some());
+        let mut has_joined = false;
+        for other in record.others(me) {
+            if let Some(follower) = primary.followers.get_mut(&other) {
+                has_joined |= follower.joining.take().is_some();
+            }
+        }
+        if has_joined && primary.phase == ReignPhase::Serving {
+            self.issue(Op::Cut, out);
+        }
+    }
+
+    fn send_seals(&self, out: &mut Vec<Output<D>>) {
+        let (MemberRole::Primary(primary), Some(record)) = (&self.role, &self.record) else {
+            return;
+        };
+        let ReignPhase::Sealing { sealed, .. } = &primary.phase else { return };
+        for other in record.others(self.id).filter(|other| !sealed.contains(other)) {
+            out.push(Output::Send(other, Message::Seal { record: record.clone() }));
+        }
+    }
+
+    /// The members that an operation needs besides this one: those of each record that may be the
+    /// registry's.
+    fn needed(&self) -> BTreeSet<MemberId> {
+        let Some(record) = &self.record else { return BTreeSet::new() };
+        let mut needed: BTreeSet<_> = record.others(self.id).collect();
+        if let MemberRole::Primary(primary) = &self.role {
+            needed.extend(primary.admitted());
+        }
+        if let Some(target) = &self.swap {
+            if self.breaks(Rule::SwapBeforeAcknowledging) {
+                needed.retain(|id| target.in_sync.contains_key(id));
+            }
+            needed.extend(target.others(self.id));
+        }
+        needed
+    }
+
+    /// Whether reads may be answered: no other member can be the primary at this time.
+    pub(crate) fn may_read(&self, now_ns: u64) -> bool {
+        let moves = self.swap.as_ref().is_some_and(|target| target.primary != self.id);
+        (self.has_leases(now_ns) || self.breaks(Rule::ReadsNeedLeases))
+            && (!moves || self.breaks(Rule::MovedPrimariesAreSilent))
+    }
+
+    fn has_leases(&self, now_ns: u64) -> bool {
+        let MemberRole::Primary(primary) = &self.role else { return false };
+        self.needed().iter().all(|id| {
+            let lease_ns = primary.followers.get(id).and_then(|follower| follower.lease_ns);
+            lease_ns.is_some_and(|lease_ns| now_ns < lease_ns + self.timing.lease_ns)
+        })
+    }
+
+    pub(crate) fn primary_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
+        let Some(record) = self.record.clone() else { return };
+        let (silence_ns, held) = (self.timing.silence_ns, self.least_held());
+        let target = self.swap.clone();
+        self.send_seals(out);
+        let Some(primary) = self.primary() else { return };
+        let mut silent = Vec::new();
+        for (id, follower) in &primary.followers {
+            let is_behind = follower.joining.is_some() && primary.flights.len() > BEHIND_MAX;
+            if now_ns >= follower.heard_ns + silence_ns || is_behind {
+                silent.push(*id);
+            }
+            let life = follower.life;
+            let ping = Message::Ping { record: record.clone(), life, sent_ns: now_ns, held };
+            out.push(Output::Send(*id, ping));
+            if let Some(joining) = &follower.joining {
+                out.push(Output::Send(*id, joining.message(&record, life, follower.began)));
+            }
+            for (counter, op) in primary.flights.range(follower.held + 1..) {
+                out.push(Output::Send(*id, follower.append(record.epoch, *counter, op.clone())));
+            }
+        }
+        for id in silent {
+            // A member that joins begins again when it is back.
+            if record.in_sync.contains_key(&id) {
+                self.ask_for(record.without(id), out);
+            } else if target.as_ref().is_none_or(|target| !target.in_sync.contains_key(&id))
+                && let Some(primary) = self.primary()
+            {
+                primary.followers.remove(&id);
+            }
+        }
+        self.go_on(now_ns, out);
+    }
+
+    pub(crate) fn pong(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        epoch: u64,
+        life: Life,
+        sent_ns: u64,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let from_receipt = self.breaks(Rule::LeasesCountFromSending);
+        let reign = self.record.as_ref().map_or(0, |record| record.reign);
+        let Some(follower) = self.primary().and_then(|primary| primary.followers.get_mut(&from))
+        else {
+            return;
+        };
+        if life != follower.life || epoch < reign {
+            return;
+        }
+        follower.heard_ns = now_ns;
+        let since_ns = if from_receipt { now_ns } else { sent_ns };
+        follower.lease_ns = follower.lease_ns.max(Some(since_ns));
+        self.go_on(now_ns, out);
+    }
+
+    pub(crate) fn sealed(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        epoch: u64,
+        life: Life,
+        tail: BTreeSet<Block>,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let skips = self.breaks(Rule::EqualTails);
+        let reign = self.record.as_ref().map_or(0, |record| record.reign);
+        let Some(primary) = self.primary() else { return };
+        let Some(follower) = primary.followers.get_mut(&from) else { return };
+        let ReignPhase::Sealing { sealed, blocks } = &mut primary.phase else { return };
+        if life != follower.life || epoch < reign {
+            return;
+        }
+        follower.heard_ns = now_ns;
+        sealed.insert(from);
+        if !skips {
+            blocks.extend(tail);
+        }
+        self.go_on(now_ns, out);
+    }
+
+    pub(crate) fn held(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        life: Life,
+        began: Place,
+        counter: Counter,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let checks = !self.breaks(Rule::AnswersOfOneAdmission);
+        let Some(primary) = self.primary() else { return };
+        let Some(follower) = primary.followers.get_mut(&from) else { return };
+        let is_old = life != follower.life || began.counter != follower.began;
+        if began.reign != primary.reign || checks && is_old || counter > primary.counter {
+            return;
+        }
+        follower.heard_ns = now_ns;
+        follower.held = follower.held.max(counter);
+        if let Some(joining) = &mut follower.joining
+            && !joining.has_gone_back
+        {
+            joining.has_gone_back = true;
+            let began = Place { reign: primary.reign, counter: follower.began };
+            out.push(Output::Compare(from, began, joining.cut));
+        }
+        self.go_on(now_ns, out);
+    }
+
+    pub(crate) fn request(
+        &mut self,
+        now_ns: u64,
+        id: RequestId,
+        incarnation: u64,
+        request: ClientRequest<D>,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let now = self.record.as_ref().map_or(0, |record| record.incarnation);
+        let applied = self.holding.applied.get(&id.client).is_some_and(|last| *last >= id.number)
+            && !self.breaks(Rule::RequestsOnce);
+        let Some(primary) = self.primary() else { return };
+        if primary.phase != ReignPhase::Serving {
+            return;
+        }
+        if incarnation != now {
+            return out.push(Output::Refuse(id, now));
+        }
+        match request {
+            ClientRequest::Read(block) => {
+                primary.reads.entry(id).or_insert((block, false));
+                self.fetch_reads(now_ns, out);
+            }
+            ClientRequest::Write(..) | ClientRequest::Flush if applied => {
+                // It was sent again. It waits for the operation, or that has ended.
+                let of_it = primary.flights.iter().find(|(_, op)| match op {
+                    Op::Write { id: other, .. } | Op::Flush { id: other } => *other == id,
+                    _ => false,
+                });
+                match of_it.map(|(counter, _)| *counter) {
+                    Some(counter) => _ = primary.waits.insert(counter, id),
+                    None => out.push(Output::Answer(id, None)),
+                }
+            }
+            ClientRequest::Write(block, data) => {
+                let counter = self.issue(Op::Write { id, block, data }, out);
+                self.wait_for(counter, id);
+            }
+            ClientRequest::Flush => {
+                let counter = self.issue(Op::Flush { id }, out);
+                self.wait_for(counter, id);
+            }
+        }
+    }
+
+    fn wait_for(&mut self, counter: Counter, id: RequestId) {
+        if let Some(primary) = self.primary() {
+            primary.waits.insert(counter, id);
+        }
+    }
+
+    /// Gives an operation its place, stores it and sends it.
+    fn issue(&mut self, op: Op<D>, out: &mut Vec<Output<D>>) -> Counter {
+        let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
+        let Some(primary) = self.primary() else { return 0 };
+        primary.counter += 1;
+        let counter = primary.counter;
+        primary.flights.insert(counter, op.clone());
+        for (id, follower) in &mut primary.followers {
+            if let (Some(joining), Op::Write { block, .. }) = (&mut follower.joining, &op) {
+                joining.fresh.insert(*block);
+            }
+            out.push(Output::Send(*id, follower.append(epoch, counter, op.clone())));
+        }
+        self.take(counter, op, out);
+        counter
+    }
+
+    /// The last operation that all needed members have.
+    fn least_held(&self) -> Counter {
+        let MemberRole::Primary(primary) = &self.role else { return 0 };
+        let of = |id| primary.followers.get(&id).map_or(0, |follower| follower.held);
+        self.needed().into_iter().map(of).fold(self.holding.stored, Counter::min)
+    }
+
+    /// Does what has become possible.
+    pub(crate) fn go_on(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
+        let held = self.least_held();
+        let Some(primary) = self.primary() else { return };
+        primary.acknowledged = primary.acknowledged.max(held);
+        // A member that joins gets what it lacks by these as well.
+        let sent = primary.followers.values().map(|follower| follower.held).fold(held, u64::min);
+        let later = primary.waits.split_off(&(held + 1));
+        let done = std::mem::replace(&mut primary.waits, later);
+        out.extend(done.into_values().map(|id| Output::Answer(id, None)));
+        primary.flights = primary.flights.split_off(&(sent + 1));
+        self.holding.all_have(held);
+        self.go_on_with_phase(held, out);
+        self.admit(out);
+        self.fetch_reads(now_ns, out);
+    }
+
+    fn go_on_with_phase(&mut self, held: Counter, out: &mut Vec<Output<D>>) {
+        let needed = self.needed();
+        let (skips, has_swap) = (self.breaks(Rule::EqualTails), self.swap.is_some());
+        let record = self.record.clone();
+        let Some(primary) = self.primary() else { return };
+        match &mut primary.phase {
+            ReignPhase::Sealing { sealed, blocks } => {
+                if !needed.is_subset(sealed) {
+                    return;
+                }
+                let reign = primary.reign;
+                let left = if skips { BTreeSet::new() } else { std::mem::take(blocks) };
+                out.extend(left.iter().map(|block| Output::Fetch(Fetch::Equal(reign), *block)));
+                primary.phase = ReignPhase::Equalising { left, until: None };
+                self.equalised(out);
+            }
+            ReignPhase::Equalising { until: Some(until), .. } if held >= *until => {
+                primary.phase = ReignPhase::Serving;
+                self.issue(Op::Cut, out);
+            }
+            ReignPhase::Moving { to } if !has_swap && held == primary.counter => {
+                let to = *to;
+                match record.filter(|record| record.in_sync.contains_key(&to)) {
+                    Some(record) => self.ask_for(record.moved_to(to), out),
+                    None => primary.phase = ReignPhase::Serving,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// All blocks that may differ were sent: the applied requests follow.
+    fn equalised(&mut self, out: &mut Vec<Output<D>>) {
+        let applied = self.holding.applied.clone();
+        let Some(primary) = self.primary() else { return };
+        let ReignPhase::Equalising { left, until: None } = &primary.phase else { return };
+        if left.is_empty() {
+            let counter = self.issue(Op::Applied(applied), out);
+            if let Some(primary) = self.primary() {
+                primary.phase =
+                    ReignPhase::Equalising { left: BTreeSet::new(), until: Some(counter) };
+            }
+        }
+    }
+
+    /// Reads see operations up to here.
+    fn read_bound(&self) -> Counter {
+        match self.breaks(Rule::ReadsWaitForBackups) {
+            true => Counter::MAX - 1,
+            false => self.least_held(),
+        }
+    }
+
+    /// Fetches the blocks that clients read, unless some member may lack their content.
+    fn fetch_reads(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
+        let (may, held) = (self.may_read(now_ns), self.read_bound());
+        let Some(primary) = self.primary() else { return };
+        if !may || !primary.is_serving() {
+            return;
+        }
+        let mut reads = std::mem::take(&mut primary.reads);
+        for (id, (block, is_fetched)) in &mut reads {
+            if !*is_fetched && !primary.is_in_flight(*block, held) {
+                *is_fetched = true;
+                out.push(Output::Fetch(Fetch::Read(*id, primary.reign), *block));
+            }
+        }
+        primary.reads = reads;
+    }
+
+    pub(crate) fn fetched(
+        &mut self,
+        now_ns: u64,
+        fetch: Fetch,
+        block: Block,
+        data: D,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let (may, held) = (self.may_read(now_ns), self.read_bound());
+        let Some(primary) = self.primary() else { return };
+        match fetch {
+            // The leases are looked at after the block was read.
+            Fetch::Read(id, reign) => {
+                if reign != primary.reign {
+                    return;
+                }
+                if may && !primary.is_in_flight(block, held) {
+                    if primary.reads.remove(&id).is_some() {
+                        out.push(Output::Answer(id, Some(data)));
+                    }
+                } else if let Some((_, is_fetched)) = primary.reads.get_mut(&id) {
+                    *is_fetched = false;
+                }
+            }
+            Fetch::Equal(reign) => {
+                let ReignPhase::Equalising { left, .. } = &mut primary.phase else { return };
+                if reign == primary.reign && left.remove(&block) {
+                    self.issue(Op::Equal { block, data }, out);
+                    self.equalised(out);
+                }
+            }
+            Fetch::Fill(to, began) => {
+                let Some(follower) = primary.followers.get_mut(&to) else { return };
+                let Some(joining) = &mut follower.joining else { return };
+                if began != (Place { reign: primary.reign, counter: follower.began }) {
+                    return;
+                }
+                if !joining.left.as_mut().is_some_and(|left| left.remove(&block)) {
+                    return;
+                }
+                if !joining.fresh.contains(&block) {
+                    self.issue(Op::Fill { to, block, data }, out);
+                }
+                self.filled(to, out);
+            }
+        }
+    }
+
+    /// A member asks to be admitted.
+    pub(crate) fn join(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        epoch: u64,
+        life: Life,
+        cuts: &BTreeSet<Place>,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let Some(record) = self.record.clone() else { return };
+        let (own, has_swap) = (self.holding.cuts.clone(), self.swap.is_some());
+        if epoch > record.epoch {
+            out.push(Output::Look);
+        }
+        let Some(primary) = self.primary() else { return };
+        if epoch < record.epoch {
+            // The message may be one of an earlier life.
+            return self.say_life(from, None, out);
+        }
+        if primary.phase != ReignPhase::Serving || has_swap || epoch != record.epoch {
+            return;
+        }
+        match record.in_sync.get(&from) {
+            // It has not heard yet that it is in.
+            Some(in_sync) if *in_sync == life => return self.say_life(from, None, out),
+            // It was restarted.
+            Some(_) => return self.ask_for(record.without(from), out),
+            None => {}
+        }
+        if primary.followers.get(&from).is_some_and(|follower| follower.life == life) {
+            return;
+        }
+        let (cut, began) = (own.intersection(cuts).max().copied(), primary.counter);
+        let joining = Joining {
+            cut,
+            has_gone_back: false,
+            fresh: BTreeSet::new(),
+            left: None,
+            until: None,
+            acknowledged: None,
+        };
+        let go_back = joining.message(&record, life, began);
+        let follower = Follower {
+            life,
+            began,
+            held: began,
+            lease_ns: None,
+            heard_ns: now_ns,
+            joining: Some(joining),
+        };
+        primary.followers.insert(from, follower);
+        out.push(Output::Send(from, go_back));
+    }
+
+    /// The blocks are known that a member lacks.
+    pub(crate) fn changed(
+        &mut self,
+        to: MemberId,
+        began: Place,
+        blocks: BTreeSet<Block>,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let Some(primary) = self.primary() else { return };
+        let Some(follower) = primary.followers.get_mut(&to) else { return };
+        if began != (Place { reign: primary.reign, counter: follower.began }) {
+            return;
+        }
+        if let Some(joining) = &mut follower.joining
+            && joining.left.is_none()
+        {
+            let fill = Fetch::Fill(to, began);
+            out.extend(blocks.iter().map(|block| Output::Fetch(fill, *block)));
+            joining.left = Some(blocks);
+        }
+        self.filled(to, out);
+    }
+
+    /// All blocks that a member lacks were sent: the applied requests follow.
+    fn filled(&mut self, to: MemberId, out: &mut Vec<Output<D>>) {
+        let applied = self.holding.applied.clone();
+        let joining = |member: &mut Self| -> Option<bool> {
+            let joining = member.primary()?.followers.get_mut(&to)?.joining.as_ref()?;
+            Some(joining.until.is_none() && joining.left.as_ref().is_some_and(BTreeSet::is_empty))
+        };
+        if joining(self) != Some(true) {
+            return;
+        }
+        let counter = self.issue(Op::Applied(applied), out);
+        if let Some(follower) = self.primary().and_then(|primary| primary.followers.get_mut(&to))
+            && let Some(joining) = &mut follower.joining
+        {
+            joining.until = Some(counter);
+        }
+    }
+
+    /// Admits a member that has all that it lacked.
+    fn admit(&mut self, out: &mut Vec<Output<D>>) {
+        let Some(record) = self.record.clone() else { return };
+        // Under load a member is always a bit behind what is acknowledged without it. So operations
+        // wait for it first, and it is admitted when it has those that did not.
+        let (ignores, has_swap) = (self.breaks(Rule::AdmittedWithAll), self.swap.is_some());
+        let Some(primary) = self.primary() else { return };
+        let acknowledged = if ignores { 0 } else { primary.acknowledged };
+        if has_swap || primary.phase != ReignPhase::Serving {
+            return;
+        }
+        let mut target = None;
+        for (id, follower) in &mut primary.followers {
+            let Some(joining) = &mut follower.joining else { continue };
+            if joining.until.is_some_and(|until| follower.held >= until) {
+                joining.acknowledged.get_or_insert(acknowledged);
+            }
+            if joining.acknowledged.is_some_and(|acknowledged| follower.held >= acknowledged) {
+                target = Some(record.with(*id, follower.life));
+            }
+        }
+        if let Some(target) = target {
+            self.ask_for(target, out);
+        }
+    }
+
+    /// An operator makes another member the primary.
+    pub(crate) fn start_move(&mut self, now_ns: u64, to: MemberId, out: &mut Vec<Output<D>>) {
+        let is_in = self.record.as_ref().is_some_and(|record| record.in_sync.contains_key(&to));
+        let me = self.id;
+        let Some(primary) = self.primary() else { return };
+        if is_in && to != me && primary.phase == ReignPhase::Serving {
+            primary.phase = ReignPhase::Moving { to };
+            self.go_on(now_ns, out);
+        }
+    }
+}
+
+impl Follower {
+    fn append<D>(&self, epoch: u64, counter: Counter, op: Op<D>) -> Message<D> {
+        let (life, began) = (self.life, self.began);
+        Message::Append { epoch, life, began, counter, op }
+    }
+}
+
+impl Joining {
+    fn message<D>(&self, record: &VolumeRecord, life: Life, began: Counter) -> Message<D> {
+        Message::GoBack { record: record.clone(), life, cut: self.cut, began }
+    }
+}
+
+/// Operations under way with which a member that joins is too slow: it begins again, from a newer
+/// cut, so that they do not take up the primary's memory.
+const BEHIND_MAX: usize = 4096;

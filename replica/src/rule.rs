@@ -1,0 +1,73 @@
+//! The rules of the protocol that tests break, one at a time.
+
+/// A rule whose breach loses data or serves old data. A member keeps all of them; a test may have
+/// one broken, to see that the breach is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// A write waits for a silent backup until the record without it is in the registry.
+    SwapBeforeAcknowledging,
+    /// A member that promised an epoch hears no older one.
+    KeepPromises,
+    /// A new primary makes the tails of all members equal before it serves.
+    EqualTails,
+    /// A record that is older than the known one is no news.
+    NewerRecordsOnly,
+    /// A new primary numbers operations under its own reign.
+    NumbersOfOneReign,
+    /// A member that was restarted is not in sync.
+    RestartIsLoss,
+    /// A member that is not in sync waits for a primary.
+    OnlyMembersInSyncServe,
+    /// A read waits until all members in sync have what it returns.
+    ReadsWaitForBackups,
+    /// A read is answered only under unexpired leases.
+    ReadsNeedLeases,
+    /// A lease counts from the time at which the primary asked for it.
+    LeasesCountFromSending,
+    /// A request that is sent again is applied once.
+    RequestsOnce,
+    /// A swap whose outcome is unknown may have happened.
+    UnknownSwapsMayHaveHappened,
+    /// Epochs of the registry never go back.
+    RegistryNeverGoesBack,
+    /// Operations and their answers count for the attempt to join that they were sent in.
+    AnswersOfOneAdmission,
+    /// An order to go back is obeyed once: an old one would undo an admission.
+    AdmissionsAreNotUndone,
+    /// A member is admitted when it has each operation that was acknowledged.
+    AdmittedWithAll,
+    /// Blocks that a member was given to join may be more than others have.
+    FillsAreTail,
+    /// A member says its life to each question anew.
+    LivesOnRequest,
+    /// A primary that has asked for another one answers no read.
+    MovedPrimariesAreSilent,
+    /// A member that was restarted lets the leases run out that its last life gave.
+    RestartsLetLeasesEnd,
+}
+
+impl Rule {
+    /// All rules.
+    pub const ALL: [Self; 20] = [
+        Self::SwapBeforeAcknowledging,
+        Self::KeepPromises,
+        Self::EqualTails,
+        Self::NewerRecordsOnly,
+        Self::NumbersOfOneReign,
+        Self::RestartIsLoss,
+        Self::OnlyMembersInSyncServe,
+        Self::ReadsWaitForBackups,
+        Self::ReadsNeedLeases,
+        Self::LeasesCountFromSending,
+        Self::RequestsOnce,
+        Self::UnknownSwapsMayHaveHappened,
+        Self::RegistryNeverGoesBack,
+        Self::AnswersOfOneAdmission,
+        Self::AdmissionsAreNotUndone,
+        Self::AdmittedWithAll,
+        Self::FillsAreTail,
+        Self::LivesOnRequest,
+        Self::MovedPrimariesAreSilent,
+        Self::RestartsLetLeasesEnd,
+    ];
+}

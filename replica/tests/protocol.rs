@@ -1,0 +1,8 @@
+//! The protocol in a world of faults: as a seed chooses, and in each order that a small case has.
+
+#[path = "protocol/exhaustive.rs"]
+mod exhaustive;
+#[path = "protocol/simulation.rs"]
+mod simulation;
+#[path = "protocol/world/mod.rs"]
+mod world;

@@ -1,0 +1,32 @@
+//! Each order of events of small cases.
+
+use std::time::Duration;
+
+use replica::Rule;
+
+use crate::world::cases::{named, of_rule};
+use crate::world::model::explore;
+
+/// Ends a search that hangs; no case of these tests comes near it.
+const TIME: Duration = Duration::from_secs(1000);
+
+#[test]
+fn small_cases_keep_the_promises() {
+    for name in ["small", "delays", "joins"] {
+        let case = named(name).expect("it is a case");
+        assert_eq!(explore(name, case, TIME), (true, vec![]), "{name}");
+    }
+}
+
+/// Rules whose breach takes more states than a test may visit: the runner of `examples/` takes
+/// their names.
+const LARGE: [Rule; 4] =
+    [Rule::EqualTails, Rule::NumbersOfOneReign, Rule::AdmittedWithAll, Rule::FillsAreTail];
+
+#[test]
+fn broken_rules_are_found_in_all_states() {
+    let mut missed: Vec<Rule> = Rule::ALL.to_vec();
+    missed.retain(|rule| !LARGE.contains(rule));
+    missed.retain(|rule| explore(&format!("{rule:?}"), of_rule(*rule), TIME).1.is_empty());
+    assert!(missed.is_empty(), "no state shows {missed:?}");
+}

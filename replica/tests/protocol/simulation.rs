@@ -1,0 +1,114 @@
+//! Members in a world of faults, thousands of seeds: one order of all reads and writes, nothing
+//! flushed is lost, and when faults end the volume is served again.
+//!
+//! `REPLICA_SEEDS=n` runs that many, `REPLICA_FIRST=n` starts elsewhere, `REPLICA_SEED=n` runs one
+//! and prints each step.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use replica::Rule;
+
+use crate::world::random::{Tally, run};
+
+/// Seeds when nothing else is said.
+const SEEDS: u64 = 2_000;
+
+/// Events that must have been in so many runs.
+const EVENTS: [&str; 18] = [
+    "swaps without an answer",
+    "delays",
+    "late deliveries",
+    "clients that went",
+    "kills",
+    "losses of power",
+    "lost disks",
+    "pauses",
+    "cuts",
+    "times without registry",
+    "old registries",
+    "rebuilt registries",
+    "old records",
+    "moves",
+    "evictions",
+    "changes of the record",
+    "incarnations",
+    "requests that ended",
+];
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+}
+
+#[test]
+fn promises_hold_under_all_faults() {
+    if let Some(seed) = number("REPLICA_SEED") {
+        match run(seed, None, true) {
+            Ok(tally) => println!("seed {seed} keeps the promises: {tally}"),
+            Err(failure) => panic!("seed {seed}: {failure}"),
+        }
+        return;
+    }
+    let seeds = number("REPLICA_SEEDS").unwrap_or(SEEDS);
+    let first = number("REPLICA_FIRST").unwrap_or(1);
+    let next = AtomicU64::new(first);
+    let total = Mutex::new((Tally::default(), BTreeMap::<u64, String>::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= first + seeds {
+                        return;
+                    }
+                    let result = run(seed, None, false);
+                    let mut total = total.lock().expect("nothing panics with it");
+                    match result {
+                        Ok(tally) => total.0.merge(&tally),
+                        Err(failure) => _ = total.1.insert(seed, failure),
+                    }
+                }
+            });
+        }
+    });
+    let (tally, failures) = total.into_inner().expect("nothing panics with it");
+    println!("{tally}");
+    if failures.is_empty() && seeds >= SEEDS {
+        // Rare events must not have vanished from the runs.
+        for what in EVENTS {
+            assert!(tally.of(what) > 0, "no {what} in {seeds} runs");
+        }
+    }
+    let some: Vec<_> = failures.iter().take(10).collect();
+    assert!(failures.is_empty(), "{} of {seeds} seeds fail: {some:#?}", failures.len());
+}
+
+/// Rules whose breach needs few events. `exhaustive.rs` finds the breach of each rule.
+const RULES: [Rule; 8] = [
+    Rule::EqualTails,
+    Rule::NewerRecordsOnly,
+    Rule::RestartIsLoss,
+    Rule::OnlyMembersInSyncServe,
+    Rule::ReadsNeedLeases,
+    Rule::LeasesCountFromSending,
+    Rule::UnknownSwapsMayHaveHappened,
+    Rule::RegistryNeverGoesBack,
+];
+
+/// Seeds that are tried for a rule.
+const SEEDS_OF_A_RULE: u64 = 3_000;
+
+#[test]
+fn broken_rules_are_found_by_seeds() {
+    let mut missed: Vec<Rule> = RULES.to_vec();
+    missed.retain(|rule| {
+        let found = (1..=SEEDS_OF_A_RULE)
+            .find_map(|seed| run(seed, Some(*rule), false).err().map(|failure| (seed, failure)));
+        println!("{rule:?}: {found:?}");
+        found.is_none()
+    });
+    assert!(missed.is_empty(), "no seed finds {missed:?}");
+}

@@ -1,0 +1,332 @@
+//! The events of the world.
+
+use replica::{Input, MemberId, Message, SwapOutcome};
+
+use super::disk::Loss;
+use super::register::Caller;
+use super::{Case, Post, World, WorldMember};
+
+/// How often each kind of fault may come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Budget {
+    /// A member's process is killed, or loses power, and starts again at once.
+    pub(crate) restarts: u8,
+    /// A member loses its disk; an empty member comes in its place.
+    pub(crate) disks: u8,
+    /// A member does not run for some time.
+    pub(crate) pauses: u8,
+    /// A message is held back: it comes any time later, or never.
+    pub(crate) delays: u8,
+    /// A direction between two members loses all messages for some time.
+    pub(crate) cuts: u8,
+    /// The answer of the registry to a swap is lost.
+    pub(crate) unknown: u8,
+    /// The registry is away for some time.
+    pub(crate) away: u8,
+    /// The registry is put back to an old record.
+    pub(crate) restored: u8,
+    /// A member sees a record by its watch: the present one, or an old one.
+    pub(crate) stale: u8,
+    /// An operator makes another member the primary.
+    pub(crate) moves: u8,
+    /// An operator says of a member that is there that it is gone.
+    pub(crate) mistakes: u8,
+    /// A client sends its request again.
+    pub(crate) again: u8,
+    /// A client goes, and another one comes.
+    pub(crate) leaves: u8,
+    /// Time passes while messages are under way.
+    pub(crate) haste: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Action {
+    /// An entry of the wire is carried out.
+    Deliver(usize),
+    /// A swap is carried out, and its answer is lost.
+    DeliverUntold(usize),
+    Hold(usize),
+    Release(usize),
+    Tick,
+    Send(usize, MemberId),
+    Leave(usize),
+    Restart(MemberId, Loss),
+    LoseDisk(MemberId),
+    Pause(MemberId),
+    Resume(MemberId),
+    Cut(MemberId, MemberId),
+    Heal(MemberId, MemberId),
+    RegistryAway(bool),
+    Restore(usize),
+    Rebuild,
+    Stale(MemberId, usize),
+    Move(MemberId, MemberId),
+    Evict(MemberId),
+}
+
+impl World {
+    pub(crate) fn act(&mut self, case: &Case, action: Action) {
+        match action {
+            Action::Deliver(at) => {
+                let post = self.wire.remove(at);
+                self.deliver(case, post, true);
+            }
+            Action::DeliverUntold(at) => {
+                self.budget.unknown -= 1;
+                let post = self.wire.remove(at);
+                self.deliver(case, post, false);
+            }
+            Action::Hold(at) => self.hold(case, at),
+            Action::Release(at) => {
+                let post = self.held.remove(at);
+                self.deliver(case, post, true);
+            }
+            Action::Tick => self.tick(case),
+            Action::Send(index, to) => {
+                self.budget.again -= u8::from(self.clients[index].is_sent);
+                self.send(case, index, to);
+            }
+            Action::Leave(index) => self.leave(index),
+            Action::Restart(id, loss) => {
+                self.budget.restarts -= 1;
+                self.restart(case, id, loss);
+            }
+            Action::LoseDisk(id) => self.lose_disk(case, id),
+            Action::Pause(id) => {
+                self.budget.pauses -= 1;
+                self.node(id).is_paused = true;
+            }
+            Action::Resume(id) => self.node(id).is_paused = false,
+            Action::Cut(from, to) => self.cut(from, to),
+            Action::Heal(from, to) => _ = self.cut.remove(&(from, to)),
+            Action::RegistryAway(is_away) => {
+                self.budget.away -= u8::from(is_away);
+                self.is_away = is_away;
+            }
+            Action::Restore(at) => {
+                self.budget.restored -= 1;
+                self.registry = self.past[at].clone();
+                self.is_restored = true;
+                // It is another registry: a swap that was sent to the old registry never arrives.
+                self.wire.retain(|post| !matches!(post, Post::Swap(..)));
+                self.held.retain(|post| !matches!(post, Post::Swap(..)));
+            }
+            Action::Rebuild => self.rebuild(),
+            Action::Stale(id, at) => {
+                self.budget.stale -= 1;
+                let record = self.past.get(at).unwrap_or(&self.registry).clone();
+                self.step(case, id, Input::Seen(record));
+            }
+            Action::Move(id, to) => {
+                self.budget.moves -= 1;
+                self.step(case, id, Input::Move(to));
+            }
+            Action::Evict(gone) => {
+                if !self.node(gone).is_gone {
+                    self.budget.mistakes -= 1;
+                    self.is_mistaken = true;
+                }
+                self.evict(case, gone);
+            }
+        }
+    }
+
+    fn cut(&mut self, from: MemberId, to: MemberId) {
+        self.budget.cuts -= 1;
+        self.cut.insert((from, to));
+        let is_lost = |post: &Post| match post {
+            Post::Message(by, of, _) => (*by, *of) == (from, to),
+            _ => false,
+        };
+        self.wire.retain(|post| !is_lost(post));
+    }
+
+    pub(crate) fn evict(&mut self, case: &Case, gone: MemberId) {
+        for id in self.ids() {
+            if !self.node(id).is_paused {
+                self.step(case, id, Input::Evicted(gone));
+            }
+        }
+    }
+
+    fn hold(&mut self, case: &Case, at: usize) {
+        self.budget.delays -= 1;
+        let post = self.wire.remove(at);
+        if let Post::Swap(from, life, target) = &post {
+            let (from, life, target) = (*from, *life, target.clone());
+            self.tell_swapped(case, from, life, target, SwapOutcome::Unknown);
+        }
+        self.held.push(post);
+    }
+
+    /// Each clock goes on, also that of a member that is paused.
+    pub(crate) fn tick(&mut self, case: &Case) {
+        self.ticks += u64::from(case.is_wild);
+        for id in self.ids() {
+            // The clocks of some members are slow.
+            let is_slow = case.is_wild && id % 2 == 1;
+            if is_slow && self.ticks.is_multiple_of(SLOW) {
+                continue;
+            }
+            self.node(id).member.age(1);
+            for post in self.wire.iter_mut().chain(&mut self.held) {
+                if let Post::Message(from, to, message) = post {
+                    match message {
+                        Message::Ping { sent_ns, .. } if *from == id => {
+                            *sent_ns = sent_ns.saturating_sub(1);
+                        }
+                        Message::Pong { sent_ns, .. } if *to == id => {
+                            *sent_ns = sent_ns.saturating_sub(1);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        // Entries that have become the same are sent once.
+        let mut wire: Vec<Post> = Vec::with_capacity(self.wire.len());
+        for post in self.wire.drain(..) {
+            if case.is_wild || !wire.contains(&post) {
+                wire.push(post);
+            }
+        }
+        self.wire = wire;
+        for id in self.ids() {
+            if !self.node(id).is_paused {
+                self.step(case, id, Input::Timer);
+            }
+        }
+    }
+
+    pub(crate) fn restart(&mut self, case: &Case, id: MemberId, loss: Loss) {
+        self.lives += 1;
+        let life = self.lives;
+        let node = self.node(id);
+        node.disk.lose(loss);
+        node.is_paused = false;
+        let (durable, cuts) = (node.disk.durable_of_member.clone(), node.disk.cuts());
+        let member = WorldMember::start(id, life, case.timing, durable, cuts, case.now());
+        node.member = member.breaking(case.broken);
+    }
+
+    fn lose_disk(&mut self, case: &Case, id: MemberId) {
+        self.budget.disks -= 1;
+        self.node(id).is_gone = true;
+        self.node(id).is_paused = false;
+        self.lives += 1;
+        let life = self.lives;
+        self.add_node(case, life);
+    }
+
+    /// An operator makes the registry's record anew from what the members know.
+    pub(crate) fn rebuild(&mut self) {
+        let known = self.ids().map(|id| self.nodes[usize::from(id)].disk.durable_of_member.clone());
+        let known: Vec<_> = known.collect();
+        let newest = known.iter().filter_map(|known| known.record.as_ref());
+        let Some(newest) = newest.max_by_key(|record| record.epoch) else { return };
+        let promised = known.iter().map(|known| known.promised).max().unwrap_or(0);
+        let mut record = newest.clone();
+        record.epoch = promised.max(record.epoch) + 1;
+        self.past.push(std::mem::replace(&mut self.registry, record));
+        self.is_restored = false;
+    }
+
+    fn leave(&mut self, index: usize) {
+        self.budget.leaves -= 1;
+        let new_id = self.client_ids;
+        self.client_ids += 1;
+        let client = &mut self.clients[index];
+        let caller = Caller::from(client.id);
+        client.id = new_id;
+        client.next += usize::from(client.is_sent);
+        client.is_sent = false;
+        self.ghosts += 1;
+        let ghost = self.ghosts;
+        self.registers.iter_mut().for_each(|register| register.left(caller, ghost));
+    }
+
+    /// The faults that may come now.
+    pub(crate) fn faults(&self, case: &Case, actions: &mut Vec<Action>) {
+        let budget = &self.budget;
+        for id in self.ids() {
+            let node = &self.nodes[usize::from(id)];
+            if budget.restarts > 0 {
+                let losses = [Loss::Nothing, Loss::All];
+                let tells = node.disk.is_dirty();
+                let losses = losses.into_iter().take(1 + usize::from(tells));
+                actions.extend(losses.map(|loss| Action::Restart(id, loss)));
+            }
+            if budget.disks > 0 {
+                actions.push(Action::LoseDisk(id));
+            }
+            match node.is_paused {
+                true => actions.push(Action::Resume(id)),
+                false if budget.pauses > 0 => actions.push(Action::Pause(id)),
+                false => {}
+            }
+            if budget.stale > 0 && !node.is_paused {
+                actions.extend((0..=self.past.len()).map(|at| Action::Stale(id, at)));
+            }
+            if budget.moves > 0 && node.member.is_primary() && !node.is_paused {
+                let to = self.registry.others(id);
+                actions.extend(to.map(|to| Action::Move(id, to)));
+            }
+            if budget.mistakes > 0 {
+                actions.push(Action::Evict(id));
+            }
+            for other in self.ids().filter(|other| *other != id) {
+                match self.cut.contains(&(id, other)) {
+                    true => actions.push(Action::Heal(id, other)),
+                    false if budget.cuts > 0 => actions.push(Action::Cut(id, other)),
+                    false => {}
+                }
+            }
+        }
+        actions.extend((0..self.held.len()).map(Action::Release));
+        match self.is_away {
+            true => actions.push(Action::RegistryAway(false)),
+            false if budget.away > 0 => actions.push(Action::RegistryAway(true)),
+            false => {}
+        }
+        // A node refuses a registry whose revision is lower than the one that it has seen.
+        let knows = |id: MemberId| {
+            self.nodes[usize::from(id)].member.record().map(|record| record.epoch)
+                == Some(self.registry.epoch)
+        };
+        if budget.restored > 0 && !self.is_restored && self.ids().all(knows) {
+            actions.extend((0..self.past.len()).map(Action::Restore));
+        }
+        if self.is_restored {
+            actions.push(Action::Rebuild);
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            if budget.leaves > 0 && client.next < case.plans[index].len() {
+                actions.push(Action::Leave(index));
+            }
+        }
+        for (id, node) in self.nodes.iter().enumerate() {
+            if node.is_gone && self.registry.in_sync.contains_key(&(id as MemberId)) {
+                actions.push(Action::Evict(id as MemberId));
+            }
+        }
+    }
+
+    /// The requests that clients may send now.
+    pub(crate) fn sends(&self, case: &Case, actions: &mut Vec<Action>) {
+        for (index, client) in self.clients.iter().enumerate() {
+            let is_over = client.next >= case.plans[index].len();
+            if is_over || client.is_sent && self.budget.again == 0 {
+                continue;
+            }
+            for id in self.ids() {
+                let node = &self.nodes[usize::from(id)];
+                if !node.is_paused && node.member.is_primary() {
+                    actions.push(Action::Send(index, id));
+                }
+            }
+        }
+    }
+}
+
+/// One tick of so many is missing at a slow clock.
+const SLOW: u64 = 6;

@@ -1,0 +1,140 @@
+//! The cases whose states are all visited.
+
+use replica::{Rule, Timing};
+
+use super::action::Budget;
+use super::{Case, Plan};
+
+use Plan::{Flush, Read, Write};
+
+/// The times of these cases, in ticks: as short as they can be, so that there are few states.
+const TIMING: Timing = Timing { lease_ns: 2, patience_ns: 2, silence_ns: 2 };
+
+/// A case of members in sync that write one block.
+fn case(members: u8, plans: &[&[Plan]], epochs: u64, budget: Budget) -> Case {
+    Case {
+        members,
+        in_sync: (0..members).collect(),
+        blocks: 1,
+        plans: plans.iter().map(|plan| plan.to_vec()).collect(),
+        budget,
+        broken: None,
+        timing: TIMING,
+        epochs,
+        counters: COUNTERS,
+        is_calm: false,
+        is_wild: false,
+    }
+}
+
+/// A member that joins and is dropped again makes operations without end: none above this.
+const COUNTERS: u64 = 12;
+
+/// No fault.
+const NONE: Budget = Budget {
+    restarts: 0,
+    disks: 0,
+    pauses: 0,
+    delays: 0,
+    cuts: 0,
+    unknown: 0,
+    away: 0,
+    restored: 0,
+    stale: 0,
+    moves: 0,
+    mistakes: 0,
+    again: 0,
+    leaves: 0,
+    haste: 0,
+};
+
+/// The cases by name, from small to large, and the case of a rule.
+pub(crate) fn named(name: &str) -> Option<Case> {
+    let one = [Write(0), Flush, Read(0)];
+    let writes = [Write(0), Read(0)];
+    let case = match name {
+        // In CI: two members, one writer, a restart, a cut, and an unknown swap.
+        "small" => case(2, &[&one], 6, Budget { restarts: 1, cuts: 1, unknown: 1, ..NONE }),
+        "delays" => case(2, &[&writes], 5, Budget { delays: 2, again: 1, ..NONE }),
+        "pairs" => case(
+            2,
+            &[&one, &writes],
+            6,
+            Budget { restarts: 2, cuts: 1, delays: 1, unknown: 1, ..NONE },
+        ),
+        "moves" => {
+            case(3, &[&writes], 6, Budget { moves: 1, cuts: 1, delays: 1, unknown: 1, ..NONE })
+        }
+        // Three members, two writers, a loss of volatile state each, a cut, a planned move, the
+        // registry away.
+        "three" => {
+            case(3, &[&one, &writes], 7, Budget { restarts: 3, cuts: 1, away: 1, moves: 1, ..NONE })
+        }
+        "disks" => case(2, &[&one], 7, Budget { restarts: 1, disks: 1, delays: 1, ..NONE }),
+        // A member that is not in sync at first.
+        "joins" => joining(case(2, &[&writes], 4, Budget { restarts: 1, delays: 1, ..NONE })),
+        "joins of three" => {
+            calm(joining(case(3, &[&writes], 5, Budget { restarts: 2, cuts: 1, ..NONE })))
+        }
+        rule => return Rule::ALL.into_iter().find(|one| format!("{one:?}") == rule).map(of_rule),
+    };
+    Some(case)
+}
+
+/// A small case in which the breach of a rule is seen.
+pub(crate) fn of_rule(rule: Rule) -> Case {
+    let one: &[&[Plan]] = &[&[Write(0)], &[Read(0), Read(0)]];
+    let two: &[&[Plan]] = &[&[Write(0), Read(0)], &[Read(0), Read(0)]];
+    let base = match rule {
+        Rule::SwapBeforeAcknowledging => case(2, two, 5, Budget { cuts: 1, delays: 1, ..NONE }),
+        Rule::KeepPromises => case(2, two, 5, Budget { delays: 2, ..NONE }),
+        Rule::EqualTails => calm(case(3, one, 3, Budget { cuts: 1, restarts: 2, ..NONE })),
+        Rule::NewerRecordsOnly => case(2, two, 5, Budget { stale: 1, cuts: 1, ..NONE }),
+        Rule::NumbersOfOneReign => calm(case(3, one, 3, Budget { cuts: 1, restarts: 1, ..NONE })),
+        Rule::RestartIsLoss => case(2, two, 5, Budget { restarts: 2, ..NONE }),
+        Rule::OnlyMembersInSyncServe => case(2, two, 6, Budget { restarts: 2, ..NONE }),
+        Rule::ReadsWaitForBackups => case(2, two, 2, Budget { delays: 1, cuts: 1, ..NONE }),
+        Rule::ReadsNeedLeases => case(2, two, 5, Budget { pauses: 1, ..NONE }),
+        Rule::LeasesCountFromSending => case(2, two, 2, Budget { delays: 1, pauses: 1, ..NONE }),
+        Rule::RequestsOnce => {
+            let plans: &[&[Plan]] = &[&[Write(0), Read(0)], &[Write(0), Read(0)]];
+            case(2, plans, 4, Budget { again: 1, delays: 1, ..NONE })
+        }
+        Rule::UnknownSwapsMayHaveHappened => {
+            case(2, two, 6, Budget { unknown: 1, cuts: 1, delays: 1, ..NONE })
+        }
+        Rule::RegistryNeverGoesBack => case(2, two, 6, Budget { restored: 1, cuts: 1, ..NONE }),
+        Rule::AnswersOfOneAdmission => {
+            calm(joining(case(2, one, 3, Budget { delays: 1, cuts: 1, restarts: 1, ..NONE })))
+        }
+        Rule::AdmissionsAreNotUndone => {
+            joining(case(2, one, 3, Budget { delays: 1, restarts: 1, ..NONE }))
+        }
+        Rule::AdmittedWithAll => {
+            calm(joining(case(2, one, 3, Budget { restarts: 1, delays: 2, ..NONE })))
+        }
+        Rule::FillsAreTail => {
+            calm(joining(case(3, one, 4, Budget { restarts: 2, cuts: 1, ..NONE })))
+        }
+        Rule::LivesOnRequest => calm(case(2, &[], 6, Budget { restarts: 3, delays: 1, ..NONE })),
+        Rule::MovedPrimariesAreSilent => {
+            // A member is silent for less than a lease.
+            let timing = Timing { lease_ns: 3, patience_ns: 3, silence_ns: 2 };
+            let budget = Budget { moves: 1, pauses: 1, stale: 1, ..NONE };
+            Case { timing, ..case(2, &[], 3, budget) }
+        }
+        Rule::RestartsLetLeasesEnd => case(2, two, 5, Budget { restarts: 1, mistakes: 1, ..NONE }),
+    };
+    Case { broken: Some(rule), ..base }
+}
+
+/// The second member is not in sync at first.
+fn joining(mut case: Case) -> Case {
+    case.in_sync.retain(|id| *id != 1);
+    case
+}
+
+/// Faults come only when nothing else can happen, so that there are fewer states.
+fn calm(case: Case) -> Case {
+    Case { is_calm: true, ..case }
+}

@@ -1,0 +1,122 @@
+//! A member's storage: content that a loss of power takes back, in part, to what was durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use replica::{Block, Durable, Op, Place};
+
+use super::Data;
+
+pub(crate) type Content = BTreeMap<Block, Data>;
+
+/// Writes of one shard are lost from the last one on; those of another shard may stay.
+pub(crate) const SHARDS: u32 = 2;
+
+/// How much of what is not durable a loss of power takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Loss {
+    /// Nothing: the process alone was killed.
+    Nothing,
+    /// All of it.
+    All,
+    /// In each shard all behind some write.
+    Some([u8; SHARDS as usize]),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Disk {
+    pub(crate) content: Content,
+    durable: Content,
+    /// Writes since the last flush; kept if losses in part are wanted.
+    log: Option<Vec<(Block, Data)>>,
+    cuts: BTreeMap<Place, Content>,
+    /// The highest counter of an operation.
+    pub(crate) counter: u64,
+    pub(crate) durable_of_member: Durable,
+}
+
+impl Disk {
+    pub(crate) fn new(keeps_log: bool) -> Self {
+        Self { log: keeps_log.then(Vec::new), ..Self::default() }
+    }
+
+    pub(crate) fn store(&mut self, place: Place, op: &Op<Data>) {
+        self.counter = self.counter.max(place.counter);
+        match op {
+            Op::Write { block, data, .. }
+            | Op::Fill { block, data, .. }
+            | Op::Equal { block, data } => {
+                self.content.insert(*block, *data);
+                if let Some(log) = &mut self.log {
+                    log.push((*block, *data));
+                }
+            }
+            Op::Flush { .. } | Op::Applied(_) => self.flush(),
+            Op::Cut => {
+                self.flush();
+                self.cuts.insert(place, self.content.clone());
+            }
+            Op::Nothing => {}
+        }
+    }
+
+    fn flush(&mut self) {
+        self.durable.clone_from(&self.content);
+        if let Some(log) = &mut self.log {
+            log.clear();
+        }
+    }
+
+    /// Whether a loss of power takes something.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.content != self.durable
+    }
+
+    pub(crate) fn read(&self, block: Block) -> Data {
+        self.content.get(&block).copied().unwrap_or_default()
+    }
+
+    /// Going back is not durable before the next flush.
+    pub(crate) fn go_back(&mut self, cut: Option<Place>) {
+        self.content = cut.and_then(|cut| self.cuts.get(&cut).cloned()).unwrap_or_default();
+        self.cuts.retain(|kept, _| cut.is_some_and(|cut| *kept <= cut));
+        if let Some(log) = &mut self.log {
+            log.clear();
+        }
+    }
+
+    pub(crate) fn drop_cut(&mut self, cut: Place) {
+        self.cuts.remove(&cut);
+    }
+
+    /// The blocks that differ from the cut.
+    pub(crate) fn changed(&self, cut: Option<Place>) -> BTreeSet<Block> {
+        let empty = Content::new();
+        let old = cut.and_then(|cut| self.cuts.get(&cut)).unwrap_or(&empty);
+        let blocks = self.content.keys().chain(old.keys()).copied();
+        blocks.filter(|block| self.content.get(block) != old.get(block)).collect()
+    }
+
+    pub(crate) fn cuts(&self) -> BTreeSet<Place> {
+        self.cuts.keys().copied().collect()
+    }
+
+    pub(crate) fn lose(&mut self, loss: Loss) {
+        match loss {
+            Loss::Nothing => {}
+            Loss::All => self.content.clone_from(&self.durable),
+            Loss::Some(kept) => {
+                let mut left = kept;
+                self.content.clone_from(&self.durable);
+                for (block, data) in self.log.iter().flatten() {
+                    let left = &mut left[(block % SHARDS) as usize];
+                    if *left > 0 {
+                        *left -= 1;
+                        self.content.insert(*block, *data);
+                    }
+                }
+            }
+        }
+        // The content that was found on the medium stays there.
+        self.flush();
+    }
+}

@@ -1,0 +1,450 @@
+//! The protocol in a small world: members, a registry, clients, and all that can happen to them.
+//!
+//! Members are the crate's own. Storage, network, registry, clients and clocks are made up here.
+//! All that is under way is in one list, the *wire*; the world goes on by one entry of it, by a
+//! tick of the clocks, or by a fault. `tests/simulation.rs` chooses by a seed, and
+//! `tests/exhaustive.rs` tries each choice.
+
+pub(crate) mod action;
+pub(crate) mod cases;
+pub(crate) mod disk;
+pub(crate) mod fair;
+pub(crate) mod model;
+pub(crate) mod random;
+pub(crate) mod register;
+
+use std::collections::BTreeSet;
+
+use replica::{
+    ClientRequest, Input, Life, MemberId, Message, Output, Replica, RequestId, Rule, SwapOutcome,
+    Timing, VolumeRecord,
+};
+
+use action::Budget;
+use disk::Disk;
+use register::{Caller, Register};
+
+/// The content of a block: its writer and the number of the request.
+pub(crate) type Data = u16;
+
+pub(crate) type WorldMember = Replica<Data>;
+
+/// A request in a client's plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Plan {
+    Write(u32),
+    Read(u32),
+    Flush,
+}
+
+/// A case: the clients' requests, the faults that may come, and the rule that is broken.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) members: u8,
+    /// Those that are in sync at first. The first member is the primary.
+    pub(crate) in_sync: Vec<MemberId>,
+    pub(crate) blocks: u32,
+    pub(crate) plans: Vec<Vec<Plan>>,
+    pub(crate) budget: Budget,
+    pub(crate) broken: Option<Rule>,
+    pub(crate) timing: Timing,
+    /// Records above this epoch are not explored, nor operations above this counter.
+    pub(crate) epochs: u64,
+    pub(crate) counters: u64,
+    /// Faults come only when nothing else can happen.
+    pub(crate) is_calm: bool,
+    /// Storage takes time, clocks run at different speeds, and the wire is in no order.
+    pub(crate) is_wild: bool,
+}
+
+impl Case {
+    /// The time of all clocks, always: with each tick all times that are remembered become earlier,
+    /// so worlds that differ in the time alone are the same. No time of the protocol is longer.
+    pub(crate) fn now(&self) -> u64 {
+        self.timing.patience_ns
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Node {
+    pub(crate) member: WorldMember,
+    pub(crate) disk: Disk,
+    pub(crate) is_paused: bool,
+    /// Its disk was lost.
+    pub(crate) is_gone: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    /// The request that it waits for, or will send next.
+    pub(crate) next: usize,
+    pub(crate) is_sent: bool,
+    incarnation: u64,
+    pub(crate) id: u8,
+}
+
+/// An entry of the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Post {
+    Message(MemberId, MemberId, Message<Data>),
+    Request(MemberId, RequestId, u64, ClientRequest<Data>),
+    Swap(MemberId, Life, VolumeRecord),
+    /// A member's own storage must do something.
+    Work(MemberId, Life, Output<Data>),
+}
+
+impl Post {
+    /// The member that it comes to; none for the registry.
+    fn to(&self) -> Option<MemberId> {
+        match self {
+            Self::Message(_, to, _) | Self::Request(to, ..) | Self::Work(to, ..) => Some(*to),
+            Self::Swap(..) => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub(crate) struct World {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) registry: VolumeRecord,
+    /// Records that the registry had.
+    past: Vec<VolumeRecord>,
+    pub(crate) is_away: bool,
+    /// It was put back to an old record, and waits for an operator.
+    pub(crate) is_restored: bool,
+    /// An operator gave up a member that was there.
+    is_mistaken: bool,
+    pub(crate) wire: Vec<Post>,
+    /// Entries that were held back and may come at any time.
+    pub(crate) held: Vec<Post>,
+    /// Directions that lose each message.
+    pub(crate) cut: BTreeSet<(MemberId, MemberId)>,
+    pub(crate) clients: Vec<Client>,
+    registers: Vec<Register>,
+    /// A promise that was broken.
+    pub(crate) broken: Option<String>,
+    lives: Life,
+    ghosts: Caller,
+    client_ids: u8,
+    ticks: u64,
+    pub(crate) budget: Budget,
+}
+
+impl Eq for World {}
+
+impl World {
+    pub(crate) fn new(case: &Case) -> Self {
+        let record = VolumeRecord::first(0, case.in_sync.iter().map(|id| (*id, 1)).collect());
+        let client = |index| Client { next: 0, is_sent: false, incarnation: 1, id: index };
+        let mut world = Self {
+            nodes: Vec::new(),
+            registry: record.clone(),
+            past: Vec::new(),
+            is_away: false,
+            is_restored: false,
+            is_mistaken: false,
+            wire: Vec::new(),
+            held: Vec::new(),
+            cut: BTreeSet::new(),
+            clients: (0_u8..).take(case.plans.len()).map(client).collect(),
+            registers: (0..case.blocks).map(|_| Register::new()).collect(),
+            broken: None,
+            lives: 1,
+            ghosts: 1000,
+            client_ids: u8::try_from(case.plans.len()).expect("few clients"),
+            ticks: 0,
+            budget: case.budget,
+        };
+        for _ in 0..case.members {
+            world.add_node(case, 1);
+        }
+        // The volume is there and served: a fair beginning.
+        for id in 0..case.members {
+            world.step(case, id, Input::Seen(record.clone()));
+        }
+        world.settle(case);
+        world
+    }
+
+    pub(crate) fn add_node(&mut self, case: &Case, life: Life) {
+        let id = u8::try_from(self.nodes.len()).expect("few members");
+        let disk = Disk::new(case.is_wild);
+        let member = WorldMember::start(
+            id,
+            life,
+            case.timing,
+            disk.durable_of_member.clone(),
+            disk.cuts(),
+            case.now(),
+        );
+        let member = member.breaking(case.broken);
+        self.nodes.push(Node { member, disk, is_paused: false, is_gone: false });
+    }
+
+    pub(crate) fn node(&mut self, id: MemberId) -> &mut Node {
+        &mut self.nodes[usize::from(id)]
+    }
+
+    /// The members whose disks are there.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = MemberId> + use<> {
+        let is_there = |(id, node): (usize, &Node)| (!node.is_gone).then_some(id as MemberId);
+        let ids: Vec<MemberId> = self.nodes.iter().enumerate().filter_map(is_there).collect();
+        ids.into_iter()
+    }
+
+    /// The members that answer reads.
+    pub(crate) fn servers(&self, case: &Case) -> usize {
+        self.nodes.iter().filter(|node| !node.is_gone && node.member.serves(case.now())).count()
+    }
+
+    /// The promise that is broken in this state.
+    pub(crate) fn breach(&self, case: &Case) -> Option<String> {
+        if self.servers(case) > 1 {
+            return Some("two members answer reads".to_owned());
+        }
+        self.broken.clone()
+    }
+
+    /// Whether the entry can be carried out now.
+    pub(crate) fn is_deliverable(&self, at: usize) -> bool {
+        let post = &self.wire[at];
+        match post.to() {
+            None => !self.is_away,
+            Some(to) if self.nodes[usize::from(to)].is_paused => false,
+            // Storage works in order.
+            Some(to) => {
+                let is_work = |post: &Post| matches!(post, Post::Work(of, ..) if *of == to);
+                !is_work(post) || !self.wire[..at].iter().any(is_work)
+            }
+        }
+    }
+
+    pub(crate) fn deliverable(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.wire.len()).filter(|at| self.is_deliverable(*at))
+    }
+
+    /// Carries out an entry.
+    pub(crate) fn deliver(&mut self, case: &Case, post: Post, is_told: bool) {
+        match post {
+            Post::Message(from, to, message) => {
+                self.step(case, to, Input::Message(from, message));
+            }
+            Post::Request(to, id, incarnation, request) => {
+                self.step(case, to, Input::Request(id, incarnation, request));
+            }
+            Post::Swap(from, life, target) => {
+                let outcome = self.swap(&target);
+                let outcome = if is_told { outcome } else { SwapOutcome::Unknown };
+                self.tell_swapped(case, from, life, target, outcome);
+            }
+            Post::Work(id, life, output) => {
+                let node = &mut self.nodes[usize::from(id)];
+                if node.member.life() == life
+                    && let Some(input) = work(&mut node.disk, output)
+                {
+                    self.step(case, id, input);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn tell_swapped(
+        &mut self,
+        case: &Case,
+        from: MemberId,
+        life: Life,
+        target: VolumeRecord,
+        outcome: SwapOutcome,
+    ) {
+        let node = self.node(from);
+        if node.member.life() == life && !node.is_paused {
+            self.step(case, from, Input::Swapped(target, outcome));
+        }
+    }
+
+    fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
+        if target.epoch != self.registry.epoch + 1 {
+            return SwapOutcome::Conflict(self.registry.clone());
+        }
+        if target.incarnation != self.registry.incarnation {
+            let keeps = |(id, life): (&MemberId, &Life)| {
+                let node = &self.nodes[usize::from(*id)];
+                !node.is_gone && node.member.life() == *life
+            };
+            if !self.is_mistaken && self.registry.in_sync.iter().any(keeps) {
+                self.broken = Some("a member that lost nothing was given up".to_owned());
+            }
+            let disk = &self.nodes[usize::from(target.primary)].disk;
+            for (block, register) in (0..).zip(&mut self.registers) {
+                let value = disk.read(block);
+                if !register.lost(value) && self.broken.is_none() {
+                    self.broken = Some(format!("block {block} lost what was flushed: {value}"));
+                }
+            }
+        }
+        self.past.push(std::mem::replace(&mut self.registry, target.clone()));
+        SwapOutcome::Done
+    }
+
+    /// A member takes an input, and all that follows at once.
+    pub(crate) fn step(&mut self, case: &Case, id: MemberId, input: Input<Data>) {
+        let mut inputs = std::collections::VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let node = self.node(id);
+            if node.is_gone {
+                return;
+            }
+            let mut out = Vec::new();
+            node.member.step(case.now(), input, &mut out);
+            for output in out {
+                inputs.extend(self.carry_out(case, id, output));
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        case: &Case,
+        id: MemberId,
+        output: Output<Data>,
+    ) -> Option<Input<Data>> {
+        let life = self.node(id).member.life();
+        match output {
+            Output::Send(to, message) => {
+                if !self.cut.contains(&(id, to)) && usize::from(to) < self.nodes.len() {
+                    self.post(Post::Message(id, to, message));
+                }
+                None
+            }
+            Output::Swap(target) => {
+                self.post(Post::Swap(id, life, target));
+                None
+            }
+            Output::Look => (!self.is_away).then(|| Input::Seen(self.registry.clone())),
+            Output::Keep(durable) => {
+                self.node(id).disk.durable_of_member = durable;
+                None
+            }
+            Output::Answer(request, data) => {
+                self.answer(case, request, data);
+                None
+            }
+            Output::Refuse(request, incarnation) => {
+                self.refuse(request, incarnation);
+                None
+            }
+            work if case.is_wild => {
+                self.wire.push(Post::Work(id, life, work));
+                None
+            }
+            output => work(&mut self.node(id).disk, output),
+        }
+    }
+
+    /// An entry that is sent again while it waits adds nothing.
+    fn post(&mut self, post: Post) {
+        if !self.wire.contains(&post) && self.wire.len() < WIRE_MAX {
+            self.wire.push(post);
+        }
+    }
+
+    /// Whether a client's request of this id is under way, and its place.
+    fn client_of(&self, id: RequestId) -> Option<usize> {
+        let is_it = |client: &Client| {
+            client.id == id.client && client.is_sent && client.next + 1 == id.number as usize
+        };
+        self.clients.iter().position(is_it)
+    }
+
+    /// A client sends its request, or sends it again.
+    pub(crate) fn send(&mut self, case: &Case, index: usize, to: MemberId) {
+        let client = &mut self.clients[index];
+        let plan = case.plans[index][client.next];
+        let number = u32::try_from(client.next + 1).expect("few requests");
+        let id = RequestId { client: client.id, number };
+        let value = Data::from(client.id) * 100 + number as Data;
+        let (caller, incarnation) = (Caller::from(client.id), client.incarnation);
+        let is_new = !std::mem::replace(&mut client.is_sent, true);
+        let request = match plan {
+            Plan::Write(block) => ClientRequest::Write(block, value),
+            Plan::Read(block) => ClientRequest::Read(block),
+            Plan::Flush => ClientRequest::Flush,
+        };
+        if is_new {
+            match plan {
+                Plan::Write(block) => self.registers[block as usize].write(caller, value),
+                Plan::Read(block) => self.registers[block as usize].read(caller),
+                Plan::Flush => {
+                    self.registers.iter_mut().for_each(|register| register.flush(caller));
+                }
+            }
+        }
+        self.post(Post::Request(to, id, incarnation, request));
+    }
+
+    fn answer(&mut self, case: &Case, id: RequestId, data: Option<Data>) {
+        let Some(index) = self.client_of(id) else { return };
+        let client = &mut self.clients[index];
+        let (plan, caller) = (case.plans[index][client.next], Caller::from(client.id));
+        client.next += 1;
+        client.is_sent = false;
+        let block = match plan {
+            Plan::Flush => {
+                self.registers.iter_mut().for_each(|register| register.flushed(caller));
+                return;
+            }
+            Plan::Write(block) | Plan::Read(block) => block,
+        };
+        if !self.registers[block as usize].answered(caller, data) && self.broken.is_none() {
+            self.broken =
+                Some(format!("client {caller} got {data:?} for {plan:?}: no order has it"));
+        }
+    }
+
+    fn refuse(&mut self, id: RequestId, incarnation: u64) {
+        let Some(index) = self.client_of(id) else { return };
+        let client = &mut self.clients[index];
+        client.next += 1;
+        client.is_sent = false;
+        client.incarnation = incarnation;
+        let caller = Caller::from(client.id);
+        self.registers.iter_mut().for_each(|register| register.refused(caller));
+    }
+
+    /// Lets everything on the wire happen in its order, without faults.
+    pub(crate) fn settle(&mut self, case: &Case) {
+        loop {
+            let Some(at) = self.deliverable().next() else { return };
+            let post = self.wire.remove(at);
+            self.deliver(case, post, true);
+        }
+    }
+
+    pub(crate) fn is_done(&self, case: &Case) -> bool {
+        self.clients.iter().zip(&case.plans).all(|(client, plan)| client.next >= plan.len())
+    }
+}
+
+fn work(disk: &mut Disk, output: Output<Data>) -> Option<Input<Data>> {
+    match output {
+        Output::Store(place, op) => {
+            disk.store(place, &op);
+            Some(Input::Stored(place))
+        }
+        Output::Fetch(fetch, block) => Some(Input::Fetched(fetch, block, disk.read(block))),
+        Output::GoBack(cut) => {
+            disk.go_back(cut);
+            None
+        }
+        Output::Drop(cut) => {
+            disk.drop_cut(cut);
+            None
+        }
+        Output::Compare(to, began, cut) => Some(Input::Changed(to, began, disk.changed(cut))),
+        other => panic!("{other:?} is no work of a disk"),
+    }
+}
+
+/// Entries of the wire; others are lost. A member that is paused for long must not make the world
+/// large.
+const WIRE_MAX: usize = 200;

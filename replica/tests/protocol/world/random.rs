@@ -1,0 +1,278 @@
+//! A run of the world, decided by a seed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ::random::Random;
+use replica::{MemberId, Rule, Timing};
+
+use super::action::{Action, Budget};
+use super::disk::Loss;
+use super::{Case, Plan, Post, World, cases};
+
+/// Steps of a run, before the faults end.
+const STEPS: u64 = 800;
+
+/// Requests of a client.
+const REQUESTS: u64 = 14;
+
+/// The times of a run, in ticks. A slow clock shows four ticks while others show five.
+const TIMING: Timing = Timing { lease_ns: 4, patience_ns: 6, silence_ns: 2 };
+
+/// How often each kind of event was there, over many runs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally(BTreeMap<&'static str, u64>);
+
+impl Tally {
+    fn count(&mut self, what: &'static str, times: u64) {
+        *self.0.entry(what).or_default() += times;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (what, times) in &other.0 {
+            self.count(what, *times);
+        }
+    }
+
+    pub(crate) fn of(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<String> =
+            self.0.iter().map(|(what, times)| format!("{times} {what}")).collect();
+        f.write_str(&counts.join(", "))
+    }
+}
+
+/// The case of a seed. Each seed has some kinds of faults and not others, so that rare ones meet.
+pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
+    let mut members = random.between(2, 3) as u8;
+    let are_in = if random.one_in(4) { random.between(1, members.into()) as u8 } else { members };
+    let mut in_sync: Vec<MemberId> = (0..are_in).collect();
+    let blocks = random.between(1, 4) as u32;
+    let clients = random.between(1, 2);
+    let kinds = random.between(2, 5);
+    let plan = |random: &mut Random| {
+        (0..REQUESTS)
+            .map(|_| {
+                let block = random.below(blocks.into()) as u32;
+                match random.below(kinds) {
+                    0 | 4 => Plan::Read(block),
+                    3 => Plan::Flush,
+                    _ => Plan::Write(block),
+                }
+            })
+            .collect()
+    };
+    let plans = (0..clients).map(|_| plan(random)).collect();
+    // A broken rule meets the faults that can show it.
+    let shows = broken.map(cases::of_rule);
+    if let Some(shows) = &shows {
+        (members, in_sync) = (shows.members, shows.in_sync.clone());
+    }
+    let shows = shows.map(|shows| shows.budget);
+    let mut some = |of: fn(&Budget) -> u8, one_in: u64, most: u64| {
+        let comes = match &shows {
+            Some(shows) => of(shows) > 0,
+            None => random.one_in(one_in),
+        };
+        let times = random.between(1, most) as u8;
+        if comes { times } else { 0 }
+    };
+    let budget = Budget {
+        restarts: some(|of| of.restarts, 2, 6),
+        disks: some(|of| of.disks, 6, 1),
+        pauses: some(|of| of.pauses, 3, 5),
+        delays: some(|of| of.delays, 2, 60),
+        cuts: some(|of| of.cuts, 3, 5),
+        unknown: some(|of| of.unknown, 3, 4),
+        away: some(|of| of.away, 3, 3),
+        restored: some(|of| of.restored, 8, 1),
+        stale: some(|of| of.stale, 3, 4),
+        moves: some(|of| of.moves, 3, 4),
+        mistakes: some(|of| of.mistakes, 8, 1),
+        again: some(|of| of.again, 2, 12),
+        leaves: some(|of| of.leaves, 4, 2),
+        haste: u8::MAX,
+    };
+    let (timing, is_wild) = (TIMING, true);
+    Case {
+        members,
+        in_sync,
+        blocks,
+        plans,
+        budget,
+        broken,
+        timing,
+        epochs: u64::MAX,
+        counters: u64::MAX,
+        is_calm: false,
+        is_wild,
+    }
+}
+
+/// How the events of a run are mixed.
+struct Mix {
+    /// One entry of the wire of so many is not the first one.
+    disorder: u64,
+    /// One message of so many is held back.
+    delay: u64,
+    /// One choice of a fault of so many is taken.
+    calm: u64,
+    /// One step of a hundred is a tick with this chance.
+    ticks: u64,
+}
+
+impl Mix {
+    fn of(random: &mut Random) -> Self {
+        let one_of =
+            |random: &mut Random, list: &[u64]| list[random.below(list.len() as u64) as usize];
+        Self {
+            disorder: one_of(random, &[2, 6, 1000]),
+            delay: one_of(random, &[6, 20, 60]),
+            calm: one_of(random, &[1, 3, 10]),
+            ticks: one_of(random, &[2, 5, 10]),
+        }
+    }
+}
+
+/// Chooses what happens next.
+fn choose(world: &World, case: &Case, mix: &Mix, random: &mut Random) -> Action {
+    loop {
+        let draw = random.below(100);
+        let mut actions = Vec::new();
+        if draw < mix.ticks {
+            return Action::Tick;
+        } else if draw < 80 {
+            let posts: Vec<usize> = world.deliverable().collect();
+            if posts.is_empty() {
+                if random.one_in(4) {
+                    return Action::Tick;
+                }
+                continue;
+            }
+            let is_first = !random.one_in(mix.disorder);
+            let at = if is_first { 0 } else { random.below(posts.len() as u64) as usize };
+            return of_post(world, posts[at], mix, random);
+        } else if draw < 90 {
+            world.sends(case, &mut actions);
+        } else {
+            if !random.one_in(mix.calm) {
+                continue;
+            }
+            world.faults(case, &mut actions);
+            match random.below(4) {
+                0 | 1 => actions.retain(ends_a_fault),
+                2 => {}
+                // The primary is where it hurts.
+                _ => actions.retain(|action| hits(*action, world.registry.primary)),
+            }
+        }
+        if actions.is_empty() {
+            continue;
+        }
+        let action = actions[random.below(actions.len() as u64) as usize];
+        return match action {
+            Action::Restart(id, Loss::All) if random.one_in(2) => {
+                let mut kept = || random.below(6) as u8;
+                Action::Restart(id, Loss::Some([kept(), kept()]))
+            }
+            action => action,
+        };
+    }
+}
+
+fn ends_a_fault(action: &Action) -> bool {
+    let ends = [Action::RegistryAway(false), Action::Rebuild];
+    let is_one = matches!(
+        action,
+        Action::Resume(_) | Action::Heal(..) | Action::Release(_) | Action::Evict(_)
+    );
+    is_one || ends.contains(action)
+}
+
+fn hits(action: Action, member: MemberId) -> bool {
+    match action {
+        Action::Restart(id, _) | Action::LoseDisk(id) | Action::Pause(id) => id == member,
+        Action::Cut(from, to) => from == member || to == member,
+        _ => false,
+    }
+}
+
+fn of_post(world: &World, at: usize, mix: &Mix, random: &mut Random) -> Action {
+    match world.wire[at] {
+        Post::Swap(..) if world.budget.unknown > 0 && random.one_in(3) => Action::DeliverUntold(at),
+        Post::Work(..) => Action::Deliver(at),
+        _ if world.budget.delays > 0 && random.one_in(mix.delay) => Action::Hold(at),
+        _ => Action::Deliver(at),
+    }
+}
+
+fn name(action: Action) -> &'static str {
+    match action {
+        Action::Deliver(_) => "deliveries",
+        Action::DeliverUntold(_) => "swaps without an answer",
+        Action::Hold(_) => "delays",
+        Action::Release(_) => "late deliveries",
+        Action::Tick => "ticks",
+        Action::Send(..) => "requests",
+        Action::Leave(_) => "clients that went",
+        Action::Restart(_, Loss::Nothing) => "kills",
+        Action::Restart(..) => "losses of power",
+        Action::LoseDisk(_) => "lost disks",
+        Action::Pause(_) => "pauses",
+        Action::Resume(_) => "ends of pauses",
+        Action::Cut(..) => "cuts",
+        Action::Heal(..) => "ends of cuts",
+        Action::RegistryAway(true) => "times without registry",
+        Action::RegistryAway(false) => "returns of the registry",
+        Action::Restore(_) => "old registries",
+        Action::Rebuild => "rebuilt registries",
+        Action::Stale(..) => "old records",
+        Action::Move(..) => "moves",
+        Action::Evict(_) => "evictions",
+    }
+}
+
+/// Runs a seed.
+pub(crate) fn run(seed: u64, broken: Option<Rule>, shows: bool) -> Result<Tally, String> {
+    let mut random = Random::new(seed);
+    let case = case_of(&mut random, broken);
+    let mut tally = Tally::default();
+    if shows {
+        println!("{case:?}");
+    }
+    let mix = Mix::of(&mut random);
+    let mut world = World::new(&case);
+    for step in 0..STEPS {
+        let action = choose(&world, &case, &mix, &mut random);
+        if shows {
+            match action {
+                Action::Deliver(at) | Action::DeliverUntold(at) | Action::Hold(at) => {
+                    println!("{step}: {action:?} {:?}", world.wire[at]);
+                }
+                Action::Release(at) => println!("{step}: {action:?} {:?}", world.held[at]),
+                _ => println!("{step}: {action:?}"),
+            }
+        }
+        tally.count(name(action), 1);
+        world.act(&case, action);
+        if let Some(breach) = world.breach(&case) {
+            return Err(format!("{breach}, at step {step}"));
+        }
+    }
+    tally.count("changes of the record", world.registry.epoch - 1);
+    tally.count("incarnations", world.registry.incarnation - 1);
+    let fair = world.fair(&case);
+    if shows && fair.is_err() {
+        println!("{world:#?}");
+    }
+    fair?;
+    let answered: usize = world.clients.iter().map(|client| client.next).sum();
+    tally.count("requests that ended", answered as u64);
+    tally.count("volumes that are gone", u64::from(world.is_lost()));
+    Ok(tally)
+}
