@@ -78,6 +78,8 @@ pub(crate) struct Checkpointer {
     emptied: Vec<SegmentId>,
     sequence: u64,
     positions: [StreamPosition; STREAMS],
+    /// Only the superblock of the checkpoint under way leads to the next rows of a stream.
+    leads: bool,
     superblocks_left: usize,
 }
 
@@ -100,6 +102,7 @@ impl Checkpointer {
             emptied: Vec::new(),
             sequence: 0,
             positions: [StreamPosition::NONE; STREAMS],
+            leads: false,
             superblocks_left: 0,
         }
     }
@@ -256,7 +259,7 @@ impl Checkpointer {
         core.is_halted = true;
         core.log.cut();
         let floor = core.moved_floor();
-        core.log.leave(&mut core.segments, |segments| segments.free_staying() > floor);
+        self.leads = core.log.leave(&mut core.segments, |segments| segments.free_staying() > floor);
         self.begin_change(core);
         self.sequence = core.applied;
         self.positions = core.log.positions();
@@ -380,8 +383,9 @@ impl Checkpointer {
         let is_done = self.copies.iter().all(|copy| copy.index_left == 0);
         if is_done {
             // All that this checkpoint has is written, or kept here for the superblock: guests need
-            // not wait for three syncs. Rows that are applied now are replayed behind it.
-            core.is_halted = false;
+            // not wait for three syncs. Rows that are applied now are replayed behind it, or behind
+            // the checkpoint before it if that leads to them as well.
+            core.is_halted = self.leads;
             self.step = Step::SyncPages(core.syncs.ticket());
         }
         is_done
@@ -488,6 +492,7 @@ impl Checkpointer {
         core.counters.checkpoints += 1;
         core.durable = core.durable.max(self.sequence);
         core.log.is_marked(self.sequence);
+        core.is_halted = false;
         core.checkpointed = self.sequence;
         core.segments.release(&self.emptied);
         core.segments.settle_early();

@@ -198,12 +198,14 @@ impl RowLog {
 
     /// Streams go away from devices that the pool is leaving, as far as there is room. Only for a
     /// checkpoint's cut: its superblock says where a stream goes on. A stream with rows that are
-    /// not applied stays, because the heads of these rows say where it goes on.
+    /// not applied stays, because the heads of these rows say where it goes on. Whether a stream
+    /// went: then only that superblock leads to its next rows.
     pub(crate) fn leave(
         &mut self,
         segments: &mut SegmentTable,
         may: impl Fn(&SegmentTable) -> bool,
-    ) {
+    ) -> bool {
+        let mut has_left = false;
         for (index, stream) in self.streams.iter_mut().enumerate() {
             let waits = self.ordered.iter().any(|row| row.stream as usize == index);
             if waits || !may(segments) {
@@ -214,6 +216,7 @@ impl RowLog {
             {
                 segments.give_back(stream.next);
                 stream.next = next;
+                has_left = true;
             }
             let is_in = segments.is_leaving(stream.segment) && !segments.is_leaving(stream.next);
             let next = if is_in { segments.take_staying() } else { None };
@@ -223,8 +226,10 @@ impl RowLog {
                     _ => segments.close(stream.segment),
                 }
                 (stream.segment, stream.block, stream.next) = (stream.next, 0, next);
+                has_left = true;
             }
         }
+        has_left
     }
 
     /// A checkpoint covers all rows that are applied: those behind it are the log from here on.

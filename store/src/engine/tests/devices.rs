@@ -181,6 +181,46 @@ fn a_device_is_emptied_and_leaves() {
     }
 }
 
+/// A checkpoint's cut has streams go away from a device that is left. Until its superblock is there
+/// no other one leads to their next rows, so no write completes by them.
+#[test]
+fn completed_writes_are_there_after_a_kill_at_each_request_of_a_leave() {
+    for stop in 0.. {
+        let (mut pool, disk) = pool(2, 64);
+        let tag = pool.tag();
+        let leave = pool.engine.change_devices(tag, DeviceChange::Remove { device: 1 });
+        assert_eq!(leave, crate::api::Admission::Taken);
+        let mut asked = Vec::new();
+        for step in 0..stop {
+            // A stream goes only while none of its rows waits.
+            if step % 16 == 0 {
+                let (tag, block) = (pool.tag(), 2_000 + step);
+                let write = pool.engine.write(tag, disk, block, 1, &mut |_, page| page.0.fill(1));
+                assert_eq!(write, crate::api::Admission::Taken);
+                asked.push((tag, block));
+            }
+            // One request of a device, then the engine again.
+            pool.engine.poll(pool.now_ns);
+            pool.now_ns += 1_000_000;
+            if let Some(io) = pool.engine.next_io() {
+                pool.devices.answer(&mut pool.engine, io);
+            }
+            pool.take_completions();
+        }
+        let has_left = device(&pool, 1).is_none();
+        asked.retain(|&(tag, _)| pool.end(tag) == Some(Ok(disk)));
+        let mut pool = pool.reopened(2);
+        for (_, block) in asked {
+            let (tag, read) = pool.wait(|engine, tag| engine.read(tag, disk, block, 1));
+            read.expect("a read");
+            assert!(pool.bytes(tag).iter().all(|byte| *byte == 1), "at {stop}: {block}");
+        }
+        if has_left {
+            return assert!(stop > 10, "{stop}");
+        }
+    }
+}
+
 #[test]
 fn a_leave_goes_on_after_a_kill_and_can_be_taken_back() {
     let (mut pool, disk) = pool(2, 64);
