@@ -206,7 +206,7 @@ impl WriteBackChannel {
     /// Opens the dirty volume when the keeper has.
     fn follow(&mut self) {
         let number = self.dirty().opening();
-        if self.ways.is_open() || number % 2 == 0 || self.cannot == number || self.leaves {
+        if self.ways.is_open() || number.is_multiple_of(2) || self.cannot == number || self.leaves {
             return;
         }
         let Some((number, volume)) = self.dirty().opened() else { return };

@@ -85,7 +85,7 @@ impl DirtyKeeper {
     fn open(&self, held: crate::HeldEpoch, owner: DirtyOwner) -> Duration {
         let mut story = self.dirty.story.lock();
         story.owner = Some(owner);
-        if story.asked == Some(held) && self.dirty.opening() % 2 == 0 && !story.ends {
+        if story.asked == Some(held) && !self.dirty.is_open() && !story.ends {
             if !self.dirty.through.load(SeqCst) {
                 story.why = None;
             }
