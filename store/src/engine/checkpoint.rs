@@ -3,8 +3,8 @@
 //! Dirty pages are written once while guests go on. Then no more rows are applied: the pages that
 //! have become dirty meanwhile, the page tables level by level, and the state are written. So the
 //! pages of a checkpoint are those of one moment without copies of them, and the halt is as long as
-//! the pages take that became dirty in the first part. While the superblocks are written and synced,
-//! rows are applied again.
+//! the pages take that became dirty in the first part. While the superblocks are written and
+//! synced, rows are applied again.
 
 use super::core::{EngineCore, IoPurpose};
 use super::rows::{ROWS_MAX, RecordOwner, Row, RowStream, crc_of};
@@ -380,7 +380,7 @@ impl Checkpointer {
         let is_done = self.copies.iter().all(|copy| copy.index_left == 0);
         if is_done {
             // All that this checkpoint has is written, or kept here for the superblock: guests need
-            // not wait for three syncs. What is applied now is replayed behind this checkpoint.
+            // not wait for three syncs. Rows that are applied now are replayed behind it.
             core.is_halted = false;
             self.step = Step::SyncPages(core.syncs.ticket());
         }

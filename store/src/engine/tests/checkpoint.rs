@@ -1,4 +1,4 @@
-//! What guests do while a checkpoint is written.
+//! Guests go on while a checkpoint is written.
 
 use super::pool::TestPool;
 use crate::api::{Admission, DeviceOp};

@@ -1,5 +1,5 @@
-//! Names of volumes in a pool that a node makes for itself. It finds them by their names, so no user
-//! makes a volume with such a name.
+//! Names of volumes in a pool that a node makes for itself. It finds them by their names, so no
+//! user makes a volume with such a name.
 
 /// Their beginnings: caches of remote volumes, and writes that wait in such a cache.
 const OWN_NAMES: [&str; 2] = ["cache.", "dirty."];
