@@ -224,7 +224,7 @@ impl Attachment {
         self.takes.load(SeqCst) && self.view().epoch == 0
     }
 
-    /// Whether it was claimed although another one held it, so that the guard's other rules say
+    /// Whether it was claimed although another client held it, so that the guard's other rules say
     /// nothing about clients in between.
     pub fn has_taken_over(&self) -> bool {
         self.has_taken.load(SeqCst)

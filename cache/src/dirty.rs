@@ -55,7 +55,7 @@ pub struct DirtyOwner {
 impl DirtyOwner {
     /// Whether no other client can have written to the remote volume between this owner and the
     /// holder of `held`. `is_judged`: the guard has granted the epoch by its own rules, which
-    /// never grant one to a client that another one has replaced.
+    /// never grant one to a client that another client has replaced.
     pub fn is_followed_by(&self, held: &HeldEpoch, is_judged: bool) -> bool {
         held.epoch == self.epoch + 1 || (is_judged && held.claimant == self.claimant)
     }

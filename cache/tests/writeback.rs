@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// Another client has had the volume, and this one takes it back.
+    /// Another client has had the volume, and this client takes it back.
     fn take_back(&mut self, claimant: u64) -> (Attachment, u64) {
         let rest = self.pool.devices.lock().now.clone();
         let (had, before) = (self.pool.mapped(), self.pool.devices.lock().stranded.len());

@@ -1,4 +1,4 @@
-//! No change to a registry that was put back to an older state, or that is another one: its records
+//! No change to a registry that was put back to an older state, or that is another: its records
 //! are not those that nodes have acted on.
 //!
 //! Each machine remembers the registry's id and the highest revision that it has seen, in a file.

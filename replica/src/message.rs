@@ -159,7 +159,7 @@ pub enum Message<D> {
         /// The last operation of the present reign that it does not get.
         began: Counter,
     },
-    /// A member that was restarted asks another one for its life.
+    /// A member that was restarted asks another member for its life.
     Hello {
         /// The life of the member that asks.
         life: Life,

@@ -40,7 +40,7 @@ pub enum Rule {
     FillsAreTail,
     /// A member says its life to each question anew.
     LivesOnRequest,
-    /// A primary that has asked for another one answers no read.
+    /// A primary that has asked for another primary answers no read.
     MovedPrimariesAreSilent,
     /// A member that was restarted lets the leases run out that its last life gave.
     RestartsLetLeasesEnd,
