@@ -149,7 +149,7 @@ mod tests {
             (json!({ "pool": "p", "size": "1GiB", "mode": "write" }), "is no mode"),
             (json!({ "pool": "p", "size": "1GiB", "dirty": "1GiB" }), "nothing is dirty"),
             (
-                json!({ "pool": "p", "size": "1GiB", "mode": "write-back", "dirty": "1" }),
+                json!({ "pool": "p", "size": "1GiB", "mode": "write-back", "dirty": "4KiB" }),
                 "from 1MiB",
             ),
             (json!({ "pool": "p", "size": "1GiB", "keep": 1 }), "keep"),
