@@ -90,7 +90,7 @@ pub trait DirtyStorage: Send + fmt::Debug {
 pub struct DirtyRest {
     /// The volume.
     pub volume: Arc<dyn Volume>,
-    /// Whose it is; none for one that is new.
+    /// Its owner; none for a new dirty volume.
     pub owner: Option<DirtyOwner>,
     /// Its blocks, which are all dirty.
     pub blocks: Vec<Blocks>,
@@ -101,7 +101,7 @@ pub struct DirtyRest {
 pub struct DirtyBounds {
     /// Blocks of the remote volume.
     pub blocks: u64,
-    /// Of these, the most that may be dirty.
+    /// The most blocks that may be dirty.
     pub capacity: u64,
     /// A round begins at the latest when the oldest dirty block has waited for so long.
     pub age_ns: u64,
@@ -169,8 +169,8 @@ impl Dirty {
     /// The dirty blocks that `storage` has.
     ///
     /// # Errors
-    /// Why they are not known. Then the remote volume must not be used: it may be older than what
-    /// its guest was told of.
+    /// The reason why the blocks are not known. Then the remote volume must not be used: it may
+    /// be older than what its guest was told of.
     pub fn load(
         bounds: DirtyBounds,
         mut storage: Box<dyn DirtyStorage>,

@@ -199,7 +199,7 @@ impl CacheSlot {
         state.why = why;
     }
 
-    /// Finds out what is dirty.
+    /// Finds the dirty blocks.
     fn begin_dirty(&self, wanted: &CachePlan, pools: &Pools) -> Result<(), String> {
         let (Some(over), Some(plan)) = (&self.write_back, &wanted.write_back) else {
             return Ok(());
@@ -432,7 +432,7 @@ const CACHE_COUNTS: &[CounterText] = &[
     CounterText { name: "cached_bytes", help: "Bytes that the disk's cache has." },
 ];
 
-/// The counts of write-back that are not those of its channels.
+/// The counts of write-back beside the counts of its channels.
 const DIRTY_COUNTS: &[CounterText] = &[
     CounterText { name: "dirty_bytes", help: "Bytes of the disk that only this node's pool has." },
     CounterText { name: "dirty_for", help: "For how long the oldest of these bytes wait." },

@@ -13,10 +13,10 @@ const BYTES_MIN: u64 = 16 << 20;
 /// The largest cache: far above any pool.
 const BYTES_MAX: u64 = 1 << 50;
 
-/// The least bound of what may be dirty: less would make most writes go to the volume's node.
+/// The least bound of the dirty bytes: less would make most writes go to the volume's node.
 const DIRTY_BYTES_MIN: u64 = 1 << 20;
 
-/// The bound of what may be dirty, without the key.
+/// The bound of the dirty bytes, without the key.
 const DIRTY_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// The age at which writes are sent, without the key.

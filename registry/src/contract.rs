@@ -19,7 +19,7 @@ const ADDITIONS: usize = 20;
 pub struct Parties {
     /// A handle.
     pub one: Box<dyn Registry>,
-    /// Another one.
+    /// Another handle.
     pub other: Box<dyn Registry>,
     /// Lets so much time go by for the registry.
     pub wait: Box<dyn FnMut(Duration)>,

@@ -39,7 +39,7 @@ pub enum RegistryError {
     /// A key, a value, a swap or a lease breaks a limit or a rule.
     #[error("{what}")]
     Invalid {
-        /// The limit, and what was found.
+        /// The limit, and the number that was found.
         what: String,
     },
     /// The registry has denied it.

@@ -30,7 +30,7 @@ struct SeenStamp {
     revision: u64,
 }
 
-/// A registry that takes changes only while it is the one that this machine knows.
+/// A registry that takes changes only while it is the registry that this machine knows.
 #[derive(Debug)]
 pub struct Guarded {
     inner: Box<dyn Registry>,
@@ -84,7 +84,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Refuses a change while the registry is not the one that is known.
+    /// Refuses a change while the registry is not the registry that is known.
     fn may_change(&mut self) -> Result<(), RegistryError> {
         // Another process of this machine may have seen more, or trust what is there.
         self.seen = read_seen(&self.path)?;
@@ -96,7 +96,7 @@ impl Guarded {
     }
 }
 
-/// Forgets what was seen, so that the registry is believed as it is now.
+/// Forgets the stamp that was seen, so that the registry is believed as it is now.
 ///
 /// # Errors
 /// When the system refuses it.
@@ -183,7 +183,7 @@ impl Registry for Guarded {
         if let SwapOutcome::Made { revision } = outcome {
             let store = self.seen.map_or(0, |seen| seen.store);
             if let Err(error) = self.see(Stamp { store, revision }) {
-                // It was made, but a restored registry could no longer be told from this one.
+                // It was made, but a restored registry could no longer be told from this registry.
                 return Ok(SwapOutcome::Unknown { reason: error.to_string() });
             }
         }

@@ -34,7 +34,7 @@ impl Key {
         Ok(Self(text))
     }
 
-    /// The key of this name below this one.
+    /// The key of this name below this key.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -47,7 +47,7 @@ impl Key {
         &self.0
     }
 
-    /// The beginning of all keys below this one, which no other key has.
+    /// The beginning of all keys below this key, which no other key has.
     pub fn prefix(&self) -> String {
         format!("{}/", self.0)
     }

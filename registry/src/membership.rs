@@ -23,7 +23,7 @@ use crate::record::{
 use crate::registry::{Registry, Stamp};
 use crate::swap::{Swap, SwapOutcome};
 
-/// How often a change is tried that others' changes, or lost answers, were in the way of.
+/// How often a change is tried again after a conflict or a lost answer.
 const TRIES_MAX: usize = 8;
 
 /// The keys of a cluster.

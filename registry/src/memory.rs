@@ -42,7 +42,7 @@ struct SharedMemory {
     /// The truth about the next swaps that are not answered.
     unknown: VecDeque<UnknownSwap>,
     late: VecDeque<Swap>,
-    /// Watches do not see later changes than this one.
+    /// Watches do not see later changes than this revision.
     watched: Option<u64>,
 }
 

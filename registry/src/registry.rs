@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::swap::{Swap, SwapOutcome};
 
 /// Which registry answers, and how far it is. A registry that was put back to an older state has a
-/// lower revision; a registry that was made anew, or restored as another one, has another id.
+/// lower revision; a registry that was made anew, or restored as another registry, has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The id of the registry itself: a random number of a file, etcd's cluster id.
@@ -89,7 +89,7 @@ pub trait Registry: Send + fmt::Debug {
     /// When it does not answer.
     fn get(&mut self, key: &Key) -> Result<Found, RegistryError>;
 
-    /// All keys below this one, at one moment.
+    /// All keys below this key, at one moment.
     ///
     /// # Errors
     /// When it does not answer, or there are too many.

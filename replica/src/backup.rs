@@ -58,7 +58,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.say_held(out);
     }
 
-    /// Hears no older primary any more, and says which blocks it may have that others lack.
+    /// Hears no older primary any more, and says which blocks it may have that other members lack.
     pub(crate) fn seal(
         &mut self,
         now_ns: u64,

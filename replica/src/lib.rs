@@ -1,7 +1,7 @@
 //! Replicas: which of several copies of a volume serves it, and when a write is safe.
 //!
 //! A volume's *members* each have one copy. One of them is the *primary*: it gives all operations
-//! an order and sends them to the others, its *backups*. A write completes when all members *in
+//! an order and sends them to its *backups*. A write completes when all members *in
 //! sync* have it. Which members these are, and which of them is the primary, is one small record
 //! in a registry that replaces it as a whole (PacificA, MSR-TR-2008-25: primary and backups, with
 //! the configuration agreed elsewhere).

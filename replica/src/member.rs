@@ -93,7 +93,7 @@ pub enum Input<D> {
 pub enum Output<D> {
     /// A message for another member.
     Send(MemberId, Message<D>),
-    /// The registry's record must be replaced by this one, if its epoch is one less.
+    /// The registry's record must be replaced by this record, if its epoch is one less.
     Swap(VolumeRecord),
     /// The registry's record must be read.
     Look,
@@ -124,7 +124,7 @@ pub(crate) struct Holding {
     /// The last operation that it was told to store, and the last one that is stored.
     pub(crate) issued: Counter,
     pub(crate) stored: Counter,
-    /// The blocks of operations that others may lack, and such blocks of earlier reigns.
+    /// The blocks of operations that other members may lack, and such blocks of earlier reigns.
     pub(crate) tail: BTreeMap<Counter, Block>,
     pub(crate) old_tail: BTreeSet<Block>,
     pub(crate) applied: Applied,
@@ -144,7 +144,7 @@ impl Holding {
         self.tail = self.tail.split_off(&(held + 1));
     }
 
-    /// The blocks that this member may have and others may lack.
+    /// The blocks that this member may have and other members may lack.
     pub(crate) fn blocks(&self) -> BTreeSet<Block> {
         self.old_tail.iter().chain(self.tail.values()).copied().collect()
     }

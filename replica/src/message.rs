@@ -113,7 +113,7 @@ pub enum Message<D> {
         epoch: u64,
         /// The member's life.
         life: Life,
-        /// The blocks that it may have and others may lack.
+        /// The blocks that it may have and other members may lack.
         tail: BTreeSet<Block>,
     },
     /// An operation.
@@ -129,12 +129,12 @@ pub enum Message<D> {
         /// The operation.
         op: Op<D>,
     },
-    /// The member has stored all operations from `began` up to this one.
+    /// The member has stored all operations from `began` up to this operation.
     Held {
         /// Its life.
         life: Life,
-        /// The last operation that it did not get. It is another one each time that the member is
-        /// removed and joins again.
+        /// The last operation that it did not get. It is another operation each time that the
+        /// member is removed and joins again.
         began: Place,
         /// The operation.
         counter: Counter,

@@ -35,7 +35,7 @@ impl VolumeRecord {
         self.in_sync.get(&member) == Some(&life)
     }
 
-    /// The members in sync besides this one.
+    /// The members in sync besides this member.
     pub fn others(&self, member: MemberId) -> impl Iterator<Item = MemberId> + '_ {
         self.in_sync.keys().copied().filter(move |other| *other != member)
     }

@@ -36,7 +36,7 @@ pub enum Rule {
     AdmissionsAreNotUndone,
     /// A member is admitted when it has each operation that was acknowledged.
     AdmittedWithAll,
-    /// Blocks that a member was given to join may be more than others have.
+    /// Blocks that a member was given to join may be more than other members have.
     FillsAreTail,
     /// A member says its life to each question anew.
     LivesOnRequest,

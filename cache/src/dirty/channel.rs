@@ -673,7 +673,7 @@ impl Drop for WriteBackChannel {
         if self.ways.here.is_empty() {
             self.sweep.end(&mut self.ways, self.now_ns);
         } else {
-            // Whether the pool has what was under way is not known.
+            // Whether the pool has the change that was under way is not known.
             self.dirty().end();
         }
     }

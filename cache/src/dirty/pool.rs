@@ -1,6 +1,6 @@
 //! The dirty volume of a pool.
 //!
-//! Its name says whose it is, `dirty.DISK.NAMES.EPOCH.CLAIMANT`, so a change of the owner is one
+//! Its name has its owner, `dirty.DISK.NAMES.EPOCH.CLAIMANT`, so a change of the owner is one
 //! change of the pool, and its map says which blocks are dirty. `NAMES` stands for the names of the
 //! remote volume and the attachment.
 

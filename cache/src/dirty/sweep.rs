@@ -49,7 +49,7 @@ enum RunStand {
 struct Run {
     blocks: Blocks,
     stand: RunStand,
-    /// The blocks before this one are clean, or stay dirty.
+    /// The blocks before this block are clean, or stay dirty.
     next: u64,
     /// Blocks that are being discarded, with their busy bits.
     discarding: Blocks,
@@ -297,7 +297,7 @@ impl Sweep {
     }
 
     /// The next blocks of a run that were not written since they were read, with their busy bits.
-    /// Passes over those that were.
+    /// Passes over the blocks that were.
     fn take_unchanged(&mut self, ways: &Ways, at: usize) -> Option<Blocks> {
         let map = &ways.dirty.map;
         let run = &mut self.runs[at];

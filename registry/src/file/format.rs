@@ -137,7 +137,7 @@ pub(super) fn read_content(
     state(stored, now).ok_or_else(|| damaged("its records contradict each other"))
 }
 
-/// None if the records are not those of a registry.
+/// None if the records are no records of a registry.
 fn state(stored: StoredState, now: &BootTime) -> Option<RegistryState> {
     let store = u64::from_str_radix(&stored.store, 16).ok()?;
     let mut state = RegistryState::new(store);

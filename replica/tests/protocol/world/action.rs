@@ -33,7 +33,7 @@ pub(crate) struct Budget {
     pub(crate) mistakes: u8,
     /// A client sends its request again.
     pub(crate) again: u8,
-    /// A client goes, and another one comes.
+    /// A client goes, and another client comes.
     pub(crate) leaves: u8,
     /// Time passes while messages are under way.
     pub(crate) haste: u8,

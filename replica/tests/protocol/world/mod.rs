@@ -41,7 +41,7 @@ pub(crate) enum Plan {
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) members: u8,
-    /// Those that are in sync at first. The first member is the primary.
+    /// The members that are in sync at first. The first member is the primary.
     pub(crate) in_sync: Vec<MemberId>,
     pub(crate) blocks: u32,
     pub(crate) plans: Vec<Vec<Plan>>,

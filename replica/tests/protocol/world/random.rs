@@ -47,7 +47,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// The case of a seed. Each seed has some kinds of faults and not others, so that rare ones meet.
+/// The case of a seed. Each seed has some kinds of faults and not others, so that rare faults meet.
 pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     let mut members = random.between(2, 3) as u8;
     let are_in = if random.one_in(4) { random.between(1, members.into()) as u8 } else { members };
