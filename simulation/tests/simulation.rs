@@ -3,9 +3,7 @@
 //! `SIM_SEEDS=n` runs that many (500 by default), `SIM_FIRST=n` starts elsewhere, `SIM_SEED=n`
 //! replays one and shows its history's end. `make sim SEED=n` does the same.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
+use seeds::Seeds;
 use simulation::{SimFailure, SimulationReport, run};
 
 /// Requests of one seed.
@@ -13,11 +11,6 @@ const OPERATIONS: u64 = 400;
 
 /// Seeds when nothing else is said; CI asks for more.
 const SEEDS: u64 = 500;
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
-}
 
 /// Panics inside a run are failures of its seed, too.
 fn run_caught(seed: u64) -> Result<SimulationReport, SimFailure> {
@@ -32,41 +25,17 @@ fn run_caught(seed: u64) -> Result<SimulationReport, SimFailure> {
 
 #[test]
 fn nothing_acknowledged_is_lost() {
-    if let Some(seed) = number("SIM_SEED") {
+    let asked = Seeds::of("SIM", SEEDS);
+    if let Some(seed) = asked.only {
         match run(seed, OPERATIONS) {
             Ok(report) => println!("seed {seed} keeps the promise\n{report}"),
             Err(failure) => panic!("{failure}"),
         }
         return;
     }
-    let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
-    let first = number("SIM_FIRST").unwrap_or(1);
-    let next = AtomicU64::new(first);
-    let total = Mutex::new((SimulationReport::default(), Vec::new()));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Relaxed);
-                    if seed >= first + seeds {
-                        return;
-                    }
-                    let result = run_caught(seed);
-                    let mut total = total.lock().expect("nothing panics with it");
-                    match result {
-                        Ok(report) => total.0.add(&report),
-                        Err(failure) => total.1.push(failure),
-                    }
-                }
-            });
-        }
-    });
-    let (report, failures) = total.into_inner().expect("nothing panics with it");
+    let (report, failures) = asked.run(run_caught, SimulationReport::add);
+    let seeds = asked.count;
     println!("{report}");
-    for failure in failures.iter().take(5) {
-        println!("{failure}\n");
-    }
     assert!(failures.is_empty(), "{} of {seeds} seeds broke the promise", failures.len());
     // Rare events must not have vanished from the runs.
     assert!(report.has_frames(), "no frames passed");

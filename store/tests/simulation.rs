@@ -4,13 +4,12 @@
 //! `STORE_SEED=n` runs one and shows the end of its history.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 mod world;
 
+use seeds::{Seeds, Tally};
 use world::plan::Plan;
-use world::{Failure, Tally, run};
+use world::{Failure, run};
 
 /// Seeds when nothing else is said.
 const SEEDS: u64 = 1_000;
@@ -52,11 +51,6 @@ const EVENTS: [&str; 33] = [
     "clones of moments",
 ];
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
-}
-
 fn run_one(seed: u64) {
     let plan = Plan { keeps_history: true, ..Plan::of_seed(seed) };
     println!("{plan:?}");
@@ -77,37 +71,12 @@ fn old_faults_stay_away() {
 
 #[test]
 fn nothing_acknowledged_is_lost() {
-    if let Some(seed) = number("STORE_SEED") {
+    let asked = Seeds::of("STORE", SEEDS);
+    if let Some(seed) = asked.only {
         return run_one(seed);
     }
-    let seeds = number("STORE_SEEDS").unwrap_or(SEEDS);
-    let first = number("STORE_FIRST").unwrap_or(1);
-    let next = AtomicU64::new(first);
-    let total = Mutex::new((Tally::default(), BTreeMap::<String, Vec<(u64, Failure)>>::new()));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Relaxed);
-                    if seed >= first + seeds {
-                        return;
-                    }
-                    let result = run(&Plan::of_seed(seed));
-                    let mut total = total.lock().expect("nothing panics with it");
-                    match result {
-                        Ok(tally) => total.0.merge(&tally),
-                        Err(failure) => {
-                            println!("seed {seed}: {failure}");
-                            let kind = failure.kind.clone();
-                            total.1.entry(kind).or_default().push((seed, failure));
-                        }
-                    }
-                }
-            });
-        }
-    });
-    let (tally, failures) = total.into_inner().expect("nothing panics with it");
+    let (tally, failures) = asked.run(|seed| run(&Plan::of_seed(seed)), Tally::merge);
+    let seeds = asked.count;
     println!("{tally}");
     if failures.is_empty() && seeds >= SEEDS {
         // Rare events must not have vanished from the runs.
@@ -115,8 +84,12 @@ fn nothing_acknowledged_is_lost() {
             assert!(tally.of(what) > 0, "no {what} in {seeds} runs");
         }
     }
+    let mut by_kind = BTreeMap::<&str, Vec<(u64, &Failure)>>::new();
+    for (seed, failure) in &failures {
+        by_kind.entry(&failure.kind).or_default().push((*seed, failure));
+    }
     let mut summary = String::new();
-    for (kind, list) in &failures {
+    for (kind, list) in &by_kind {
         let some: Vec<u64> = list.iter().take(10).map(|(seed, _)| *seed).collect();
         summary +=
             &format!("\n{} x {kind}: seeds {some:?}, such as: {}", list.len(), list[0].1.text);

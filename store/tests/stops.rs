@@ -4,10 +4,11 @@
 
 mod world;
 
+use seeds::Tally;
 use store::{DedupOptions, HistoryOptions};
 use world::disk::CrashKind;
 use world::plan::{Plan, PlannedStop, StopAt};
-use world::{Tally, run};
+use world::run;
 
 /// Pools, when nothing else is said.
 const POOLS: u64 = 2;

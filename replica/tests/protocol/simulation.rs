@@ -4,13 +4,10 @@
 //! `REPLICA_SEEDS=n` runs that many, `REPLICA_FIRST=n` starts elsewhere, `REPLICA_SEED=n` runs one
 //! and prints each step.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use replica::Rule;
+use seeds::{Seeds, Tally};
 
-use crate::world::random::{Tally, run};
+use crate::world::random::run;
 
 /// Seeds when nothing else is said.
 const SEEDS: u64 = 2_000;
@@ -37,44 +34,18 @@ const EVENTS: [&str; 18] = [
     "requests that ended",
 ];
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
-}
-
 #[test]
 fn promises_hold_under_all_faults() {
-    if let Some(seed) = number("REPLICA_SEED") {
+    let asked = Seeds::of("REPLICA", SEEDS);
+    if let Some(seed) = asked.only {
         match run(seed, None, true) {
             Ok(tally) => println!("seed {seed} keeps the promises: {tally}"),
             Err(failure) => panic!("seed {seed}: {failure}"),
         }
         return;
     }
-    let seeds = number("REPLICA_SEEDS").unwrap_or(SEEDS);
-    let first = number("REPLICA_FIRST").unwrap_or(1);
-    let next = AtomicU64::new(first);
-    let total = Mutex::new((Tally::default(), BTreeMap::<u64, String>::new()));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Relaxed);
-                    if seed >= first + seeds {
-                        return;
-                    }
-                    let result = run(seed, None, false);
-                    let mut total = total.lock().expect("nothing panics with it");
-                    match result {
-                        Ok(tally) => total.0.merge(&tally),
-                        Err(failure) => _ = total.1.insert(seed, failure),
-                    }
-                }
-            });
-        }
-    });
-    let (tally, failures) = total.into_inner().expect("nothing panics with it");
+    let (tally, failures) = asked.run(|seed| run(seed, None, false), Tally::merge);
+    let seeds = asked.count;
     println!("{tally}");
     if failures.is_empty() && seeds >= SEEDS {
         // Rare events must not have vanished from the runs.

@@ -139,7 +139,6 @@ impl Model {
                 self.began_again(*volume, Some(*snapshot));
             }
         }
-        self.durable(stamp);
         Ok(())
     }
 
@@ -211,8 +210,10 @@ impl Model {
             if self.has_happened(&change, list) {
                 let is_told = self.is_told(&change);
                 self.end_change(stamp, &change, list)?;
+                // A change that changes nothing may not have happened: it makes nothing durable.
                 if is_told {
                     self.note_in(stamp);
+                    self.durable(stamp);
                 }
             } else if let PoolChange::Clear { volume } = change {
                 // Only the blocks can tell.

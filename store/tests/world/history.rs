@@ -73,6 +73,7 @@ impl World {
             let list = self.engine.as_ref().expect("a turn has an engine").volumes();
             for &id in &gone {
                 self.model.check_gone(id, &list, self.utc_ns_max)?;
+                self.model.note_gone(id);
                 self.note(|| format!("the moment {id:?} is gone"));
             }
         }
@@ -217,8 +218,17 @@ impl Model {
         }
     }
 
+    /// The moment has gone when it might go.
+    fn note_gone(&mut self, id: VolumeId) {
+        let of = self.volumes.get(&id).and_then(|moment| moment.of);
+        if let Some(head) = of.and_then(|of| self.volumes.get_mut(&of)) {
+            head.last_gone = head.last_gone.max(Some(id));
+        }
+    }
+
     /// A moment goes when the next one is as old as the history reaches back; or when the pool says
-    /// that it was short of room.
+    /// that it was short of room. The oldest goes first, so a moment may be gone if a newer moment
+    /// might go: while it is cloned it is not looked at, and newer moments may go meanwhile.
     fn check_gone(&self, id: VolumeId, list: &[PoolVolume], utc_ns: u64) -> Result<(), Failure> {
         let moment = &self.volumes[&id];
         let (of, at_ns) = (moment.of.expect("a moment is of a volume"), moment.at_ns.unwrap_or(0));
@@ -234,7 +244,7 @@ impl Model {
         let entry = list.iter().find(|entry| entry.id == of);
         let history = entry.and_then(|entry| entry.history);
         let gave_way = history.is_some_and(|history| history.shortened_ns >= at_ns);
-        if is_old || gave_way {
+        if is_old || gave_way || head.last_gone > Some(id) {
             return Ok(());
         }
         let text = format!("{id:?} of {of:?} at {at_ns}, next {next:?}, now {utc_ns}: {history:?}");

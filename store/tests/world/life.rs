@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use random::Random;
+use seeds::Tally;
 use store::format::{Superblock, superblock_blocks};
 use store::{
     DeviceChange, PoolChange, PoolCompletion, PoolDeviceError, PoolEngine, PoolError, PoolVolume,
     RequestTag, SegmentCounts, VolumeId, format_pool,
 };
 
+use super::Failure;
 use super::diffs::DiffPart;
 use super::disk::{CrashKind, SimDisk};
 use super::model::Model;
@@ -16,7 +18,6 @@ use super::opening::{Opened, OpeningDisks};
 use super::plan::{Plan, PlannedStop, StopAt};
 use super::seals::SealWatch;
 use super::users::Mood;
-use super::{Failure, Tally};
 
 /// The rounds in which each request must end while the pool has room and the devices answer.
 const REQUEST_ROUNDS_MAX: u64 = 4_000;
@@ -478,6 +479,7 @@ impl World {
             return Err(Failure::new("a changed volume is received into", text));
         }
         self.model.end_change(stamp, change, &list)?;
+        self.model.durable(stamp);
         self.unlock_new()?;
         self.tally.add("changes", 1);
         match change {

@@ -1,7 +1,6 @@
 //! A world for a pool: devices that lose and tear writes, users, crashes, and a model of what
 //! must be there. All of it comes from one seed.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 mod changes;
@@ -22,6 +21,7 @@ mod versions;
 
 use life::World;
 use plan::Plan;
+use seeds::Tally;
 
 /// A promise that the pool broke.
 #[derive(Clone, Debug)]
@@ -47,37 +47,6 @@ impl fmt::Display for Failure {
             writeln!(f, "  {line}")?;
         }
         write!(f, "{}: {}", self.kind, self.text)
-    }
-}
-
-/// How often each thing happened.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Tally(BTreeMap<&'static str, u64>);
-
-impl Tally {
-    /// It happened so many times more.
-    pub(crate) fn add(&mut self, what: &'static str, count: u64) {
-        *self.0.entry(what).or_default() += count;
-    }
-
-    /// How often it happened.
-    pub(crate) fn of(&self, what: &str) -> u64 {
-        self.0.get(what).copied().unwrap_or(0)
-    }
-
-    /// Adds another run.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        for (what, count) in &other.0 {
-            self.add(what, *count);
-        }
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list: Vec<String> =
-            self.0.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        write!(f, "{}", list.join(", "))
     }
 }
 

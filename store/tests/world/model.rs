@@ -47,6 +47,8 @@ pub(crate) struct ModelVolume {
     pub(crate) reach: Option<HistoryOptions>,
     /// The history before, while a moment may have gone by it that the model still has.
     pub(crate) reach_before: Option<HistoryOptions>,
+    /// The newest of its moments that has gone.
+    pub(crate) last_gone: Option<VolumeId>,
     /// The time of a moment.
     pub(crate) at_ns: Option<u64>,
     /// Of a snapshot: the cut of its group, in the model's list.
@@ -73,6 +75,7 @@ impl ModelVolume {
             quota: (0, None),
             reach: None,
             reach_before: None,
+            last_gone: None,
             at_ns: None,
             group: usize::MAX,
             history: BTreeMap::new(),

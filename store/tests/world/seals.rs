@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use random::Random;
+use seeds::Tally;
 use store::format::{LogRecord, RowHead, payload_places};
 use store::{
     DeviceIo, DeviceOp, PoolChange, PoolError, PoolVolume, PoolVolumeKind, SealEntropy, VolumeId,
     WrappingKey,
 };
 
+use super::Failure;
 use super::life::{Ask, Turn, World};
-use super::{Failure, Tally};
 
 /// Rounds that a pool is open before it gets its keys.
 const LOCKED_ROUNDS_MAX: u64 = 40;

@@ -1,10 +1,8 @@
 //! A run of the world, decided by a seed.
 
-use std::collections::BTreeMap;
-use std::fmt;
-
 use ::random::Random;
 use replica::{MemberId, Rule, Timing};
+use seeds::Tally;
 
 use super::action::{Action, Budget};
 use super::disk::Loss;
@@ -18,34 +16,6 @@ const REQUESTS: u64 = 14;
 
 /// The times of a run, in ticks. A slow clock shows four ticks while others show five.
 const TIMING: Timing = Timing { lease_ns: 4, patience_ns: 6, silence_ns: 2 };
-
-/// How often each kind of event was there, over many runs.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Tally(BTreeMap<&'static str, u64>);
-
-impl Tally {
-    fn count(&mut self, what: &'static str, times: u64) {
-        *self.0.entry(what).or_default() += times;
-    }
-
-    pub(crate) fn merge(&mut self, other: &Self) {
-        for (what, times) in &other.0 {
-            self.count(what, *times);
-        }
-    }
-
-    pub(crate) fn of(&self, what: &str) -> u64 {
-        self.0.get(what).copied().unwrap_or(0)
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts: Vec<String> =
-            self.0.iter().map(|(what, times)| format!("{times} {what}")).collect();
-        f.write_str(&counts.join(", "))
-    }
-}
 
 /// The case of a seed. Each seed has some kinds of faults and not others, so that rare faults meet.
 pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
@@ -258,21 +228,21 @@ pub(crate) fn run(seed: u64, broken: Option<Rule>, shows: bool) -> Result<Tally,
                 _ => println!("{step}: {action:?}"),
             }
         }
-        tally.count(name(action), 1);
+        tally.add(name(action), 1);
         world.act(&case, action);
         if let Some(breach) = world.breach(&case) {
             return Err(format!("{breach}, at step {step}"));
         }
     }
-    tally.count("changes of the record", world.registry.epoch - 1);
-    tally.count("incarnations", world.registry.incarnation - 1);
+    tally.add("changes of the record", world.registry.epoch - 1);
+    tally.add("incarnations", world.registry.incarnation - 1);
     let fair = world.fair(&case);
     if shows && fair.is_err() {
         println!("{world:#?}");
     }
     fair?;
     let answered: usize = world.clients.iter().map(|client| client.next).sum();
-    tally.count("requests that ended", answered as u64);
-    tally.count("volumes that are gone", u64::from(world.is_lost()));
+    tally.add("requests that ended", answered as u64);
+    tally.add("volumes that are gone", u64::from(world.is_lost()));
     Ok(tally)
 }
