@@ -13,9 +13,9 @@
 //! half of a pair: the last line is its check value, `check: `, which tells it from other keys.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use data_encoding::BASE64;
@@ -27,6 +27,9 @@ use zeroize::Zeroizing;
 
 /// The mode of a key file: only its owner reads and writes it.
 const MODE: u32 = 0o600;
+
+/// The mode of a directory that is made for a key: that of `/etc/vrio` in the packages.
+const DIRECTORY_MODE: u32 = 0o750;
 
 /// The bits that the mode of a key file must not have.
 const MODE_OTHERS: u32 = 0o077;
@@ -244,10 +247,10 @@ impl StoredKey {
     }
 }
 
-/// Makes a new key in a new file, and gives it.
+/// Makes a new key in a new file, and gives it. A directory that is missing is made.
 ///
 /// # Errors
-/// When something is there already, or it cannot be made; nothing is left behind then.
+/// When something is there already, or it cannot be made; no file is left behind then.
 pub fn create(path: &Path, kind: KeyKind) -> Result<StoredKey, KeyError> {
     let refuse = |problem| KeyError { path: path.to_owned(), problem };
     let mut secret = Zeroizing::new([0; SECRET_BYTES_MAX]);
@@ -269,6 +272,10 @@ pub fn create(path: &Path, kind: KeyKind) -> Result<StoredKey, KeyError> {
         kind.last_line(),
         key.public()
     ));
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent);
+        made.map_err(|source| refuse(KeyProblem::Io { what: "make its directory", source }))?;
+    }
     let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
     let file = opened.map_err(|source| {
         refuse(match source.kind() {
@@ -436,7 +443,7 @@ mod tests {
     fn a_key_comes_back_and_is_never_overwritten() {
         let home = tempfile::tempdir().unwrap();
         for kind in [KeyKind::Node, KeyKind::Attachment, KeyKind::Volume] {
-            let path = home.path().join(kind.to_string());
+            let path = home.path().join("etc/vrio").join(kind.to_string());
             let made = create(&path, kind).unwrap();
             let found = std::fs::metadata(&path).unwrap();
             assert_eq!(found.mode() & 0o7777, 0o600);
@@ -447,7 +454,9 @@ mod tests {
             assert!(again.contains("the file exists"), "{again}");
             assert_eq!(std::fs::read(&path).unwrap(), before);
         }
-        let keys = ["node", "attachment"].map(|name| read(&home.path().join(name)).unwrap());
+        let directory = home.path().join("etc/vrio");
+        assert_eq!(std::fs::metadata(&directory).unwrap().mode() & 0o027, 0);
+        let keys = ["node", "attachment"].map(|name| read(&directory.join(name)).unwrap());
         assert_ne!(keys[0].public(), keys[1].public());
     }
 

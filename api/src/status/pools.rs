@@ -14,6 +14,9 @@ pub struct StoragePoolStatus {
     pub state: PoolState,
     /// The fault and the way out; empty if there is none.
     pub detail: String,
+    /// How long it has taken no writes, in whole seconds; none while it takes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_for_s: Option<u64>,
     /// The paths of its devices.
     pub devices: Vec<String>,
     /// The devices of an open pool.

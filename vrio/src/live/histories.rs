@@ -4,7 +4,7 @@ use clap::Args;
 use node::api::MomentReport;
 use serde_json::{Value, json};
 
-use super::{Fields, NodeChoice, allow, ask, change, segment, stages, understood};
+use super::{Fields, NodeChoice, allow, ask, change, segment, show_done, stages, understood};
 use crate::failure::CommandFailure;
 use crate::output::print;
 
@@ -71,10 +71,14 @@ impl VolumeAt {
         let chain = stages(&self.chain)?;
         fields.put("chain", Some(chain).filter(|_| !self.chain.is_empty()));
         fields.put("allow", allow(&self.allow));
-        change(&self.which, "POST", "/v1/volumes", &fields.0.into())?;
+        let answer = ask(&self.which.socket()?, "POST", "/v1/volumes", Some(&fields.0.into()))?;
         if self.which.json {
-            return Ok(());
+            let mut done: Value = understood(&answer)?;
+            done["moment"] =
+                json!({ "time": moment.time, "pool": moment.pool, "number": moment.number });
+            return print(&format!("{done}\n"));
         }
+        show_done(&answer, false)?;
         print(&format!(
             "volume {} is volume {} as it was at {}\n",
             self.new, self.name, moment.time

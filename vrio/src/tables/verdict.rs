@@ -112,11 +112,30 @@ fn is_damaged(pool: &StoragePoolStatus) -> bool {
     by_reads || pool.scrub.damaged_blocks > 0 || pool.scrub.damaged_map_blocks > 0
 }
 
+/// How long a pool may wait for its collection before this is a problem: it ends within
+/// milliseconds where there is anything to collect.
+const COLLECTING_S_MAX: u64 = 10;
+
+/// A pool that takes no data; for a pool that only collects, one that has done so for long.
+fn takes_nothing(pool: &StoragePoolStatus) -> Option<String> {
+    let StoragePoolStatus { name, state, detail, full_for_s, .. } = pool;
+    match state {
+        PoolState::Ok => None,
+        PoolState::Full | PoolState::Failed => Some(format!("pool {name} is {state}: {detail}")),
+        PoolState::Collecting => {
+            let seconds = full_for_s.filter(|seconds| *seconds >= COLLECTING_S_MAX)?;
+            Some(format!(
+                "pool {name} has taken no writes for {seconds} s: {detail}; remove snapshots or \
+                 volumes, have guests discard (fstrim), or make it larger (vrio pool grow)"
+            ))
+        }
+    }
+}
+
 /// The problems of pools: those that take no data, damage, devices that cannot leave, and volumes
 /// whose writes wait.
 pub(crate) fn pools(all: &[StoragePoolStatus]) -> Vec<String> {
-    let found = all.iter().filter(|pool| matches!(pool.state, PoolState::Full | PoolState::Failed));
-    let states = found.map(|pool| format!("pool {} is {}: {}", pool.name, pool.state, pool.detail));
+    let states = all.iter().filter_map(takes_nothing);
     let damaged = all.iter().filter(|pool| is_damaged(pool)).map(|pool| {
         let found = &pool.scrub.found;
         let more = match found.len().saturating_sub(DAMAGED_SHOWN) {
@@ -364,6 +383,22 @@ mod tests {
         pool.counters.insert("damaged_blocks".to_owned(), 7);
         let told = pools(&[pool]).concat();
         assert!(told.contains("`vrio pool scrub p` finds their places"), "{told}");
+    }
+
+    /// A pool collects for a moment without a problem, but not for long.
+    #[test]
+    fn a_pool_that_takes_no_writes_for_long_is_a_problem() {
+        let pool = |full_for_s| StoragePoolStatus {
+            name: "p".to_owned(),
+            state: PoolState::Collecting,
+            detail: "writes wait".to_owned(),
+            full_for_s,
+            ..StoragePoolStatus::default()
+        };
+        assert!(pools(&[pool(None), pool(Some(COLLECTING_S_MAX - 1))]).is_empty());
+        let told = pools(&[pool(Some(40))]).concat();
+        assert!(told.starts_with("pool p has taken no writes for 40 s: writes wait; "), "{told}");
+        assert!(told.contains("vrio pool grow"), "{told}");
     }
 
     #[test]

@@ -94,9 +94,11 @@ fn opened(pool: &StorePool, objects: &Objects) -> StoragePoolStatus {
     });
     let devices = pool.devices();
     let device_list: Vec<_> = devices.iter().map(|it| device(it, status.segment_blocks)).collect();
+    let full_for = pool.full_for().filter(|_| state != PoolState::Ok);
     StoragePoolStatus {
         state,
         detail,
+        full_for_s: full_for.map(|time| time.as_secs()),
         devices: device_list.iter().map(|it| it.path.clone()).collect(),
         device_list,
         size_bytes: bytes(status.size_blocks),

@@ -13,7 +13,7 @@ pub fn reason_of_full(status: &PoolStatus) -> &'static str {
     match status.no_space {
         true => "the file system or the device beneath it has no space; make room there",
         false => {
-            "it is full and writes wait; remove snapshots or volumes, have guests discard \
+            "writes wait until it has room; remove snapshots or volumes, have guests discard \
              (fstrim), or make it larger (vrio pool grow)"
         }
     }

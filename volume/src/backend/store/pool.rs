@@ -102,6 +102,8 @@ pub(super) struct PoolInside {
     numbers: AtomicU32,
     /// When the pass of a scrub was looked at first, and its proved pages then.
     scrub_seen: Mutex<Option<(Instant, u64)>>,
+    /// When the pool's thread saw first that the pool takes no writes; none while it takes them.
+    full_since: Mutex<Option<Instant>>,
     /// Devices that leave.
     pub(super) leaves: Mutex<Vec<WatchedLeave>>,
     /// The sizes of volumes that were opened.
@@ -182,6 +184,7 @@ impl StorePool {
             thread_rounds: AtomicU64::new(0),
             numbers: AtomicU32::new(0),
             scrub_seen: Mutex::default(),
+            full_since: Mutex::default(),
             leaves: Mutex::default(),
             sizes: Mutex::default(),
             keys: Mutex::default(),
@@ -215,6 +218,11 @@ impl StorePool {
     /// How it is.
     pub fn status(&self) -> PoolStatus {
         self.inside.drive.lock().status()
+    }
+
+    /// How long it has taken no writes; none while it takes them.
+    pub fn full_for(&self) -> Option<Duration> {
+        self.inside.full_since.lock().map(|since| since.elapsed())
     }
 
     /// Its volumes and snapshots.
@@ -594,8 +602,12 @@ impl PoolInside {
             (false, true) => {
                 let reason = reason_of_full(&status);
                 tracing::warn!(pool, reason, "the pool takes no writes");
+                *self.full_since.lock() = Some(Instant::now());
             }
-            (true, false) => tracing::info!(pool, "the pool has space again"),
+            (true, false) => {
+                tracing::info!(pool, "the pool has space again");
+                *self.full_since.lock() = None;
+            }
             _ => {}
         }
         now
