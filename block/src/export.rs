@@ -38,6 +38,7 @@ mod drain;
 mod flush;
 mod judge;
 pub mod local;
+mod place;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -189,6 +190,8 @@ struct ExportState {
     shrinking: bool,
     /// While the node is drained: the attachments that were there when that began.
     stays: Option<BTreeSet<String>>,
+    /// The node that serves the volume, if it is another node.
+    elsewhere: Option<String>,
     entries: BTreeMap<String, Entry>,
 }
 
@@ -359,7 +362,8 @@ impl Export {
     ///
     /// # Errors
     /// [`Outcome::Superseded`] for a client that a successor has replaced, [`Outcome::Lost`] when
-    /// acknowledged writes may be missing, [`Outcome::Refused`] otherwise.
+    /// acknowledged writes may be missing, [`Outcome::Elsewhere`] if another node serves the
+    /// volume, [`Outcome::Refused`] otherwise.
     pub fn claim(
         &self,
         attachment: &str,
@@ -372,6 +376,7 @@ impl Export {
         }
         let info = self.volume.info();
         let mut state = self.state();
+        state.check_here()?;
         if state.shrinking {
             let text = format!("volume {} is being made smaller or rolled back", self.name);
             return Err(Refusal::new(Outcome::Refused, text));

@@ -25,4 +25,4 @@ pub use disk::{Disk, DiskCore, DiskOptions, DiskQueues};
 pub use export::local::LocalVolume;
 pub use export::{Export, ExportOptions, Exports};
 pub use plane::Plane;
-pub use remote::{Reach, RemoteVolume, VolumeReach};
+pub use remote::{ROUTE_PEERS_MAX, Reach, RemoteVolume, VolumeReach};

@@ -31,9 +31,11 @@ pub(crate) mod clients;
 pub(crate) mod core;
 mod described;
 mod request;
+mod route;
 
 use self::core::RemoteCore;
 pub use self::described::{Reach, RemoteCounters, RemoteVolume, VolumeReach};
+pub use self::route::ROUTE_PEERS_MAX;
 
 impl Attach for RemoteVolume {
     /// Before the peer has answered: a volume of size 0, read-only, to which no disk attaches.
@@ -65,18 +67,18 @@ impl Attach for RemoteVolume {
             let plane = plane.borrow();
             (Rc::clone(plane.clients.peers()), Rc::clone(&plane.endpoint))
         };
-        let peer = peers.borrow().find(&self.peer);
-        let peer = peer.ok_or(OpenError::NoService("way to this peer"))?;
+        let route = clients::peers_of(&self.route, &peers.borrow());
+        let route = route.ok_or(OpenError::NoService("way to this peer"))?;
         let core = RemoteCore::new(self, (attachment, index), open.depth, self.new_counters());
         let core = Rc::new(RefCell::new(core));
-        let flow = plane.borrow_mut().clients.enlist(peer, &core)?;
+        let flow = plane.borrow_mut().clients.enlist(route.clone(), &core)?;
         core.borrow_mut().enlisted(flow);
         Ok(Box::new(RemoteChannel {
             plane,
             peers,
             endpoint,
             core,
-            peer,
+            route,
             flow,
             attachment: attachment.clone(),
             index,
@@ -90,7 +92,8 @@ struct RemoteChannel {
     peers: Rc<RefCell<Peers>>,
     endpoint: Rc<RefCell<Endpoint>>,
     core: Rc<RefCell<RemoteCore>>,
-    peer: PeerId,
+    /// The peers of the volume, by their places in its list.
+    route: Box<[PeerId]>,
     flow: u16,
     attachment: Arc<Attachment>,
     index: u16,
@@ -109,9 +112,10 @@ impl Channel for RemoteChannel {
     }
 
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
-        let session = self.peers.borrow().session(self.peer);
         let mut core = self.core.borrow_mut();
         let mut endpoint = self.endpoint.borrow_mut();
+        let place = core.follow(&mut endpoint);
+        let session = self.peers.borrow().session(self.route[place]);
         let driven = core.drive(now_ns, session, &mut endpoint);
         driven | core.hand_back(ios, &mut endpoint, done)
     }
@@ -130,9 +134,11 @@ impl Channel for RemoteChannel {
     fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
 
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
-        let session = self.peers.borrow().session(self.peer);
         let mut core = self.core.borrow_mut();
-        core.abandon(ios, now_ns, session, &mut self.endpoint.borrow_mut())
+        let mut endpoint = self.endpoint.borrow_mut();
+        let place = core.follow(&mut endpoint);
+        let session = self.peers.borrow().session(self.route[place]);
+        core.abandon(ios, now_ns, session, &mut endpoint)
     }
 }
 

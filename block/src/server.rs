@@ -332,7 +332,10 @@ impl Server {
                 Ok(None) => release(called, endpoint),
                 Ok(Some(reply)) => answer(now_ns, called, &reply, endpoint),
                 Err(refusal) => {
-                    let reply = Reply::refused(refusal.outcome, refusal.text);
+                    let reply = match self.peers.get(&called.session) {
+                        Some(peer) => peer.told(refusal),
+                        None => Reply::refused(refusal.outcome, refusal.text),
+                    };
                     answer(now_ns, called, &reply, endpoint);
                 }
             },
@@ -371,6 +374,7 @@ impl Server {
         let names = request.names.clone().expect("decoded with its kind");
         let (export, right) = self.right(now_ns, called, &request, endpoint)?;
         if request.kind == Kind::Describe {
+            export.check_here()?;
             let volume = Some(self.describe(now_ns, called.session, &export));
             let sole = export.is_sole() && self.peers[&called.session].understands_changes();
             return Ok(Some(Reply { volume, sole, ..Reply::plain(Outcome::Done) }));

@@ -45,6 +45,9 @@ pub enum Kind {
 /// with a volume's description of them and of its layout.
 pub const ZEROING_VERSION_MIN: u8 = 2;
 
+/// The first version of this plane with [`Outcome::Elsewhere`].
+pub const ELSEWHERE_VERSION_MIN: u8 = 3;
+
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
@@ -175,6 +178,9 @@ pub enum Outcome {
     Refused = 8,
     /// The volume cannot do this. From version 3.
     Unsupported = 9,
+    /// Another member serves the volume: the text is the name of its node, or empty if it is not
+    /// known. From version 5.
+    Elsewhere = 10,
 }
 
 impl Outcome {
@@ -190,6 +196,7 @@ impl Outcome {
             7 => Self::Lost,
             8 => Self::Refused,
             9 => Self::Unsupported,
+            10 => Self::Elsewhere,
             _ => return None,
         })
     }
@@ -220,6 +227,16 @@ impl Reply {
     /// A refusal with its reason.
     pub fn refused(outcome: Outcome, text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::plain(outcome) }
+    }
+}
+
+/// The words for people about [`Outcome::Elsewhere`].
+pub fn says_elsewhere(node: &str) -> String {
+    match node {
+        "" => "this node has a copy of the volume and does not serve it; it does not know which \
+               node does"
+            .to_owned(),
+        node => format!("this node has a copy of the volume; {node} serves it"),
     }
 }
 

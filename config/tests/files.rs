@@ -535,7 +535,7 @@ fn disks_are_checked() {
             a.toml:21: disk "../c.sock": "volume": "vm1/c/d" names no volume ("c/d" is no
                 name: a name has letters, digits, '-', '_' and '.', and begins with a
                 letter or digit); write "volume" for a volume of this node, "peer/volume"
-                for a peer's
+                for a peer's, "peer,peer/volume" for a replicated volume
             a.toml:23: disk "d d.sock": "d d" is no name: a name has letters, digits,
                 '-', '_' and '.', and begins with a letter or digit; give the disk a name
                 = ".." of its own
@@ -644,7 +644,36 @@ volume = "scratch"
 "#;
     let config = Config::parse(Path::new("a.toml"), text).unwrap();
     assert_eq!(config.listen, None);
-    assert_eq!(config.disks[0].volume.peer, None);
+    assert!(config.disks[0].volume.is_here());
+}
+
+/// A disk of a volume with copies on several peers.
+#[test]
+fn a_disk_names_several_peers() {
+    let text = |volume: &str| {
+        format!(
+            "name = \"vm1\"\nlisten = \"10.0.0.1:4870\"\ntrust = \"network\"\n[directories]\nsockets = \"/run/vrio\"\n\
+             [[peer]]\nname = \"io1\"\naddress = \"10.0.0.2:4870\"\n\
+             [[peer]]\nname = \"io2\"\naddress = \"10.0.0.3:4870\"\n\
+             [[disk]]\nsocket = \"a.sock\"\nvolume = \"{volume}\"\n"
+        )
+    };
+    let read = |volume: &str| Config::parse(Path::new("a.toml"), &text(volume));
+    let config = read("io2,io1/alice").unwrap();
+    let volume = &config.disks[0].volume;
+    assert_eq!(volume.peers, ["io2", "io1"]);
+    assert!(volume.may_be_on("io1") && !volume.is_here());
+    assert_eq!(volume.to_string(), "io2,io1/alice");
+    let many: Vec<String> = (0..9).map(|at| format!("p{at}")).collect();
+    for (volume, why) in [
+        ("io1,io1/alice", "twice"),
+        ("io1,/alice", "names no volume"),
+        ("io1,io9/alice", "there is no [[peer]] \"io9\""),
+        (&format!("{}/alice", many.join(",")), "more than 8 peers"),
+    ] {
+        let told = read(volume).unwrap_err().to_string();
+        assert!(told.split_whitespace().collect::<Vec<_>>().join(" ").contains(why), "{told}");
+    }
 }
 
 const KEY_A: &str = "dGhlIHB1YmxpYyBrZXkgb2YgaW8xOiByZXBsYWNlLi4=";

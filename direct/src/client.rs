@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use block::attachment::Phase;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
 use block::{Attach, Attachment, Exports, Plane, RemoteVolume};
+use config::VolumeRef;
 use sessions::counted::{self, Counters, SessionCounters};
 use sessions::keys::SidecoreKeys;
 use sessions::{LinkedSidecore, NetworkGate, key_files, links, sidecores};
@@ -62,8 +63,8 @@ impl DirectClient {
         let (exports, doors) =
             (Arc::<Exports>::default(), NetworkGate::new(config.sidecores.cores.len()));
         let (cores, _) = sidecores::start(&config, &keys, links, &exports, &doors)?;
-        let peer = plan.volume.peer.clone().expect("the plan's volume is a peer's");
-        let volume = RemoteVolume::with_key(&peer, &plan.volume.volume, attachment_key);
+        let VolumeRef { peers, volume } = &plan.volume;
+        let volume = RemoteVolume::of_peers(peers, volume, attachment_key);
         Ok(Self { cores, volume, attachment, name: plan.volume.to_string(), _keys: keys })
     }
 

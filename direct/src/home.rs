@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn volume() -> VolumeRef {
-        VolumeRef { peer: Some("io1".to_owned()), volume: "alice-root".to_owned() }
+        VolumeRef { peers: vec!["io1".to_owned()], volume: "alice-root".to_owned() }
     }
 
     #[test]

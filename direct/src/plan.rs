@@ -82,7 +82,7 @@ impl AttachPlan {
     pub fn volume_of(words: &str) -> Result<VolumeRef, PlanError> {
         let parts = words.split_once('/').filter(|(peer, volume)| is_name(peer) && is_name(volume));
         let (peer, volume) = parts.ok_or_else(|| PlanError::NoVolume(words.to_owned()))?;
-        Ok(VolumeRef { peer: Some(peer.to_owned()), volume: volume.to_owned() })
+        Ok(VolumeRef { peers: vec![peer.to_owned()], volume: volume.to_owned() })
     }
 
     /// Checks all parts of the plan that can be checked without a start.
@@ -139,7 +139,7 @@ impl AttachPlan {
         line("control", &self.directory.join("control").display());
         let cores = self.core.map_or("count = 1".to_owned(), |core| format!("cores = [{core}]"));
         text.push_str(&format!("[sidecores]\n{cores}\nidle = \"{}\"\n", self.idle));
-        let name = self.volume.peer.as_deref().unwrap_or_default();
+        let name = self.volume.peers.first().map(String::as_str).unwrap_or_default();
         text.push_str(&format!("[[peer]]\nname = {name:?}\naddress = \"{peer}\"\n"));
         if let Some(key) = &self.peer_key {
             text.push_str(&format!("key = {key:?}\n"));

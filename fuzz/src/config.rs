@@ -45,7 +45,7 @@ fn check(config: &Config, text: &str) {
     for disk in &config.disks {
         assert!((1..=node::config::QUEUES_MAX).contains(&disk.queues), "{disk:?}");
         assert!(disk.lines.of("volume") <= lines(text), "{disk:?}");
-        if let Some(peer) = &disk.volume.peer {
+        for peer in &disk.volume.peers {
             assert!(config.peer(peer).is_some(), "{disk:?} names an unknown peer");
         }
     }

@@ -46,12 +46,12 @@ macro_rules! planes {
 // message of the plane.
 planes! {
     /// Volumes, see the crate `block`. Version 2: ranges that are zeroed, and a description of
-    /// them and of a volume's layout.
-    Block = 0, [1, 1, 2, 2];
+    /// them and of a volume's layout. Version 3: a volume that another node serves.
+    Block = 0, [1, 1, 2, 2, 3];
     /// Networks, see the crate `net`. Their frames are casts.
-    Network = 1, [0, 0, 0, 1];
+    Network = 1, [0, 0, 0, 1, 1];
     /// Domains of MPI, see the crate `fabric`.
-    Domain = 2, [1, 1, 1, 1];
+    Domain = 2, [1, 1, 1, 1, 1];
 }
 
 /// How many there are.

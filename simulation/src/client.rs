@@ -361,7 +361,7 @@ impl SimClient {
             open: &Arc::default(),
         };
         let cores = SimCore::start(&plan, &Arc::new(Exports::default()));
-        let volume = RemoteVolume::with_key(SERVER.0, VOLUME, self.keys.tenant());
+        let volume = RemoteVolume::of_peers(&[SERVER.0.to_owned()], VOLUME, self.keys.tenant());
         for core in &cores {
             let addr = (host_ip(SERVER.1), PORT).into();
             core.planes.peers().borrow_mut().add(SERVER.0, addr);

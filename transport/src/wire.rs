@@ -41,10 +41,12 @@ pub enum ProtocolVersion {
     Third = 3,
     /// Casts: frames that may be lost.
     Fourth = 4,
+    /// Messages of the block plane: a volume that another node serves.
+    Fifth = 5,
 }
 
 /// The version that this program prefers.
-pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Fourth as u8;
+pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Fifth as u8;
 
 /// The oldest version that knows cookies, and whose sessions can be sealed.
 pub(crate) const SEALED_VERSION_MIN: u8 = ProtocolVersion::Second as u8;

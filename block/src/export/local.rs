@@ -10,7 +10,7 @@ use sidecore::{Progress, Services, Wake};
 use super::{Admitted, Claimer, Closing, Export, PendingClaim, PendingOpen, Refusal};
 use crate::attach::Attach;
 use crate::attachment::{Attachment, Phase};
-use crate::wire::{Claim, Outcome, Title, attachment_id};
+use crate::wire::{Claim, Outcome, Title, attachment_id, says_elsewhere};
 use volume::Size;
 use volume::{Channel, IoId, IoTable, OpenArguments, OpenError, Status, VolumeInfo};
 
@@ -163,8 +163,12 @@ impl LocalChannel {
         match refusal.outcome {
             Outcome::Superseded => self.attachment.fence(refusal.text),
             Outcome::Lost => self.attachment.fail(refusal.text),
-            _ => {
-                self.attachment.waits(refusal.text);
+            outcome => {
+                let text = match outcome {
+                    Outcome::Elsewhere => says_elsewhere(&refusal.text),
+                    _ => refusal.text,
+                };
+                self.attachment.waits(text);
                 self.ask_at_ns = now_ns + ASK_AGAIN_NS;
             }
         }

@@ -12,11 +12,15 @@ use transport::{Endpoint, LostReason, SessionId};
 use super::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN, control, flow_of, token};
 use super::core::RemoteCore;
 use super::described::RemoteVolume;
-use crate::wire::{Kind, Names, Outcome, Reply, Request, Title};
+use super::route::{PeerRoute, TURN_AFTER_NS};
+use crate::wire::{Kind, Names, Outcome, Reply, Request, Title, says_elsewhere};
 use volume::OpenError;
 
 /// How long a refused description waits before it is asked for again.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// How long a description waits before it follows to another peer.
+const FOLLOW_AFTER_NS: u64 = 30_000_000;
 
 /// How long the answer may take while there is a session, before the volume counts as away: well
 /// above what a busy peer takes.
@@ -27,11 +31,55 @@ struct Description {
     /// Never used twice: the answer to a question that was taken back must not be another's.
     number: u32,
     volume: Arc<RemoteVolume>,
-    peer: PeerId,
+    /// The peers of the volume, by their places in its list, and the place of the peer that is
+    /// asked.
+    route: Box<[PeerId]>,
+    place: usize,
+    /// When the peer that is asked has had no session for too long.
+    turn_at_ns: u64,
     asked: bool,
     ask_at_ns: u64,
     /// When a question that has no answer yet counts as unanswered.
     late_at_ns: u64,
+}
+
+impl Description {
+    fn peer(&self) -> PeerId {
+        self.route[self.place]
+    }
+
+    /// Asks the peer that the volume's channels ask, by a question of its own.
+    fn follow(&mut self, number_next: &mut u32) {
+        let place = self.volume.route.at();
+        if place != self.place {
+            (self.place, self.turn_at_ns) = (place, u64::MAX);
+            self.renumber(number_next);
+        }
+    }
+
+    /// The answer to a question that is on its way is nobody's any more.
+    fn renumber(&mut self, number_next: &mut u32) {
+        self.number = *number_next;
+        *number_next = number_next.wrapping_add(1);
+        self.asked = false;
+    }
+
+    /// The peer that is asked has no session: after a while the next peer is asked.
+    fn wait_for_session(&mut self, now_ns: u64) {
+        if self.route.len() == 1 {
+            return;
+        }
+        if self.turn_at_ns == u64::MAX {
+            self.turn_at_ns = now_ns + TURN_AFTER_NS;
+        } else if now_ns >= self.turn_at_ns {
+            self.volume.route.turn(self.place);
+        }
+    }
+}
+
+/// The peers of a volume on this sidecore; none if one of them is not known.
+pub(super) fn peers_of(route: &PeerRoute, peers: &Peers) -> Option<Box<[PeerId]>> {
+    route.peers().iter().map(|name| peers.find(name)).collect()
 }
 
 /// The client half of a sidecore's block plane.
@@ -39,7 +87,7 @@ struct Description {
 pub struct Clients {
     peers: Rc<RefCell<Peers>>,
     /// The channels, by flow.
-    cores: Vec<Option<(PeerId, Rc<RefCell<RemoteCore>>)>>,
+    cores: Vec<Option<(Box<[PeerId]>, Rc<RefCell<RemoteCore>>)>>,
     descriptions: Vec<Description>,
     /// The number of the next description.
     description_next: u32,
@@ -68,17 +116,19 @@ impl Clients {
     }
 
     /// Asks the volume's peer what it is, until it answers; see [`RemoteVolume::described`].
-    /// `false` when the peer is not known.
+    /// `false` when one of its peers is not known.
     pub fn describe(&mut self, volume: Arc<RemoteVolume>) -> bool {
-        let Some(peer) = self.peers.borrow().find(volume.peer()) else { return false };
-        self.peers.borrow_mut().hold(peer);
+        let Some(route) = peers_of(&volume.route, &self.peers.borrow()) else { return false };
+        route.iter().for_each(|peer| self.peers.borrow_mut().hold(*peer));
         self.stirred = true;
         let number = self.description_next;
         self.description_next = number.wrapping_add(1);
         self.descriptions.push(Description {
             number,
+            place: volume.route.at(),
             volume,
-            peer,
+            route,
+            turn_at_ns: u64::MAX,
             asked: false,
             ask_at_ns: 0,
             late_at_ns: u64::MAX,
@@ -90,16 +140,16 @@ impl Clients {
     pub fn forget(&mut self, volume: &Arc<RemoteVolume>) {
         let is_its = |it: &mut Description| Arc::ptr_eq(&it.volume, volume);
         for gone in self.descriptions.extract_if(.., is_its) {
-            self.peers.borrow_mut().release(gone.peer);
+            gone.route.iter().for_each(|peer| self.peers.borrow_mut().release(*peer));
         }
     }
 
     pub(crate) fn enlist(
         &mut self,
-        peer: PeerId,
+        route: Box<[PeerId]>,
         core: &Rc<RefCell<RemoteCore>>,
     ) -> Result<u16, OpenError> {
-        let entry = Some((peer, core.clone()));
+        let entry = Some((route.clone(), core.clone()));
         let free = self.cores.iter().skip(1).position(Option::is_none).map(|at| at + 1);
         let flow = match free {
             Some(flow) => {
@@ -113,13 +163,13 @@ impl Clients {
             }
             None => return Err(OpenError::NoService("room for another remote disk")),
         };
-        self.peers.borrow_mut().hold(peer);
+        route.iter().for_each(|peer| self.peers.borrow_mut().hold(*peer));
         Ok(u16::try_from(flow).expect("below the limit"))
     }
 
     pub(crate) fn dismiss(&mut self, flow: u16) {
-        if let Some((peer, _)) = self.cores[usize::from(flow)].take() {
-            self.peers.borrow_mut().release(peer);
+        if let Some((route, _)) = self.cores[usize::from(flow)].take() {
+            route.iter().for_each(|peer| self.peers.borrow_mut().release(*peer));
         }
     }
 
@@ -133,12 +183,15 @@ impl Clients {
         let peers = self.peers.borrow();
         let mut progress = Progress::Idle;
         for description in &mut self.descriptions {
-            let peer = description.peer;
+            description.follow(&mut self.description_next);
+            let peer = description.peer();
             let Some(session) = peers.session(peer) else {
                 let why = format!("{}: {}", peers.describe(peer), peers.why_down(peer));
                 description.volume.waits(now_ns, &why);
+                description.wait_for_session(now_ns);
                 continue;
             };
+            description.turn_at_ns = u64::MAX;
             if description.asked && now_ns >= description.late_at_ns {
                 let why =
                     format!("{}: the peer is connected and does not answer", peers.describe(peer));
@@ -169,26 +222,34 @@ impl Clients {
             return None;
         }
         let peers = self.peers.borrow();
-        let up = self.descriptions.iter().filter(|it| peers.session(it.peer).is_some());
-        let next_ns = up.map(|it| if it.asked { it.late_at_ns } else { it.ask_at_ns });
+        let next_ns = self.descriptions.iter().map(|it| {
+            // Another channel has found another peer.
+            let follows = it.volume.route.at() != it.place;
+            match peers.session(it.peer()) {
+                _ if follows => 1,
+                Some(_) if it.asked => it.late_at_ns,
+                Some(_) => it.ask_at_ns,
+                None => it.turn_at_ns,
+            }
+        });
         next_ns.filter(|&at| at > 0 && at != u64::MAX).min()
     }
 
     pub(crate) fn connected(&mut self, peer: PeerId) {
         self.stirred = true;
         // Its volumes count as away until it has confirmed them.
-        for description in self.descriptions.iter_mut().filter(|it| it.peer == peer) {
+        for description in self.descriptions.iter_mut().filter(|it| it.peer() == peer) {
             description.ask_at_ns = 0;
         }
     }
 
     pub(crate) fn lost(&mut self, session: SessionId, peer: PeerId, why: &LostReason) {
         self.stirred = true;
-        for description in self.descriptions.iter_mut().filter(|it| it.peer == peer) {
+        for description in self.descriptions.iter_mut().filter(|it| it.peer() == peer) {
             description.asked = false;
         }
         let why = why.to_string();
-        for (_, core) in self.cores.iter().flatten().filter(|(of, _)| *of == peer) {
+        for (_, core) in self.cores.iter().flatten().filter(|(of, _)| of.contains(&peer)) {
             core.borrow_mut().session_lost(session, &why);
         }
     }
@@ -253,12 +314,11 @@ impl Clients {
     pub(crate) fn changed(&mut self, session: SessionId, volume: &str) {
         let peers = self.peers.borrow();
         let is_its = |it: &&mut Description| {
-            peers.is_session_of(it.peer, session) && it.volume.name() == volume
+            peers.is_session_of(it.peer(), session) && it.volume.name() == volume
         };
         for description in self.descriptions.iter_mut().filter(is_its) {
-            description.number = self.description_next;
-            self.description_next = self.description_next.wrapping_add(1);
-            (description.asked, description.ask_at_ns) = (false, 0);
+            description.renumber(&mut self.description_next);
+            description.ask_at_ns = 0;
             self.stirred = true;
         }
     }
@@ -278,9 +338,20 @@ impl Clients {
                 description.ask_at_ns = now_ns + CONFIRM_EVERY_NS;
             }
             reply => {
-                let text = reply.map(|reply| reply.text).unwrap_or_default();
+                let (outcome, text) = reply.map(|it| (it.outcome, it.text)).unzip();
+                let text = text.unwrap_or_default();
                 let peers = self.peers.borrow();
-                let why = format!("peer {}: {text}", peers.name(description.peer));
+                let name = peers.name(description.peer());
+                if outcome == Some(Outcome::Elsewhere) {
+                    let why = format!("peer {name}: {}", says_elsewhere(&text));
+                    description.volume.waits(now_ns, &why);
+                    description.volume.route.follow(description.place, &text);
+                    description.asked = false;
+                    // Members that name each other are asked in turn, and not more often.
+                    description.ask_at_ns = now_ns + FOLLOW_AFTER_NS;
+                    return;
+                }
+                let why = format!("peer {name}: {text}");
                 description.volume.refuses(now_ns, &why);
                 description.asked = false;
                 description.ask_at_ns = now_ns + ASK_AGAIN_NS;

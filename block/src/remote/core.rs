@@ -19,6 +19,7 @@ use transport::{Endpoint, SessionId};
 use super::calls::{control, token as token_of};
 use super::described::{RemoteCounters, RemoteVolume, SoleWord};
 use super::request::{RemoteRequest, RequestPhase, scatter_at};
+use super::route::{PeerRoute, TURN_AFTER_NS};
 use crate::attachment::{Attachment, EPOCH_END, Phase, View};
 use crate::wire::{self, Claim, Kind, Names, Outcome, Reply, Title, attachment_id};
 use peer::proof::Binding;
@@ -80,6 +81,9 @@ pub(crate) struct RemoteCore {
     attachment: Arc<Attachment>,
     counters: Arc<RemoteCounters>,
     sole: SoleWord,
+    /// The peers of the volume, and the place of the peer that the way leads to.
+    route: Arc<PeerRoute>,
+    place: usize,
     index: u16,
     flow: u16,
     write_through: bool,
@@ -126,6 +130,8 @@ impl RemoteCore {
             attachment: attachment.clone(),
             counters,
             sole: volume.sole.clone(),
+            place: volume.route.at(),
+            route: Arc::clone(&volume.route),
             index,
             flow: 0,
             write_through: volume.described().is_some_and(|info| info.durability == WriteThrough),
@@ -173,6 +179,26 @@ impl RemoteCore {
         self.expire_at_ns = self.expire_at_ns.min(self.now_ns.saturating_add(limit_ns));
         self.outstanding += 1;
         self.waiting.push_back(u16::try_from(at).expect("below the table's capacity"));
+    }
+
+    /// Leaves a peer that does not serve the volume any more, and gives the place of the peer that
+    /// is asked now. Its epoch was the other peer's: requests that are on their way there must find
+    /// it over, so it is claimed anew.
+    pub(super) fn follow(&mut self, endpoint: &mut Endpoint) -> usize {
+        let place = self.route.at();
+        if place == self.place {
+            return place;
+        }
+        self.place = place;
+        if let Some(session) = self.way.session() {
+            self.forget_sent(session, endpoint);
+        }
+        self.fall_back(ServerConnection::Down);
+        let view = self.attachment.view();
+        if view.phase == Phase::Held {
+            self.attachment.reclaim(view.epoch);
+        }
+        place
     }
 
     /// Moves on as far as the session and the attachment allow.
@@ -246,6 +272,7 @@ impl RemoteCore {
         let ended = matches!(view.phase, Phase::Fenced | Phase::Failed);
         // Another sidecore's channel may have changed the phase since this one last looked.
         if !self.ended.is_empty()
+            || self.route.at() != self.place
             || (view.phase == Phase::Held && unopened && self.way != ServerConnection::Down)
             || (ended && !self.waiting.is_empty())
         {
@@ -261,6 +288,10 @@ impl RemoteCore {
         }
         if let Some(by) = self.close_by_ns {
             wake.at(by);
+        }
+        // Another sidecore may find the peer that serves the volume.
+        if self.route.peers().len() > 1 && self.is_away() {
+            wake.at(self.now_ns + TURN_AFTER_NS);
         }
         Progress::Idle
     }
@@ -335,6 +366,15 @@ impl RemoteCore {
             }
             (Outcome::Superseded, _) => self.attachment.fence(reply.text),
             (Outcome::Lost, _) => self.attachment.fail(reply.text),
+            (Outcome::Elsewhere, _) => {
+                self.attachment.waits(wire::says_elsewhere(&reply.text));
+                self.route.follow(self.place, &reply.text);
+                // The first time at once: members that name each other are asked ever more seldom.
+                if self.refusals > 0 {
+                    self.ask_at_ns = now_ns + (ASK_SOON_NS << self.refusals);
+                }
+                self.refusals = REFUSALS_MAX.min(self.refusals + 1);
+            }
             _ => {
                 if self.attachment.why().as_ref() != Some(&reply.text) {
                     let (attachment, why) = (self.attachment.name(), &reply.text);
@@ -359,7 +399,8 @@ impl RemoteCore {
             Outcome::EpochOver | Outcome::IncarnationOver => {
                 self.attachment.reclaim(self.title.epoch);
             }
-            // The volume is gone or forbidden: a claim says why and asks again in its own time.
+            // The volume is gone, forbidden or elsewhere: a claim says why, and asks again in its
+            // own time.
             _ => {
                 self.attachment.reclaim(self.title.epoch);
                 self.attachment.waits(reply.text.clone());
@@ -382,7 +423,8 @@ impl RemoteCore {
             | Outcome::IncarnationOver
             | Outcome::Superseded
             | Outcome::Lost
-            | Outcome::Refused => {
+            | Outcome::Refused
+            | Outcome::Elsewhere => {
                 self.attachment.reclaim(self.title.epoch);
                 self.wait_again(at);
             }

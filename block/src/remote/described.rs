@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use parking_lot::{Mutex, MutexGuard};
 use peer::AttachmentSecret;
 
+use super::route::PeerRoute;
 use volume::Size;
 use volume::VolumeInfo;
 
@@ -107,10 +108,10 @@ struct Described {
     outlook: VolumeReach,
 }
 
-/// A volume of a peer.
+/// A volume of a peer, or a replicated volume whose members are on several peers.
 #[derive(Debug)]
 pub struct RemoteVolume {
-    pub(super) peer: String,
+    pub(super) route: Arc<PeerRoute>,
     volume: String,
     key: Option<Arc<AttachmentSecret>>,
     described: Mutex<Described>,
@@ -122,13 +123,19 @@ pub struct RemoteVolume {
 impl RemoteVolume {
     /// The volume `volume` of the peer `peer`; not described yet.
     pub fn new(peer: &str, volume: &str) -> Arc<Self> {
-        Self::with_key(peer, volume, None)
+        Self::of_peers(&[peer.to_owned()], volume, None)
     }
 
-    /// The same, for attachments that prove that they have this key.
-    pub fn with_key(peer: &str, volume: &str, key: Option<Arc<AttachmentSecret>>) -> Arc<Self> {
+    /// The volume `volume` of one of these peers, the first of which is asked first: one to
+    /// [`ROUTE_PEERS_MAX`](super::ROUTE_PEERS_MAX) of them. Attachments prove that they have the
+    /// key, if there is one.
+    pub fn of_peers(
+        peers: &[String],
+        volume: &str,
+        key: Option<Arc<AttachmentSecret>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            peer: peer.to_owned(),
+            route: Arc::new(PeerRoute::new(peers.into())),
             volume: volume.to_owned(),
             key,
             described: Mutex::default(),
@@ -138,9 +145,9 @@ impl RemoteVolume {
         })
     }
 
-    /// The peer's name.
+    /// The name of the peer that is asked now.
     pub fn peer(&self) -> &str {
-        &self.peer
+        &self.route.peers()[self.route.at()]
     }
 
     /// The volume's name at the peer.

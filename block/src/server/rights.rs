@@ -10,7 +10,9 @@ use std::sync::Arc;
 use transport::{PeerIdentity, PeerInfo};
 
 use crate::export::{Export, Exports, Refusal};
-use crate::wire::{Names, Outcome, Request, ZEROING_VERSION_MIN};
+use crate::wire::{
+    ELSEWHERE_VERSION_MIN, Names, Outcome, Reply, Request, ZEROING_VERSION_MIN, says_elsewhere,
+};
 use peer::PlaneId;
 use peer::proof::{AttachmentKey, Binding, verify};
 
@@ -46,6 +48,17 @@ impl SessionPeer {
     /// Whether it can be told that a volume is another one now.
     pub(super) fn understands_changes(&self) -> bool {
         self.version >= ZEROING_VERSION_MIN
+    }
+
+    /// A refusal in the words of the session's version.
+    pub(super) fn told(&self, refusal: Refusal) -> Reply {
+        let Refusal { outcome, text } = refusal;
+        match outcome {
+            Outcome::Elsewhere if self.version < ELSEWHERE_VERSION_MIN => {
+                Reply::refused(Outcome::Refused, says_elsewhere(&text))
+            }
+            outcome => Reply::refused(outcome, text),
+        }
     }
 
     /// The attachment key that a call's body proves; none without a body.

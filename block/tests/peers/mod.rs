@@ -26,6 +26,13 @@ const BATCH_DATAGRAMS: usize = 64;
 /// Jumbo frames: fewer datagrams for the same requests.
 const DATAGRAM_BYTES: usize = 8972;
 
+/// The guard of a volume that the VMhost may use.
+pub(crate) fn export(volume: Arc<dyn Volume>) -> Arc<Export> {
+    let options = ExportOptions { allow: vec![Allow::node(VMHOST)], shared: false };
+    let export = Export::new(VOLUME, volume, options, Arc::new(NoRecords));
+    export.expect("no records to read")
+}
+
 struct Host {
     addr: SocketAddr,
     services: Services,
@@ -68,8 +75,13 @@ impl Host {
     }
 
     /// The end of a round: everything that waits to be sent arrives.
-    fn send(&mut self, to: &Self, now_ns: u64, datagram: &mut Vec<u8>) {
-        let mut planes = to.planes.borrow_mut();
+    /// `to` gives the host with an address; a datagram for no host is lost.
+    fn send<'a>(
+        &mut self,
+        to: impl Fn(SocketAddr) -> Option<&'a Self>,
+        now_ns: u64,
+        datagram: &mut Vec<u8>,
+    ) {
         loop {
             let mut endpoint = self.endpoint.borrow_mut();
             endpoint.transmit(now_ns, &mut self.batch);
@@ -80,6 +92,8 @@ impl Host {
                 datagram.clear();
                 datagram.extend_from_slice(outgoing.head());
                 datagram.extend_from_slice(outgoing.body(endpoint.pool()));
+                let Some(to) = to(outgoing.to()) else { continue };
+                let mut planes = to.planes.borrow_mut();
                 let mut there = to.endpoint.borrow_mut();
                 there.receive(now_ns, now_ns, self.addr, datagram, &mut *planes);
             }
@@ -89,10 +103,15 @@ impl Host {
     }
 }
 
-/// A VMhost and an IOhost.
+/// The names of IOhosts, by their number. Only the first has a key.
+const IOHOSTS: [&str; 2] = [IOHOST, "io2"];
+
+/// A VMhost, and one or two IOhosts.
 pub(crate) struct Peers {
     vm: Host,
-    io: Host,
+    ios: Vec<Host>,
+    /// Of each IOhost: whether nothing reaches it or leaves it.
+    pub(crate) are_away: Vec<bool>,
     datagram: Vec<u8>,
 }
 
@@ -104,16 +123,29 @@ impl Peers {
         sealed: bool,
         versions: RangeInclusive<u8>,
     ) -> (Self, Arc<RemoteVolume>) {
-        let options = ExportOptions { allow: vec![Allow::node(VMHOST)], shared: false };
-        let export = Export::new(VOLUME, volume, options, Arc::new(NoRecords));
-        let exports = Arc::new(Exports::default());
-        exports.insert(export.expect("no records to read"));
+        Self::of(&[export(volume)], sealed, versions)
+    }
+
+    /// The same, with an IOhost for each export of the same volume.
+    pub(crate) fn of(
+        exports: &[Arc<Export>],
+        sealed: bool,
+        versions: RangeInclusive<u8>,
+    ) -> (Self, Arc<RemoteVolume>) {
         let vm = Host::new(VMHOST, 0, security(VMHOST, sealed), Arc::default(), VERSIONS);
-        let io = Host::new(IOHOST, 1, security(IOHOST, sealed), exports, versions);
-        vm.planes.borrow().peers().borrow_mut().add(IOHOST, io.addr);
-        let remote = RemoteVolume::new(IOHOST, VOLUME);
+        let ios = exports.iter().zip(IOHOSTS).zip(1..).map(|((export, name), number)| {
+            let exported = Arc::new(Exports::default());
+            exported.insert(Arc::clone(export));
+            let io = Host::new(name, number, security(name, sealed), exported, versions.clone());
+            vm.planes.borrow().peers().borrow_mut().add(name, io.addr);
+            io
+        });
+        let ios: Vec<Host> = ios.collect();
+        let names: Vec<String> = IOHOSTS[..ios.len()].iter().map(|&it| it.to_owned()).collect();
+        let remote = RemoteVolume::of_peers(&names, VOLUME, None);
         assert!(vm.plane.borrow_mut().clients.describe(Arc::clone(&remote)));
-        let mut peers = Self { vm, io, datagram: Vec::with_capacity(1 << 16) };
+        let are_away = vec![false; ios.len()];
+        let mut peers = Self { vm, ios, are_away, datagram: Vec::with_capacity(1 << 16) };
         let mut now_ns = 1;
         while remote.described().is_none() {
             now_ns += 1_000_000;
@@ -130,16 +162,23 @@ impl Peers {
 
     /// The services of the IOhost's backends.
     pub(crate) fn io_services(&self) -> &Services {
-        &self.io.services
+        &self.ios[0].services
     }
 
-    /// A round of both; `work` is what the VMhost does besides its sessions.
+    /// A round of all; `work` is what the VMhost does besides its sessions.
     pub(crate) fn round(&mut self, now_ns: u64, work: impl FnOnce()) {
         self.vm.serve(now_ns);
         work();
-        self.vm.send(&self.io, now_ns, &mut self.datagram);
-        self.io.serve(now_ns);
-        self.io.send(&self.vm, now_ns, &mut self.datagram);
+        let Self { vm, ios, are_away, datagram } = self;
+        let all = |addr: SocketAddr| {
+            let at = ios.iter().position(|io| io.addr == addr);
+            at.filter(|at| !are_away[*at]).map(|at| &ios[at])
+        };
+        vm.send(all, now_ns, datagram);
+        for (io, is_away) in ios.iter_mut().zip(are_away) {
+            io.serve(now_ns);
+            io.send(|_| (!*is_away).then_some(&*vm), now_ns, datagram);
+        }
     }
 
     /// Calls that were made and answered in a sealed session, for a check that it was one.

@@ -56,7 +56,7 @@ fn peer_fits(reader: &Reader<'_>, config: &Config, peer: &PeerConfig) {
         ),
         (true, true) | (false, false) => {}
     }
-    let needed = config.disks.iter().any(|disk| disk.volume.peer.as_ref() == Some(&peer.name))
+    let needed = config.disks.iter().any(|disk| disk.volume.may_be_on(&peer.name))
         || config.nics.iter().any(|nic| nic.peer() == Some(&peer.name));
     if peer.address.is_none() && (needed || !is_sealed(config)) {
         note(
@@ -125,7 +125,7 @@ fn disk_fits(reader: &Reader<'_>, config: &Config, disk: &DiskConfig) {
     if disk.attachment_key.is_none() {
         return;
     }
-    if disk.volume.peer.is_none() {
+    if disk.volume.is_here() {
         note(
             "\"attachment-key\": this node's own disks need none; it is for volumes of a peer, \
              \"peer/volume\"",

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use block::ROUTE_PEERS_MAX;
 use cache::{CachePlan, DirtyStore, WRITE_BACK_DISK_NAME_MAX, cache_volume_name};
 use virtio::Access;
 use volume::name::NAME_BYTES_MAX;
@@ -51,17 +52,30 @@ pub struct DiskConfig {
 /// The name of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeRef {
-    /// The peer that has it; `None` for this node.
-    pub peer: Option<String>,
+    /// The peers that may serve it, the first of which is asked first; none for this node. Several
+    /// peers have the members of a replicated volume.
+    pub peers: Vec<String>,
     /// Its name there.
     pub volume: String,
 }
 
+impl VolumeRef {
+    /// Whether it is a volume of this node.
+    pub fn is_here(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Whether this peer may serve it.
+    pub fn may_be_on(&self, peer: &str) -> bool {
+        self.peers.iter().any(|of| of == peer)
+    }
+}
+
 impl fmt::Display for VolumeRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.peer {
-            Some(peer) => write!(f, "{peer}/{}", self.volume),
-            None => f.write_str(&self.volume),
+        match self.peers.as_slice() {
+            [] => f.write_str(&self.volume),
+            peers => write!(f, "{}/{}", peers.join(","), self.volume),
         }
     }
 }
@@ -102,7 +116,9 @@ const DISK_KEYS: [SettingKey; 13] = [
     key(
         "volume",
         "`\"name\"` for a volume of this node, `\"peer/name\"` for a volume of another \
-         one.",
+         node, `\"io1,io2/name\"` for a volume with copies on several nodes (up to eight): \
+         the disk asks the first one, follows to the node that serves the volume, and asks \
+         the next one when its node is out of reach.",
     ),
     key(
         "queues",
@@ -174,20 +190,30 @@ fn disk(value: &Value<'_, '_>, directories: &Directories) -> Option<DiskConfig> 
 
 fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
     let text = value.str()?;
-    let (peer, volume) = match text.split_once('/') {
-        Some((peer, volume)) => (Some(peer), volume),
-        None => (None, text),
+    let (peers, volume) = match text.split_once('/') {
+        Some((peers, volume)) => (peers.split(',').collect(), volume),
+        None => (Vec::new(), text),
     };
-    for part in peer.into_iter().chain([volume]) {
+    for part in peers.iter().copied().chain([volume]) {
         if let Some(problem) = name_problem(part) {
             value.fail(format!(
                 "{text:?} names no volume ({part:?} {problem}); write \"volume\" for a volume of \
-                 this node, \"peer/volume\" for a peer's"
+                 this node, \"peer/volume\" for a peer's, \"peer,peer/volume\" for a replicated \
+                 volume"
             ));
             return None;
         }
     }
-    Some(VolumeRef { peer: peer.map(str::to_owned), volume: volume.to_owned() })
+    if peers.len() > ROUTE_PEERS_MAX {
+        value.fail(format!("{text:?} has more than {ROUTE_PEERS_MAX} peers; leave some out"));
+        return None;
+    }
+    if let Some(twice) = peers.iter().enumerate().find(|(at, peer)| peers[..*at].contains(peer)) {
+        value.fail(format!("{text:?} has peer {:?} twice; leave one out", twice.1));
+        return None;
+    }
+    let peers = peers.into_iter().map(str::to_owned).collect();
+    Some(VolumeRef { peers, volume: volume.to_owned() })
 }
 
 fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
@@ -220,8 +246,9 @@ fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig
         [] => "there is none".to_owned(),
         names => format!("there are {}", names.join(", ")),
     };
-    match &disk.volume.peer {
-        Some(peer) if !around.has("peer", peer) => {
+    let unknown = disk.volume.peers.iter().find(|peer| !around.has("peer", peer));
+    match unknown {
+        Some(peer) => {
             let peers = known(around.names("peer"));
             let text = format!(
                 "\"volume\": there is no [[peer]] {peer:?} ({peers}); add [[peer]] name = \
@@ -229,8 +256,7 @@ fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig
             );
             reader.note(line, &object, text);
         }
-        Some(_) => {}
-        None if !around.has("volume", &disk.volume.volume) => {
+        None if disk.volume.is_here() && !around.has("volume", &disk.volume.volume) => {
             let volumes = known(around.names("volume"));
             let text = format!(
                 "\"volume\": this node has no volume {name:?} ({volumes}); add a [[volume]] of \
@@ -247,7 +273,7 @@ fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig
 fn disk_cache(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig) {
     let Some(cache) = &disk.cache else { return };
     let (object, line) = (format!("disk {:?}", disk.name), disk.lines.of("cache"));
-    if disk.volume.peer.is_none() {
+    if disk.volume.is_here() {
         let text = "\"cache\": the volume is on this node, where a cache would only copy it; \
                     remove the key";
         reader.note(line, &object, text.to_owned());
@@ -372,8 +398,11 @@ impl Object for DiskConfig {
     }
 
     fn part_of(&self) -> Option<PartOf<'_>> {
-        let is_here = self.volume.peer.is_none();
-        is_here.then(|| PartOf { kind: "volume", name: &self.volume.volume, said: "its volume" })
+        self.volume.is_here().then(|| PartOf {
+            kind: "volume",
+            name: &self.volume.volume,
+            said: "its volume",
+        })
     }
 
     fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use config::{
     Config, ConfigError, DiskConfig, DomainConfig, Kind, ListedObject, Revoked, VolumeConfig,
-    changes, needs_restart, revoked,
+    VolumeRef, changes, needs_restart, revoked,
 };
 use sessions::ObjectError;
 
@@ -127,12 +127,12 @@ impl Objects {
 
     /// Names of the disks that use a volume of this node.
     pub(crate) fn disks_of_volume(&self, volume: &str) -> Vec<String> {
-        self.disks_where(|disk| disk.volume.peer.is_none() && disk.volume.volume == volume)
+        self.disks_where(|disk| disk.volume.is_here() && disk.volume.volume == volume)
     }
 
     /// Names of the disks that use a peer's volumes.
     pub(crate) fn disks_of_peer(&self, peer: &str) -> Vec<String> {
-        self.disks_where(|disk| disk.volume.peer.as_deref() == Some(peer))
+        self.disks_where(|disk| disk.volume.may_be_on(peer))
     }
 
     fn disks_where(&self, wanted: impl Fn(&DiskConfig) -> bool) -> Vec<String> {
@@ -182,14 +182,14 @@ impl Objects {
     /// # Errors
     /// When the key that proves the disk's tenant cannot be read.
     pub(crate) fn source(&self, disk: &DiskConfig) -> Result<DiskVolume, ObjectError> {
-        Ok(match &disk.volume.peer {
-            Some(peer) => {
+        let VolumeRef { peers, volume } = &disk.volume;
+        Ok(match peers.as_slice() {
+            peers @ [_, ..] => {
                 let key = attachment_key(&self.config, disk)?;
-                let (peer, volume) = (peer, &disk.volume.volume);
-                DiskVolume::Remote(block::RemoteVolume::with_key(peer, volume, key))
+                DiskVolume::Remote(block::RemoteVolume::of_peers(peers, volume, key))
             }
-            None => {
-                let served = self.volume(&disk.volume.volume);
+            [] => {
+                let served = self.volume(volume);
                 let export = &served.expect("the configuration was checked").export;
                 DiskVolume::Local(block::LocalVolume::new(Arc::clone(export)))
             }

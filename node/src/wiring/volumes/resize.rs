@@ -21,7 +21,8 @@ impl Inside {
             return Err(unknown::<DiskConfig>(name, &config));
         };
         let volume = &disk.volume.volume;
-        if let Some(peer) = &disk.volume.peer {
+        if !disk.volume.is_here() {
+            let peer = disk.volume.peers.join(" or ");
             let error = format!("disk {name:?} has the size of volume {volume:?} of {peer}");
             let way_out = format!("run `vrio volume resize {volume} SIZE` on {peer}");
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));

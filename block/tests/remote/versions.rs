@@ -1,14 +1,12 @@
 //! The features of a disk whose volume's node speaks this version of the protocol or the one
 //! before.
 
-mod peers;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::peers::Peers;
 use block::{Attach, AttachOptions, Attachment, Plane, RemoteVolume};
-use peers::Peers;
 use transport::VERSIONS;
 use volume::backend::{FileOptions, FileVolume};
 use volume::uring::Uring;
