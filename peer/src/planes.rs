@@ -35,7 +35,7 @@ macro_rules! planes {
             pub const ALL: &'static [Self] = &[$(Self::$plane),+];
         }
 
-        /// By plane, the version of its messages in sessions of version 1, 2, 3, 4. A version of
+        /// By plane, the version of its messages in sessions of version 1, 2, 3, 4, 5. A version of
         /// the protocol adds a column, and a plane whose messages it changes has the next number
         /// there.
         const PLANE_VERSIONS: &[[u8; transport::PROTOCOL_VERSION as usize]] = &[$($versions),+];

@@ -151,7 +151,7 @@ fn plain_and_sealed_nodes_tell_each_other_what_is_missing() {
     }
 }
 
-/// Version 1 knows neither keys nor cookies, version 5 is one that does not exist yet.
+/// Version 1 knows neither keys nor cookies, version 6 is one that does not exist yet.
 #[test]
 fn peers_of_the_version_before_and_after() {
     for node in 0..2 {
@@ -165,18 +165,18 @@ fn peers_of_the_version_before_and_after() {
         }
         let text = refusal(&mut world);
         assert!(text.starts_with("no common protocol version"), "{text}");
-        assert!(text.contains("1 to 1") && text.contains("2 to 4"), "{text}");
+        assert!(text.contains("1 to 1") && text.contains("2 to 5"), "{text}");
     }
     for node in 0..2 {
         let mut world = World::new(1);
         for (index, name) in ["vm1", "io1"].into_iter().enumerate() {
             let mut config = world.config(name);
-            config.versions = if index == node { 2..=5 } else { 1..=4 };
+            config.versions = if index == node { 2..=6 } else { 1..=5 };
             world.add(config);
         }
         connect(&mut world);
         let status = world.nodes[0].endpoint.sessions().next().expect("a session");
-        assert_eq!(status.peer.version, 4);
+        assert_eq!(status.peer.version, 5);
     }
 }
 
