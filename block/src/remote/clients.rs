@@ -43,6 +43,9 @@ struct Description {
     late_at_ns: u64,
 }
 
+/// A channel, and the peers that its volume may be on.
+type EnlistedCore = (Box<[PeerId]>, Rc<RefCell<RemoteCore>>);
+
 impl Description {
     fn peer(&self) -> PeerId {
         self.route[self.place]
@@ -87,7 +90,7 @@ pub(super) fn peers_of(route: &PeerRoute, peers: &Peers) -> Option<Box<[PeerId]>
 pub struct Clients {
     peers: Rc<RefCell<Peers>>,
     /// The channels, by flow.
-    cores: Vec<Option<(Box<[PeerId]>, Rc<RefCell<RemoteCore>>)>>,
+    cores: Vec<Option<EnlistedCore>>,
     descriptions: Vec<Description>,
     /// The number of the next description.
     description_next: u32,

@@ -61,6 +61,7 @@ fn stuck(status: &Status) -> Vec<String> {
 fn problems(status: &Status) -> Vec<String> {
     [
         pools(&status.pools),
+        orphaned(&status.pools, &status.disks),
         volumes(&status.volumes),
         disks(&status.disks),
         nics(&status.nics),
@@ -79,7 +80,61 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     found.sort_by_key(|disk| u8::MAX - disk.state as u8);
     let line = |disk: &&DiskStatus| line("disk", &disk.name, disk.state, &disk.detail);
     let without_cache = all.iter().filter_map(without_cache);
-    found.iter().map(line).chain(without_cache).chain(all.iter().flat_map(stranded)).collect()
+    let unsent = all.iter().filter_map(unsent);
+    let stranded = all.iter().flat_map(stranded);
+    found.iter().map(line).chain(without_cache).chain(unsent).chain(stranded).collect()
+}
+
+/// How much longer than its configuration says a write may wait before this is a problem.
+const UNSENT_S_MAX: u64 = 10;
+
+/// Writes of a guest that wait for its disk's volume for too long, or make the guest wait.
+fn unsent(disk: &DiskStatus) -> Option<String> {
+    let it = disk.cache.as_ref()?.write_back.as_ref()?;
+    if let Some(why) = &it.why_waits {
+        return Some(format!("disk {}: {why}", disk.name));
+    }
+    let is_late = it.dirty_bytes > 0 && it.dirty_for_s > it.dirty_age_max_s + UNSENT_S_MAX;
+    is_late.then(|| {
+        format!(
+            "disk {}: {} of its writes could not be written back for {} s: see `vrio status` at \
+             its volume's node",
+            disk.name,
+            show_size(it.dirty_bytes),
+            it.dirty_for_s
+        )
+    })
+}
+
+/// Writes in a pool that were not written back, of a disk that this node has no more: only a disk
+/// of that name and volume sends them.
+fn orphaned(pools: &[StoragePoolStatus], disks: &[DiskStatus]) -> Vec<String> {
+    let mut found = Vec::new();
+    for pool in pools {
+        let writes_back = |disk: &&DiskStatus| {
+            let cache = disk.cache.as_ref().filter(|cache| cache.pool == pool.name);
+            cache.is_some_and(|cache| cache.write_back.is_some())
+        };
+        let disks: Vec<_> = disks.iter().filter(writes_back).collect();
+        for volume in pool.volumes.iter().filter(|volume| volume.owned_bytes > 0) {
+            let Some(of) = volume.name.strip_prefix("dirty.") else { continue };
+            // The name of the disk, then names, epoch and claimant.
+            let Some(disk) = of.rsplitn(4, '.').nth(3) else { continue };
+            if disks.iter().any(|it| it.name == disk) {
+                continue;
+            }
+            found.push(format!(
+                "pool {} has {} of writes of disk {disk} that were not written back, and this node \
+                 has no such disk with write-back: add it again with the same volume, or remove \
+                 them (`vrio volume remove {}:{} --data`)",
+                pool.name,
+                show_size(volume.owned_bytes),
+                pool.name,
+                volume.number
+            ));
+        }
+    }
+    found
 }
 
 /// Writes of a guest that are neither on its disk's volume nor will be.
@@ -278,8 +333,8 @@ fn counts(status: &Status) -> String {
 mod tests {
     use expect_test::expect;
     use node::status::{
-        DomainPeerStatus, NodeStatus, QuotaStatus, SidecoreStatus, StrangerStatus, StrangersStatus,
-        StuckStatus,
+        CacheStatus, DomainPeerStatus, NodeStatus, PooledStatus, QuotaStatus, SidecoreStatus,
+        StrangerStatus, StrangersStatus, StuckStatus, WriteBackStatus,
     };
 
     use super::*;
@@ -383,6 +438,43 @@ mod tests {
         pool.counters.insert("damaged_blocks".to_owned(), 7);
         let told = pools(&[pool]).concat();
         assert!(told.contains("`vrio pool scrub p` finds their places"), "{told}");
+    }
+
+    /// Writes that only a disk sends that is gone, and writes that nobody takes.
+    #[test]
+    fn writes_that_are_not_written_back_are_a_problem() {
+        let volume = PooledStatus {
+            number: 7,
+            name: "dirty.a.b.nnnnnnnn.2.3".to_owned(),
+            owned_bytes: 8 << 20,
+            ..PooledStatus::default()
+        };
+        let pool = StoragePoolStatus {
+            name: "local".to_owned(),
+            volumes: vec![volume],
+            ..StoragePoolStatus::default()
+        };
+        let told = orphaned(std::slice::from_ref(&pool), &[]).concat();
+        assert!(told.starts_with("pool local has 8MiB of writes of disk a.b that"), "{told}");
+        assert!(told.contains("`vrio volume remove local:7 --data`"), "{told}");
+        let write_back = WriteBackStatus {
+            dirty_bytes: 4 << 20,
+            dirty_age_max_s: 5,
+            dirty_for_s: 15,
+            ..WriteBackStatus::default()
+        };
+        let disk = |write_back: &WriteBackStatus| {
+            let write_back = Some(write_back.clone());
+            let cache = CacheStatus { pool: "local".to_owned(), write_back, ..Default::default() };
+            DiskStatus { cache: Some(cache), ..disk("a.b", DiskState::Running, "") }
+        };
+        assert!(orphaned(&[pool], &[disk(&write_back)]).is_empty());
+        assert!(disks(&[disk(&write_back)]).is_empty());
+        let late = WriteBackStatus { dirty_for_s: 16, ..write_back.clone() };
+        let told = disks(&[disk(&late)]).concat();
+        assert!(told.contains("4MiB of its writes could not be written back for 16 s"), "{told}");
+        let waits = WriteBackStatus { why_waits: Some("no room".to_owned()), ..write_back };
+        assert_eq!(disks(&[disk(&waits)]), ["disk a.b: no room"]);
     }
 
     /// A pool collects for a moment without a problem, but not for long.
