@@ -5,3 +5,4 @@ mod files;
 mod house;
 mod long;
 mod pools;
+mod routes;

@@ -35,7 +35,7 @@ pub struct Runner {
 struct Counts(BTreeMap<String, (u64, u64)>);
 
 /// The state that the threads share.
-struct Progress {
+struct RunnerState {
     counts: Counts,
     next: u64,
     done: u64,
@@ -60,7 +60,7 @@ impl Runner {
         println!("{commit}: from seed {next} on");
         counts.write(&self.file)?;
         let tally = Tally::default();
-        let progress = Mutex::new(Progress { counts, next, done: 0, tally });
+        let progress = Mutex::new(RunnerState { counts, next, done: 0, tally });
         let is_over = || self.time.is_some_and(|time| begin.elapsed() >= time);
         on_threads(self.threads.unwrap_or_else(processors), || {
             loop {
@@ -77,13 +77,14 @@ impl Runner {
                 }
             }
         });
-        let Progress { counts, tally, .. } = progress.into_inner().expect("nothing panics with it");
+        let RunnerState { counts, tally, .. } =
+            progress.into_inner().expect("nothing panics with it");
         counts.write(&self.file)?;
         Ok(tally)
     }
 }
 
-impl Progress {
+impl RunnerState {
     fn note<E: fmt::Display>(
         &mut self,
         file: &Path,

@@ -4,9 +4,9 @@ use super::{Entry, Export, ExportState, Refusal};
 use crate::wire::Outcome;
 
 impl Export {
-    /// From now on another node serves the volume: no client gets an epoch here, those that hold an
-    /// epoch lose it, and each of them is told the node's name. An empty name says that the node is
-    /// not known. Requests that were admitted complete. `None`: this node serves it.
+    /// From now on another node serves the volume: no client gets an epoch here, and each holder
+    /// loses its epoch and is told the node's name. An empty name says that the node is not known.
+    /// Requests that were admitted complete. `None`: this node serves it.
     pub fn set_elsewhere(&self, node: Option<&str>) {
         let mut state = self.state();
         state.elsewhere = node.map(str::to_owned);

@@ -60,7 +60,7 @@ impl Description {
         }
     }
 
-    /// The answer to a question that is on its way is nobody's any more.
+    /// The answer to a question that is on its way answers nothing any more.
     fn renumber(&mut self, number_next: &mut u32) {
         self.number = *number_next;
         *number_next = number_next.wrapping_add(1);

@@ -440,7 +440,7 @@ mod tests {
         assert!(told.contains("`vrio pool scrub p` finds their places"), "{told}");
     }
 
-    /// Writes that only a disk sends that is gone, and writes that nobody takes.
+    /// Writes whose disk is gone, and writes that their volume does not take.
     #[test]
     fn writes_that_are_not_written_back_are_a_problem() {
         let volume = PooledStatus {
