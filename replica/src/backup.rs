@@ -12,7 +12,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// Takes over from a primary that was silent for too long.
     pub(crate) fn backup_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Some(record) = &self.record else { return };
-        if now_ns < self.granted_ns + self.timing.patience_ns || self.swap.is_some() {
+        if now_ns < self.granted_ns + self.pacing.patience_ns || self.swap.is_some() {
             return;
         }
         let target = record.taken_by(self.id);
@@ -58,7 +58,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.say_held(out);
     }
 
-    /// Hears no older primary any more, and says which blocks it may have that other members lack.
+    /// Hears no older primary any more, and says which sectors it may have that other members lack.
     pub(crate) fn seal(
         &mut self,
         now_ns: u64,
@@ -82,7 +82,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
         }
         self.granted_ns = now_ns;
-        let (life, tail) = (self.life, self.holding.blocks());
+        let (life, tail) = (self.life, self.holding.whole_tail());
         out.push(Output::Send(from, Message::Sealed { epoch, life, tail }));
     }
 
@@ -104,10 +104,21 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if !is_known || !follows || self.is_past(epoch) || life != self.life {
             return;
         }
-        if counter == self.holding.issued + 1 {
+        if counter == self.holding.issued + 1 && self.has_room(&op) {
             self.take(counter, op, out);
         } else if counter <= self.holding.stored {
             self.say_held(out);
+        }
+    }
+
+    /// Whether the table of applied requests has a place for it. A primary that keeps to the
+    /// protocol sends no other operation.
+    fn has_room(&self, op: &Op<D>) -> bool {
+        match op {
+            Op::Write { id, .. } | Op::Flush { id } | Op::Note { id, .. } => {
+                self.holding.applied.takes(id.client)
+            }
+            _ => true,
         }
     }
 

@@ -17,15 +17,23 @@
 //! The crate has no I/O. [`Replica::step`] takes the time and one input, and gives outputs.
 //! `tests/protocol/exhaustive.rs` runs it through all orders of events that a small case has.
 
+mod applied;
 mod backup;
+mod extent;
+mod follower;
 mod member;
 mod message;
 mod outside;
 mod primary;
 mod record;
 mod rule;
+pub mod wire;
 
-pub use member::{ClientRequest, Durable, Fetch, Input, Output, Replica, SwapOutcome, Timing};
-pub use message::{Applied, Block, ClientId, Counter, Message, Op, Place, RequestId};
-pub use record::{Life, MemberId, VolumeRecord};
+pub use applied::{APPLIED_MAX, Applied, ClientId, RequestId};
+pub use extent::{Extent, ExtentSet};
+pub use member::{
+    ChangedPart, ClientRequest, Durable, Fetch, Input, Output, Pacing, Replica, SwapOutcome,
+};
+pub use message::{Counter, Message, NOTE_BYTES_MAX, Note, Op, Place};
+pub use record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
 pub use rule::Rule;

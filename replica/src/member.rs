@@ -4,21 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::message::{Applied, Block, Counter, Message, Op, Place, RequestId};
+use crate::applied::{Applied, RequestId};
+use crate::extent::{Extent, ExtentSet};
+use crate::message::{Counter, Message, Note, Op, Place};
 use crate::outside::Outside;
 use crate::primary::Primary;
 use crate::record::{Life, MemberId, VolumeRecord};
 use crate::rule::Rule;
 
-/// The times of the protocol, the same for all members.
+/// The times of the protocol, the same for all members, and the sizes of its own reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Timing {
+pub struct Pacing {
     /// How long a member lets a primary serve, from the primary's sending on.
     pub lease_ns: u64,
     /// How long a backup waits for a ping: the lease, and the drift of clocks meanwhile.
     pub patience_ns: u64,
     /// How long a primary waits for an answer before it goes on without a member.
     pub silence_ns: u64,
+    /// The most sectors that are fetched at once, to make members equal.
+    pub fetch_sectors_max: u32,
+    /// How many such fetches are under way at most.
+    pub fetches_max: usize,
 }
 
 /// The state that a member must remember when it is restarted, besides the content.
@@ -28,17 +34,21 @@ pub struct Durable {
     pub promised: u64,
     /// The newest record that it knows.
     pub record: Option<VolumeRecord>,
+    /// The newest note that it was told to store.
+    pub note: Note,
 }
 
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ClientRequest<D> {
-    /// Writes a block.
-    Write(Block, D),
-    /// Reads a block.
-    Read(Block),
+    /// Writes a range.
+    Write(Extent, D),
+    /// Reads a range.
+    Read(Extent),
     /// Makes all completed writes durable.
     Flush,
+    /// Replaces the volume's note, durably.
+    Note(Note),
 }
 
 /// The outcome of a swap.
@@ -52,7 +62,7 @@ pub enum SwapOutcome {
     Unknown,
 }
 
-/// The purpose of a fetched block.
+/// The purpose of a fetched range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fetch {
     /// A client reads it, in this reign.
@@ -61,6 +71,15 @@ pub enum Fetch {
     Fill(MemberId, Place),
     /// Members may differ in it, at the begin of this reign.
     Equal(u64),
+}
+
+/// Ranges that differ from a cut, from some sector on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChangedPart {
+    /// The ranges.
+    pub extents: Vec<Extent>,
+    /// The sector from which on there may be more; none if these are all.
+    pub next: Option<u64>,
 }
 
 /// An input of a member.
@@ -79,13 +98,16 @@ pub enum Input<D> {
     /// The outcome of [`Output::Store`]. Operations are stored in the order of these outputs.
     Stored(Place),
     /// The outcome of [`Output::Fetch`].
-    Fetched(Fetch, Block, D),
+    Fetched(Fetch, Extent, D),
     /// The outcome of [`Output::Compare`].
-    Changed(MemberId, Place, BTreeSet<Block>),
+    Changed(MemberId, Place, ChangedPart),
     /// An operator makes another member the primary.
     Move(MemberId),
     /// An operator says that a member's copy of the volume is gone for good.
     Evicted(MemberId),
+    /// No request of this attachment comes any more, neither from its client nor from the wire: its
+    /// epoch is over. Lost with the primary; the next primary is told by the next attachment.
+    Forget(u128),
 }
 
 /// An output of a member. Outputs are carried out in their order.
@@ -103,17 +125,21 @@ pub enum Output<D> {
     Store(Place, Op<D>),
     /// A cut is not needed any more.
     Drop(Place),
-    /// The block must be read, after all operations that were given out before.
-    Fetch(Fetch, Block),
+    /// The range must be read, after all operations that were given out before.
+    Fetch(Fetch, Extent),
     /// The content must become the cut's, or empty.
     GoBack(Option<Place>),
-    /// The blocks must be found that changed since the cut (none: all that were ever written), for
-    /// a member that joins and began behind this operation.
-    Compare(MemberId, Place, Option<Place>),
-    /// The client's request is completed, for a read with the block's content.
+    /// Ranges must be found that changed since the cut (none: all that were ever written), from
+    /// this sector on, for a member that joins and began behind this operation. As many as are
+    /// looked at in one go, and more in the next one.
+    Compare(MemberId, Place, Option<Place>, u64),
+    /// The client's request is completed, for a read with the range's content.
     Answer(RequestId, Option<D>),
     /// The client's request is of another incarnation than this, which the volume has now.
     Refuse(RequestId, u64),
+    /// The table of applied requests has no place for another client: the request was not taken,
+    /// and may be offered again when an attachment was forgotten.
+    Full(RequestId),
 }
 
 /// A member's knowledge about its content.
@@ -124,10 +150,11 @@ pub(crate) struct Holding {
     /// The last operation that it was told to store, and the last one that is stored.
     pub(crate) issued: Counter,
     pub(crate) stored: Counter,
-    /// The blocks of operations that other members may lack, and such blocks of earlier reigns.
-    pub(crate) tail: BTreeMap<Counter, Block>,
-    pub(crate) old_tail: BTreeSet<Block>,
+    /// The ranges of operations that other members may lack, and such ranges of earlier reigns.
+    pub(crate) tail: BTreeMap<Counter, Extent>,
+    pub(crate) old_tail: ExtentSet,
     pub(crate) applied: Applied,
+    pub(crate) note: Note,
     pub(crate) cuts: BTreeSet<Place>,
 }
 
@@ -135,6 +162,7 @@ impl Holding {
     /// Begins with the operations of a reign.
     pub(crate) fn begin(&mut self, began: Place) {
         self.old_tail.extend(std::mem::take(&mut self.tail).into_values());
+        self.old_tail.coarsen(TAIL_RANGES_MAX);
         self.began = began;
         (self.issued, self.stored) = (began.counter, began.counter);
     }
@@ -144,9 +172,12 @@ impl Holding {
         self.tail = self.tail.split_off(&(held + 1));
     }
 
-    /// The blocks that this member may have and other members may lack.
-    pub(crate) fn blocks(&self) -> BTreeSet<Block> {
-        self.old_tail.iter().chain(self.tail.values()).copied().collect()
+    /// The sectors that this member may have and other members may lack.
+    pub(crate) fn whole_tail(&self) -> ExtentSet {
+        let mut whole = self.old_tail.clone();
+        whole.extend(self.tail.values().copied());
+        whole.coarsen(TAIL_RANGES_MAX);
+        whole
     }
 }
 
@@ -166,7 +197,7 @@ pub(crate) enum MemberRole<D> {
 pub struct Replica<D> {
     pub(crate) id: MemberId,
     pub(crate) life: Life,
-    pub(crate) timing: Timing,
+    pub(crate) pacing: Pacing,
     pub(crate) broken: Option<Rule>,
     pub(crate) promised: u64,
     pub(crate) record: Option<VolumeRecord>,
@@ -183,25 +214,26 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     pub fn start(
         id: MemberId,
         life: Life,
-        timing: Timing,
+        pacing: Pacing,
         durable: Durable,
         cuts: BTreeSet<Place>,
         now_ns: u64,
     ) -> Self {
+        let Durable { promised, record, note } = durable;
         let holding = Holding {
             began: Place::default(),
             issued: 0,
             stored: 0,
             tail: BTreeMap::new(),
-            old_tail: BTreeSet::new(),
-            applied: Applied::new(),
+            old_tail: ExtentSet::default(),
+            applied: Applied::default(),
+            note,
             cuts,
         };
-        let Durable { promised, record } = durable;
         let (broken, swap) = (None, None);
         let role = MemberRole::Outside(Outside::default());
         let granted_ns = now_ns;
-        Self { id, life, timing, broken, promised, record, role, granted_ns, holding, swap }
+        Self { id, life, pacing, broken, promised, record, role, granted_ns, holding, swap }
     }
 
     /// The same member with one rule broken, for tests.
@@ -225,6 +257,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// The newest record that it knows.
     pub fn record(&self) -> Option<&VolumeRecord> {
         self.record.as_ref()
+    }
+
+    /// The volume's note, as far as it knows. It is true for a member that serves.
+    pub fn note(&self) -> &Note {
+        &self.holding.note
     }
 
     /// Whether it is the primary, as far as it knows.
@@ -268,10 +305,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Input::Swapped(target, outcome) => self.swapped(now_ns, target, outcome, out),
             Input::Seen(record) => self.see(now_ns, record, out),
             Input::Stored(place) => self.stored(now_ns, place, out),
-            Input::Fetched(fetch, block, data) => self.fetched(now_ns, fetch, block, data, out),
-            Input::Changed(member, began, blocks) => self.changed(member, began, blocks, out),
+            Input::Fetched(fetch, extent, data) => self.fetched(now_ns, fetch, extent, data, out),
+            Input::Changed(member, began, part) => self.changed(member, began, part, out),
             Input::Move(to) => self.start_move(now_ns, to, out),
             Input::Evicted(member) => self.evicted(now_ns, member, out),
+            Input::Forget(attachment) => self.forget(attachment, out),
         }
     }
 
@@ -407,7 +445,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     pub(crate) fn keep(&self, out: &mut Vec<Output<D>>) {
-        let durable = Durable { promised: self.promised, record: self.record.clone() };
+        let (promised, record) = (self.promised, self.record.clone());
+        let durable = Durable { promised, record, note: self.holding.note.clone() };
         out.push(Output::Keep(durable));
     }
 
@@ -427,17 +466,27 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let joins = matches!(self.role, MemberRole::Outside(_));
         self.holding.issued = counter;
         let op = match op {
-            Op::Write { id, block, .. } => {
-                self.holding.tail.insert(counter, block);
-                self.holding.applied.insert(id.client, id.number);
+            Op::Write { id, extent, .. } => {
+                self.holding.tail.insert(counter, extent);
+                self.holding.applied.note(id);
                 op
             }
-            Op::Equal { block, .. } => {
-                self.holding.tail.insert(counter, block);
+            Op::Equal { extent, .. } => {
+                self.holding.tail.insert(counter, extent);
                 op
             }
             Op::Flush { id } => {
-                self.holding.applied.insert(id.client, id.number);
+                self.holding.applied.note(id);
+                op
+            }
+            Op::Note { id, ref note } => {
+                self.holding.applied.note(id);
+                self.holding.note.clone_from(note);
+                self.keep(out);
+                op
+            }
+            Op::Forget(attachment) => {
+                self.holding.applied.forget(attachment);
                 op
             }
             // The content of a member that joins is not the primary's yet.
@@ -451,17 +500,21 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 }
                 op
             }
-            Op::Applied(ref applied) => {
+            Op::Applied { ref applied, ref note } => {
                 self.holding.applied.clone_from(applied);
+                if self.holding.note != *note && !self.breaks(Rule::NotesComeWithAdmission) {
+                    self.holding.note.clone_from(note);
+                    self.keep(out);
+                }
                 // Tails of earlier reigns are equal now.
                 self.holding.old_tail.clear();
                 op
             }
             Op::Fill { to, .. } if to != self.id || !joins => Op::Nothing,
-            Op::Fill { block, .. } => {
+            Op::Fill { extent, .. } => {
                 // It has operations in it that other members may lack.
                 if !self.breaks(Rule::FillsAreTail) {
-                    self.holding.tail.insert(counter, block);
+                    self.holding.tail.insert(counter, extent);
                 }
                 op
             }
@@ -486,4 +539,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
 /// Cuts that a member keeps. There is one for each change of the members in sync; a member that
 /// missed more of them gets the whole volume.
-const CUTS_MAX: usize = 8;
+pub(crate) const CUTS_MAX: usize = 8;
+
+/// Ranges of a tail of earlier reigns, so that it fits a message. Of more of them the smallest gaps
+/// are closed: sectors that all members have alike are made equal without harm.
+pub(crate) const TAIL_RANGES_MAX: usize = 4096;

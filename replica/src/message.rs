@@ -1,26 +1,13 @@
 //! The messages between members of a volume, and the operations that the primary puts in order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use crate::applied::{Applied, RequestId};
+use crate::extent::{Extent, ExtentSet};
 use crate::record::{Life, MemberId, VolumeRecord};
-
-/// A client of the volume.
-pub type ClientId = u8;
-
-/// A block of the volume.
-pub type Block = u32;
 
 /// The place of an operation in the order that the primary of a reign gives them.
 pub type Counter = u64;
-
-/// A request of a client. A request that is sent again keeps it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId {
-    /// The client.
-    pub client: ClientId,
-    /// Its requests in order; a client has one request at a time.
-    pub number: u32,
-}
 
 /// The place of an operation in the order of all operations. A *cut* has it for a name: a snapshot
 /// that each member in sync made at the same operation, so it is the same everywhere.
@@ -32,19 +19,24 @@ pub struct Place {
     pub counter: Counter,
 }
 
-/// The newest request of each client that was applied.
-pub type Applied = BTreeMap<ClientId, u32>;
+/// The memory of the volume's guard about attachments, which must outlive its primary: bytes of the
+/// caller's, at most [`NOTE_BYTES_MAX`]. The newest note is the volume's.
+pub type Note = Vec<u8>;
 
-/// An operation. Each member stores it in the primary's order.
+/// The longest note.
+pub const NOTE_BYTES_MAX: usize = 16 << 10;
+
+/// An operation. Each member stores it in the primary's order. `D` is the content of a range: a
+/// handle of the caller's, to bytes or for zeroes. A copy of an operation has the same handle.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Op<D> {
     /// A client's write.
     Write {
         /// The request.
         id: RequestId,
-        /// Its block.
-        block: Block,
-        /// The block's new content.
+        /// Its range.
+        extent: Extent,
+        /// The range's new content.
         data: D,
     },
     /// All operations before it are durable when it is stored.
@@ -55,28 +47,42 @@ pub enum Op<D> {
     /// A snapshot, durable when it is stored. A member that joins leaves it out: its content is not
     /// the primary's yet.
     Cut,
-    /// A block of a member that joins. Other members leave it out.
+    /// A range of a member that joins. Other members leave it out.
     Fill {
         /// The member.
         to: MemberId,
-        /// The block.
-        block: Block,
+        /// The range.
+        extent: Extent,
         /// Its content at the primary.
         data: D,
     },
-    /// A block that members may have differently after a take-over, as the new primary has it.
+    /// A range that members may have differently after a take-over, as the new primary has it.
     Equal {
-        /// The block.
-        block: Block,
+        /// The range.
+        extent: Extent,
         /// Its content at the primary.
         data: D,
     },
     /// Nothing: an operation that is not for this member.
     Nothing,
-    /// The applied requests, as the primary knows them, for members whose content was made the
-    /// primary's. All operations before it are durable when it is stored: data that was flushed
-    /// before a member had it must be durable there before it counts.
-    Applied(Applied),
+    /// The applied requests and the note, as the primary knows them, for members whose content was
+    /// made the primary's. All operations before it are durable when it is stored: data that was
+    /// flushed before a member had it must be durable there before it counts.
+    Applied {
+        /// The requests.
+        applied: Applied,
+        /// The note.
+        note: Note,
+    },
+    /// Another note, which is durable when it is stored.
+    Note {
+        /// The request.
+        id: RequestId,
+        /// The note.
+        note: Note,
+    },
+    /// No request of this attachment comes any more: its clients need not be remembered.
+    Forget(u128),
 }
 
 /// A message from one member to another.
@@ -113,8 +119,8 @@ pub enum Message<D> {
         epoch: u64,
         /// The member's life.
         life: Life,
-        /// The blocks that it may have and other members may lack.
-        tail: BTreeSet<Block>,
+        /// The sectors that it may have and other members may lack.
+        tail: ExtentSet,
     },
     /// An operation.
     Append {
@@ -175,4 +181,45 @@ pub enum Message<D> {
         /// The life and the epoch of the [`Message::Hello`] that this answers.
         answers: Option<(Life, u64)>,
     },
+}
+
+impl<D> Op<D> {
+    /// The same operation with the content in another form.
+    pub fn map<E>(self, mut form: impl FnMut(D) -> E) -> Op<E> {
+        match self {
+            Self::Write { id, extent, data } => Op::Write { id, extent, data: form(data) },
+            Self::Fill { to, extent, data } => Op::Fill { to, extent, data: form(data) },
+            Self::Equal { extent, data } => Op::Equal { extent, data: form(data) },
+            Self::Flush { id } => Op::Flush { id },
+            Self::Cut => Op::Cut,
+            Self::Nothing => Op::Nothing,
+            Self::Applied { applied, note } => Op::Applied { applied, note },
+            Self::Note { id, note } => Op::Note { id, note },
+            Self::Forget(attachment) => Op::Forget(attachment),
+        }
+    }
+}
+
+impl<D> Message<D> {
+    /// The same message with the content in another form.
+    pub fn map<E>(self, form: impl FnMut(D) -> E) -> Message<E> {
+        match self {
+            Self::Append { epoch, life, began, counter, op } => {
+                Message::Append { epoch, life, began, counter, op: op.map(form) }
+            }
+            Self::Ping { record, life, sent_ns, held } => {
+                Message::Ping { record, life, sent_ns, held }
+            }
+            Self::Pong { epoch, life, sent_ns } => Message::Pong { epoch, life, sent_ns },
+            Self::Seal { record } => Message::Seal { record },
+            Self::Sealed { epoch, life, tail } => Message::Sealed { epoch, life, tail },
+            Self::Held { life, began, counter } => Message::Held { life, began, counter },
+            Self::Join { epoch, life, cuts } => Message::Join { epoch, life, cuts },
+            Self::GoBack { record, life, cut, began } => {
+                Message::GoBack { record, life, cut, began }
+            }
+            Self::Hello { life, epoch } => Message::Hello { life, epoch },
+            Self::Alive { life, record, answers } => Message::Alive { life, record, answers },
+        }
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Outside {
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     pub(crate) fn outside_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let MemberRole::Outside(outside) = &self.role else { return };
-        if outside.joins && now_ns < outside.heard_ns + self.timing.patience_ns {
+        if outside.joins && now_ns < outside.heard_ns + self.pacing.patience_ns {
             return;
         }
         out.push(Output::Look);
@@ -35,7 +35,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             let join = Message::Join { epoch: record.epoch, life, cuts };
             out.push(Output::Send(record.primary, join));
         }
-        let is_patient = now_ns < self.granted_ns + self.timing.patience_ns;
+        let is_patient = now_ns < self.granted_ns + self.pacing.patience_ns;
         if self.breaks(Rule::OnlyMembersInSyncServe) && !is_patient {
             return self.ask_for(record.restarted(self.id, self.life), out);
         }
@@ -100,7 +100,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             life.is_some_and(|life| life.is_none_or(|life| !record.has(other, life)))
         };
         // A primary that only seems to be gone may have a lease of this member's last life.
-        let leases_end_ns = self.granted_ns + self.timing.patience_ns;
+        let leases_end_ns = self.granted_ns + self.pacing.patience_ns;
         let is_late = now_ns >= leases_end_ns || self.breaks(Rule::RestartsLetLeasesEnd);
         if was_in && is_late && record.others(self.id).all(is_over) {
             self.ask_for(record.restarted(self.id, self.life), out);

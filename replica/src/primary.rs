@@ -4,53 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::member::{ClientRequest, Fetch, MemberRole, Output, Replica};
-use crate::message::{Block, Counter, Message, Op, Place, RequestId};
-use crate::record::{Life, MemberId, VolumeRecord};
+use crate::applied::RequestId;
+use crate::extent::{Extent, ExtentSet};
+use crate::follower::{Follower, Joining, Written};
+use crate::member::{
+    ChangedPart, ClientRequest, Fetch, Holding, MemberRole, Output, Replica, TAIL_RANGES_MAX,
+};
+use crate::message::{Counter, Message, NOTE_BYTES_MAX, Op, Place};
+use crate::record::{Life, MEMBERS_MAX, MemberId};
 use crate::rule::Rule;
 
 /// How far a new primary is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ReignPhase {
-    /// It waits until all backups hear no older primary; these have, and these blocks may differ.
-    Sealing { sealed: BTreeSet<MemberId>, blocks: BTreeSet<Block> },
-    /// It sends its own content of these blocks.
-    Equalising { left: BTreeSet<Block>, until: Option<Counter> },
+    /// It waits until all backups hear no older primary; these have, and these sectors may differ.
+    Sealing { sealed: BTreeSet<MemberId>, tails: ExtentSet },
+    /// It sends its own content of these sectors.
+    Equalising { left: ExtentSet, fetching: BTreeSet<Extent>, until: Option<Counter> },
     /// It takes requests.
     Serving,
     /// It takes no more of them, and makes that member the primary when all have ended.
     Moving { to: MemberId },
-}
-
-/// How far a member is that joins.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Joining {
-    cut: Option<Place>,
-    /// It has gone back, and is asked for no blocks before: its Join may come while it hears
-    /// nothing.
-    has_gone_back: bool,
-    /// Blocks that it gets by operations, whose content needs no fill.
-    fresh: BTreeSet<Block>,
-    /// Blocks that it lacks; none while they are not known.
-    left: Option<BTreeSet<Block>>,
-    /// It is equal when it has this operation.
-    until: Option<Counter>,
-    /// It is equal, and from now on operations need it: it is admitted when it has this one, the
-    /// last that was acknowledged without it.
-    acknowledged: Option<Counter>,
-}
-
-/// A member that the primary sends operations to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Follower {
-    life: Life,
-    /// The last operation that it did not get, and the last one that it has stored.
-    began: Counter,
-    held: Counter,
-    /// When the ping was sent that it answered last.
-    lease_ns: Option<u64>,
-    heard_ns: u64,
-    joining: Option<Joining>,
 }
 
 /// The state of a primary.
@@ -65,8 +39,8 @@ pub(crate) struct Primary<D> {
     /// Operations that some member lacks, with the request that waits for each.
     flights: BTreeMap<Counter, Op<D>>,
     waits: BTreeMap<Counter, RequestId>,
-    /// Reads, with whether the block is being fetched.
-    reads: BTreeMap<RequestId, (Block, bool)>,
+    /// Reads, with whether the range is being fetched.
+    reads: BTreeMap<RequestId, (Extent, bool)>,
     followers: BTreeMap<MemberId, Follower>,
 }
 
@@ -91,10 +65,12 @@ impl<D> Primary<D> {
         }
     }
 
-    /// Whether a member in sync may lack an operation on the block, if all have those up to `held`.
-    fn is_in_flight(&self, block: Block, held: Counter) -> bool {
+    /// Whether a member in sync may lack an operation on the range, if all have those up to `held`.
+    fn is_in_flight(&self, extent: Extent, held: Counter) -> bool {
         self.flights.range(held + 1..).any(|(_, op)| match op {
-            Op::Write { block: other, .. } | Op::Equal { block: other, .. } => *other == block,
+            Op::Write { extent: other, .. } | Op::Equal { extent: other, .. } => {
+                other.overlaps(&extent)
+            }
             _ => false,
         })
     }
@@ -112,14 +88,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     pub(crate) fn become_primary(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Some(record) = &self.record else { return };
         let others = record.in_sync.iter().filter(|(id, _)| **id != self.id);
-        let follower = |life| Follower {
-            life,
-            began: 0,
-            held: 0,
-            lease_ns: None,
-            heard_ns: now_ns,
-            joining: None,
-        };
+        let follower = |life| Follower::new(life, 0, now_ns, None);
         let followers = others.map(|(id, life)| (*id, follower(*life))).collect();
         let reign = record.reign;
         let mut counter = 0;
@@ -129,7 +98,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         } else {
             self.holding.begin(Place { reign, counter: 0 });
         }
-        let phase = ReignPhase::Sealing { sealed: BTreeSet::new(), blocks: self.holding.blocks() };
+        let tails = self.holding.whole_tail();
+        let phase = ReignPhase::Sealing { sealed: BTreeSet::new(), tails };
         self.role = MemberRole::Primary(Box::new(Primary {
             reign,
             phase,
@@ -200,13 +170,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let MemberRole::Primary(primary) = &self.role else { return false };
         self.needed().iter().all(|id| {
             let lease_ns = primary.followers.get(id).and_then(|follower| follower.lease_ns);
-            lease_ns.is_some_and(|lease_ns| now_ns < lease_ns + self.timing.lease_ns)
+            lease_ns.is_some_and(|lease_ns| now_ns < lease_ns + self.pacing.lease_ns)
         })
     }
 
     pub(crate) fn primary_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Some(record) = self.record.clone() else { return };
-        let (silence_ns, held) = (self.timing.silence_ns, self.least_held());
+        let (silence_ns, held) = (self.pacing.silence_ns, self.least_held());
         let target = self.swap.clone();
         self.send_seals(out);
         let Some(primary) = self.primary() else { return };
@@ -254,7 +224,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         else {
             return;
         };
-        if life != follower.life || epoch < reign {
+        // No ping was sent after now.
+        if life != follower.life || epoch < reign || sent_ns > now_ns {
             return;
         }
         follower.heard_ns = now_ns;
@@ -269,21 +240,22 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         from: MemberId,
         epoch: u64,
         life: Life,
-        tail: BTreeSet<Block>,
+        tail: ExtentSet,
         out: &mut Vec<Output<D>>,
     ) {
         let skips = self.breaks(Rule::EqualTails);
         let reign = self.record.as_ref().map_or(0, |record| record.reign);
         let Some(primary) = self.primary() else { return };
         let Some(follower) = primary.followers.get_mut(&from) else { return };
-        let ReignPhase::Sealing { sealed, blocks } = &mut primary.phase else { return };
+        let ReignPhase::Sealing { sealed, tails } = &mut primary.phase else { return };
         if life != follower.life || epoch < reign {
             return;
         }
         follower.heard_ns = now_ns;
         sealed.insert(from);
         if !skips {
-            blocks.extend(tail);
+            tail.ranges().for_each(|(first, end)| tails.insert(first, end));
+            tails.coarsen(TAIL_RANGES_MAX);
         }
         self.go_on(now_ns, out);
     }
@@ -310,8 +282,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             && !joining.has_gone_back
         {
             joining.has_gone_back = true;
-            let began = Place { reign: primary.reign, counter: follower.began };
-            out.push(Output::Compare(from, began, joining.cut));
+            self.fill(from, out);
         }
         self.go_on(now_ns, out);
     }
@@ -325,8 +296,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         out: &mut Vec<Output<D>>,
     ) {
         let now = self.record.as_ref().map_or(0, |record| record.incarnation);
-        let applied = self.holding.applied.get(&id.client).is_some_and(|last| *last >= id.number)
-            && !self.breaks(Rule::RequestsOnce);
+        let applied = self.holding.applied.has(id) && !self.breaks(Rule::RequestsOnce);
+        let has_place = self.holding.applied.takes(id.client);
         let Some(primary) = self.primary() else { return };
         if primary.phase != ReignPhase::Serving {
             return;
@@ -335,14 +306,16 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return out.push(Output::Refuse(id, now));
         }
         match request {
-            ClientRequest::Read(block) => {
-                primary.reads.entry(id).or_insert((block, false));
+            ClientRequest::Read(extent) => {
+                primary.reads.entry(id).or_insert((extent, false));
                 self.fetch_reads(now_ns, out);
             }
-            ClientRequest::Write(..) | ClientRequest::Flush if applied => {
+            _ if applied => {
                 // It was sent again. It waits for the operation, or that has ended.
                 let of_it = primary.flights.iter().find(|(_, op)| match op {
-                    Op::Write { id: other, .. } | Op::Flush { id: other } => *other == id,
+                    Op::Write { id: other, .. }
+                    | Op::Flush { id: other }
+                    | Op::Note { id: other, .. } => *other == id,
                     _ => false,
                 });
                 match of_it.map(|(counter, _)| *counter) {
@@ -350,14 +323,30 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                     None => out.push(Output::Answer(id, None)),
                 }
             }
-            ClientRequest::Write(block, data) => {
-                let counter = self.issue(Op::Write { id, block, data }, out);
+            _ if !has_place => out.push(Output::Full(id)),
+            ClientRequest::Write(extent, data) => {
+                let counter = self.issue(Op::Write { id, extent, data }, out);
                 self.wait_for(counter, id);
             }
             ClientRequest::Flush => {
                 let counter = self.issue(Op::Flush { id }, out);
                 self.wait_for(counter, id);
             }
+            ClientRequest::Note(note) => {
+                debug_assert!(note.len() <= NOTE_BYTES_MAX, "a note fits a message");
+                let counter = self.issue(Op::Note { id, note }, out);
+                self.wait_for(counter, id);
+            }
+        }
+    }
+
+    /// No request of the attachment comes any more.
+    pub(crate) fn forget(&mut self, attachment: u128, out: &mut Vec<Output<D>>) {
+        let applied = &self.holding.applied;
+        let is_known = applied.requests().any(|id| id.client.attachment == attachment);
+        let Some(primary) = self.primary() else { return };
+        if is_known && primary.phase == ReignPhase::Serving {
+            self.issue(Op::Forget(attachment), out);
         }
     }
 
@@ -375,8 +364,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let counter = primary.counter;
         primary.flights.insert(counter, op.clone());
         for (id, follower) in &mut primary.followers {
-            if let (Some(joining), Op::Write { block, .. }) = (&mut follower.joining, &op) {
-                joining.fresh.insert(*block);
+            if let (Some(joining), Op::Write { extent, .. }) = (&mut follower.joining, &op) {
+                joining.written(extent);
             }
             out.push(Output::Send(*id, follower.append(epoch, counter, op.clone())));
         }
@@ -414,15 +403,14 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let record = self.record.clone();
         let Some(primary) = self.primary() else { return };
         match &mut primary.phase {
-            ReignPhase::Sealing { sealed, blocks } => {
+            ReignPhase::Sealing { sealed, tails } => {
                 if !needed.is_subset(sealed) {
                     return;
                 }
-                let reign = primary.reign;
-                let left = if skips { BTreeSet::new() } else { std::mem::take(blocks) };
-                out.extend(left.iter().map(|block| Output::Fetch(Fetch::Equal(reign), *block)));
-                primary.phase = ReignPhase::Equalising { left, until: None };
-                self.equalised(out);
+                let left = if skips { ExtentSet::default() } else { std::mem::take(tails) };
+                let fetching = BTreeSet::new();
+                primary.phase = ReignPhase::Equalising { left, fetching, until: None };
+                self.equalise(out);
             }
             ReignPhase::Equalising { until: Some(until), .. } if held >= *until => {
                 primary.phase = ReignPhase::Serving;
@@ -439,18 +427,31 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
     }
 
-    /// All blocks that may differ were sent: the applied requests follow.
-    fn equalised(&mut self, out: &mut Vec<Output<D>>) {
-        let applied = self.holding.applied.clone();
+    /// Fetches sectors that may differ. When all of them were sent, the applied requests follow.
+    fn equalise(&mut self, out: &mut Vec<Output<D>>) {
+        let pacing = self.pacing;
         let Some(primary) = self.primary() else { return };
-        let ReignPhase::Equalising { left, until: None } = &primary.phase else { return };
-        if left.is_empty() {
-            let counter = self.issue(Op::Applied(applied), out);
-            if let Some(primary) = self.primary() {
-                primary.phase =
-                    ReignPhase::Equalising { left: BTreeSet::new(), until: Some(counter) };
-            }
+        let ReignPhase::Equalising { left, fetching, until: None } = &mut primary.phase else {
+            return;
+        };
+        while fetching.len() < pacing.fetches_max
+            && let Some(extent) = left.take_first(pacing.fetch_sectors_max)
+        {
+            fetching.insert(extent);
+            out.push(Output::Fetch(Fetch::Equal(primary.reign), extent));
         }
+        if fetching.is_empty() {
+            let applied = self.applied();
+            let counter = self.issue(applied, out);
+            let Some(primary) = self.primary() else { return };
+            let (left, fetching) = (ExtentSet::default(), BTreeSet::new());
+            primary.phase = ReignPhase::Equalising { left, fetching, until: Some(counter) };
+        }
+    }
+
+    fn applied(&self) -> Op<D> {
+        let Holding { applied, note, .. } = &self.holding;
+        Op::Applied { applied: applied.clone(), note: note.clone() }
     }
 
     /// Reads see operations up to here.
@@ -461,7 +462,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
     }
 
-    /// Fetches the blocks that clients read, unless some member may lack their content.
+    /// Fetches the ranges that clients read, unless some member may lack their content.
     fn fetch_reads(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let (may, held) = (self.may_read(now_ns), self.read_bound());
         let Some(primary) = self.primary() else { return };
@@ -469,10 +470,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return;
         }
         let mut reads = std::mem::take(&mut primary.reads);
-        for (id, (block, is_fetched)) in &mut reads {
-            if !*is_fetched && !primary.is_in_flight(*block, held) {
+        for (id, (extent, is_fetched)) in &mut reads {
+            if !*is_fetched && !primary.is_in_flight(*extent, held) {
                 *is_fetched = true;
-                out.push(Output::Fetch(Fetch::Read(*id, primary.reign), *block));
+                out.push(Output::Fetch(Fetch::Read(*id, primary.reign), *extent));
             }
         }
         primary.reads = reads;
@@ -482,19 +483,19 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         &mut self,
         now_ns: u64,
         fetch: Fetch,
-        block: Block,
+        extent: Extent,
         data: D,
         out: &mut Vec<Output<D>>,
     ) {
         let (may, held) = (self.may_read(now_ns), self.read_bound());
         let Some(primary) = self.primary() else { return };
         match fetch {
-            // The leases are looked at after the block was read.
+            // The leases are looked at after the range was read.
             Fetch::Read(id, reign) => {
                 if reign != primary.reign {
                     return;
                 }
-                if may && !primary.is_in_flight(block, held) {
+                if may && !primary.is_in_flight(extent, held) {
                     if primary.reads.remove(&id).is_some() {
                         out.push(Output::Answer(id, Some(data)));
                     }
@@ -503,10 +504,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 }
             }
             Fetch::Equal(reign) => {
-                let ReignPhase::Equalising { left, .. } = &mut primary.phase else { return };
-                if reign == primary.reign && left.remove(&block) {
-                    self.issue(Op::Equal { block, data }, out);
-                    self.equalised(out);
+                let ReignPhase::Equalising { fetching, .. } = &mut primary.phase else { return };
+                if reign == primary.reign && fetching.remove(&extent) {
+                    self.issue(Op::Equal { extent, data }, out);
+                    self.equalise(out);
                 }
             }
             Fetch::Fill(to, began) => {
@@ -515,13 +516,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 if began != (Place { reign: primary.reign, counter: follower.began }) {
                     return;
                 }
-                if !joining.left.as_mut().is_some_and(|left| left.remove(&block)) {
-                    return;
+                let Some(written) = joining.fetched(extent) else { return };
+                if written == Written::Nothing {
+                    self.issue(Op::Fill { to, extent, data }, out);
                 }
-                if !joining.fresh.contains(&block) {
-                    self.issue(Op::Fill { to, block, data }, out);
-                }
-                self.filled(to, out);
+                self.fill(to, out);
             }
         }
     }
@@ -559,34 +558,25 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if primary.followers.get(&from).is_some_and(|follower| follower.life == life) {
             return;
         }
+        // It waits until another member has gone.
+        let is_full = primary.followers.len() + 1 >= MEMBERS_MAX;
+        if is_full && !primary.followers.contains_key(&from) {
+            return;
+        }
         let (cut, began) = (own.intersection(cuts).max().copied(), primary.counter);
-        let joining = Joining {
-            cut,
-            has_gone_back: false,
-            fresh: BTreeSet::new(),
-            left: None,
-            until: None,
-            acknowledged: None,
-        };
+        let joining = Joining::new(cut);
         let go_back = joining.message(&record, life, began);
-        let follower = Follower {
-            life,
-            began,
-            held: began,
-            lease_ns: None,
-            heard_ns: now_ns,
-            joining: Some(joining),
-        };
+        let follower = Follower::new(life, began, now_ns, Some(joining));
         primary.followers.insert(from, follower);
         out.push(Output::Send(from, go_back));
     }
 
-    /// The blocks are known that a member lacks.
+    /// A part of the difference is known that a member lacks.
     pub(crate) fn changed(
         &mut self,
         to: MemberId,
         began: Place,
-        blocks: BTreeSet<Block>,
+        part: ChangedPart,
         out: &mut Vec<Output<D>>,
     ) {
         let Some(primary) = self.primary() else { return };
@@ -594,27 +584,37 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if began != (Place { reign: primary.reign, counter: follower.began }) {
             return;
         }
-        if let Some(joining) = &mut follower.joining
-            && joining.left.is_none()
-        {
-            let fill = Fetch::Fill(to, began);
-            out.extend(blocks.iter().map(|block| Output::Fetch(fill, *block)));
-            joining.left = Some(blocks);
+        let Some(joining) = &mut follower.joining else { return };
+        if std::mem::take(&mut joining.is_comparing) {
+            joining.lacks(part.extents);
+            joining.compared = part.next;
         }
-        self.filled(to, out);
+        self.fill(to, out);
     }
 
-    /// All blocks that a member lacks were sent: the applied requests follow.
-    fn filled(&mut self, to: MemberId, out: &mut Vec<Output<D>>) {
-        let applied = self.holding.applied.clone();
-        let joining = |member: &mut Self| -> Option<bool> {
-            let joining = member.primary()?.followers.get_mut(&to)?.joining.as_ref()?;
-            Some(joining.until.is_none() && joining.left.as_ref().is_some_and(BTreeSet::is_empty))
-        };
-        if joining(self) != Some(true) {
+    /// Goes on with a member that joins: fetches what it lacks, looks for the next part of the
+    /// difference, and when all was sent the applied requests follow.
+    fn fill(&mut self, to: MemberId, out: &mut Vec<Output<D>>) {
+        let pacing = self.pacing;
+        let Some(primary) = self.primary() else { return };
+        let Some(follower) = primary.followers.get_mut(&to) else { return };
+        let began = Place { reign: primary.reign, counter: follower.began };
+        let Some(joining) = &mut follower.joining else { return };
+        if !joining.has_gone_back {
             return;
         }
-        let counter = self.issue(Op::Applied(applied), out);
+        while let Some(extent) = joining.next_fetch(pacing.fetch_sectors_max, pacing.fetches_max) {
+            out.push(Output::Fetch(Fetch::Fill(to, began), extent));
+        }
+        if joining.until.is_some() || !joining.is_filled() || joining.is_comparing {
+            return;
+        }
+        if let Some(from) = joining.compared {
+            joining.is_comparing = true;
+            return out.push(Output::Compare(to, began, joining.cut, from));
+        }
+        let applied = self.applied();
+        let counter = self.issue(applied, out);
         if let Some(follower) = self.primary().and_then(|primary| primary.followers.get_mut(&to))
             && let Some(joining) = &mut follower.joining
         {
@@ -657,19 +657,6 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             primary.phase = ReignPhase::Moving { to };
             self.go_on(now_ns, out);
         }
-    }
-}
-
-impl Follower {
-    fn append<D>(&self, epoch: u64, counter: Counter, op: Op<D>) -> Message<D> {
-        let (life, began) = (self.life, self.began);
-        Message::Append { epoch, life, began, counter, op }
-    }
-}
-
-impl Joining {
-    fn message<D>(&self, record: &VolumeRecord, life: Life, began: Counter) -> Message<D> {
-        Message::GoBack { record: record.clone(), life, cut: self.cut, began }
     }
 }
 

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 /// A member of a replicated volume: the node and the pool that have one copy of it.
 pub type MemberId = u8;
 
+/// Members that a record has in sync at most, so that it fits the head of a message. Each of them
+/// is sent each write.
+pub const MEMBERS_MAX: usize = 8;
+
 /// One life of a member's volatile state, drawn at each start of its process.
 pub type Life = u64;
 

@@ -44,11 +44,13 @@ pub enum Rule {
     MovedPrimariesAreSilent,
     /// A member that was restarted lets the leases run out that its last life gave.
     RestartsLetLeasesEnd,
+    /// A member that joins gets the volume's note.
+    NotesComeWithAdmission,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -69,5 +71,6 @@ impl Rule {
         Self::LivesOnRequest,
         Self::MovedPrimariesAreSilent,
         Self::RestartsLetLeasesEnd,
+        Self::NotesComeWithAdmission,
     ];
 }

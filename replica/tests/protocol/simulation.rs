@@ -13,11 +13,12 @@ use crate::world::random::run;
 const SEEDS: u64 = 2_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 18] = [
+const EVENTS: [&str; 19] = [
     "swaps without an answer",
     "delays",
     "late deliveries",
     "clients that went",
+    "clients that were forgotten",
     "kills",
     "losses of power",
     "lost disks",

@@ -4,7 +4,7 @@ use replica::{Input, MemberId, Message, SwapOutcome};
 
 use super::disk::Loss;
 use super::register::Caller;
-use super::{Case, Post, World, WorldMember};
+use super::{Case, Post, World, WorldMember, client_id};
 
 /// How often each kind of fault may come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -50,6 +50,8 @@ pub(crate) enum Action {
     Tick,
     Send(usize, MemberId),
     Leave(usize),
+    /// A member is told that no request of a client comes any more that has gone.
+    Forget(usize, MemberId),
     Restart(MemberId, Loss),
     LoseDisk(MemberId),
     Pause(MemberId),
@@ -87,6 +89,7 @@ impl World {
                 self.send(case, index, to);
             }
             Action::Leave(index) => self.leave(index),
+            Action::Forget(index, id) => self.forget_client(case, index, id),
             Action::Restart(id, loss) => {
                 self.budget.restarts -= 1;
                 self.restart(case, id, loss);
@@ -205,7 +208,7 @@ impl World {
         node.disk.lose(loss);
         node.is_paused = false;
         let (durable, cuts) = (node.disk.durable_of_member.clone(), node.disk.cuts());
-        let member = WorldMember::start(id, life, case.timing, durable, cuts, case.now());
+        let member = WorldMember::start(id, life, case.pacing, durable, cuts, case.now());
         node.member = member.breaking(case.broken);
     }
 
@@ -237,12 +240,33 @@ impl World {
         self.client_ids += 1;
         let client = &mut self.clients[index];
         let caller = Caller::from(client.id);
+        self.gone.push(client.id);
         client.id = new_id;
         client.next += usize::from(client.is_sent);
         client.is_sent = false;
         self.ghosts += 1;
         let ghost = self.ghosts;
         self.registers.iter_mut().for_each(|register| register.left(caller, ghost));
+    }
+
+    /// The client's requests are fenced before they are forgotten.
+    fn forget_client(&mut self, case: &Case, index: usize, id: MemberId) {
+        let gone = client_id(self.gone[index]);
+        let is_its = |post: &Post| match post {
+            Post::Request(_, request, ..) => request.client == gone,
+            _ => false,
+        };
+        self.wire.retain(|post| !is_its(post));
+        self.held.retain(|post| !is_its(post));
+        self.step(case, id, Input::Forget(gone.attachment));
+    }
+
+    /// The members that run and take themselves for the primary.
+    fn primaries(&self) -> impl Iterator<Item = MemberId> + '_ {
+        self.ids().filter(|id| {
+            let node = &self.nodes[usize::from(*id)];
+            !node.is_paused && node.member.is_primary()
+        })
     }
 
     /// The faults that may come now.
@@ -299,6 +323,9 @@ impl World {
         if self.is_restored {
             actions.push(Action::Rebuild);
         }
+        for index in 0..self.gone.len() {
+            actions.extend(self.primaries().map(|id| Action::Forget(index, id)));
+        }
         for (index, client) in self.clients.iter().enumerate() {
             if budget.leaves > 0 && client.next < case.plans[index].len() {
                 actions.push(Action::Leave(index));
@@ -318,12 +345,7 @@ impl World {
             if is_over || client.is_sent && self.budget.again == 0 {
                 continue;
             }
-            for id in self.ids() {
-                let node = &self.nodes[usize::from(id)];
-                if !node.is_paused && node.member.is_primary() {
-                    actions.push(Action::Send(index, id));
-                }
-            }
+            actions.extend(self.primaries().map(|id| Action::Send(index, id)));
         }
     }
 }

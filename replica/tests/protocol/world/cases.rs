@@ -1,25 +1,31 @@
 //! The cases whose states are all visited.
 
-use replica::{Rule, Timing};
+use replica::{Pacing, Rule};
 
 use super::action::Budget;
-use super::{Case, Plan};
+use super::{Case, Plan, SECTORS_MAX};
 
-use Plan::{Flush, Read, Write};
+use Plan::{Claim, Flush, Read, Write};
 
 /// The times of these cases, in ticks: as short as they can be, so that there are few states.
-const TIMING: Timing = Timing { lease_ns: 2, patience_ns: 2, silence_ns: 2 };
+const PACING: Pacing = Pacing {
+    lease_ns: 2,
+    patience_ns: 2,
+    silence_ns: 2,
+    fetch_sectors_max: SECTORS_MAX as u32,
+    fetches_max: 4,
+};
 
-/// A case of members in sync that write one block.
+/// A case of members in sync that write one sector.
 fn case(members: u8, plans: &[&[Plan]], epochs: u64, budget: Budget) -> Case {
     Case {
         members,
         in_sync: (0..members).collect(),
-        blocks: 1,
+        sectors: 1,
         plans: plans.iter().map(|plan| plan.to_vec()).collect(),
         budget,
         broken: None,
-        timing: TIMING,
+        pacing: PACING,
         epochs,
         counters: COUNTERS,
         is_calm: false,
@@ -50,8 +56,8 @@ const NONE: Budget = Budget {
 
 /// The cases by name, from small to large, and the case of a rule.
 pub(crate) fn named(name: &str) -> Option<Case> {
-    let one = [Write(0), Flush, Read(0)];
-    let writes = [Write(0), Read(0)];
+    let one = [Write(0, 1), Flush, Read(0, 1)];
+    let writes = [Write(0, 1), Read(0, 1)];
     let case = match name {
         // In CI: two members, one writer, a restart, a cut, and an unknown swap.
         "small" => case(2, &[&one], 6, Budget { restarts: 1, cuts: 1, unknown: 1, ..NONE }),
@@ -70,6 +76,10 @@ pub(crate) fn named(name: &str) -> Option<Case> {
         "three" => {
             case(3, &[&one, &writes], 7, Budget { restarts: 3, cuts: 1, away: 1, moves: 1, ..NONE })
         }
+        // Two clients take epochs.
+        "claims" => {
+            case(2, &[&[Claim], &[Claim]], 6, Budget { restarts: 1, cuts: 1, unknown: 1, ..NONE })
+        }
         "disks" => case(2, &[&one], 7, Budget { restarts: 1, disks: 1, delays: 1, ..NONE }),
         // A member that is not in sync at first.
         "joins" => joining(case(2, &[&writes], 4, Budget { restarts: 1, delays: 1, ..NONE })),
@@ -83,8 +93,8 @@ pub(crate) fn named(name: &str) -> Option<Case> {
 
 /// A small case in which the breach of a rule is seen.
 pub(crate) fn of_rule(rule: Rule) -> Case {
-    let one: &[&[Plan]] = &[&[Write(0)], &[Read(0), Read(0)]];
-    let two: &[&[Plan]] = &[&[Write(0), Read(0)], &[Read(0), Read(0)]];
+    let one: &[&[Plan]] = &[&[Write(0, 1)], &[Read(0, 1), Read(0, 1)]];
+    let two: &[&[Plan]] = &[&[Write(0, 1), Read(0, 1)], &[Read(0, 1), Read(0, 1)]];
     let base = match rule {
         Rule::SwapBeforeAcknowledging => case(2, two, 5, Budget { cuts: 1, delays: 1, ..NONE }),
         Rule::KeepPromises => case(2, two, 5, Budget { delays: 2, ..NONE }),
@@ -97,7 +107,7 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
         Rule::ReadsNeedLeases => case(2, two, 5, Budget { pauses: 1, ..NONE }),
         Rule::LeasesCountFromSending => case(2, two, 2, Budget { delays: 1, pauses: 1, ..NONE }),
         Rule::RequestsOnce => {
-            let plans: &[&[Plan]] = &[&[Write(0), Read(0)], &[Write(0), Read(0)]];
+            let plans: &[&[Plan]] = &[&[Write(0, 1), Read(0, 1)], &[Write(0, 1), Read(0, 1)]];
             case(2, plans, 4, Budget { again: 1, delays: 1, ..NONE })
         }
         Rule::UnknownSwapsMayHaveHappened => {
@@ -119,9 +129,12 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
         Rule::LivesOnRequest => calm(case(2, &[], 6, Budget { restarts: 3, delays: 1, ..NONE })),
         Rule::MovedPrimariesAreSilent => {
             // A member is silent for less than a lease.
-            let timing = Timing { lease_ns: 3, patience_ns: 3, silence_ns: 2 };
+            let pacing = Pacing { lease_ns: 3, patience_ns: 3, ..PACING };
             let budget = Budget { moves: 1, pauses: 1, stale: 1, ..NONE };
-            Case { timing, ..case(2, &[], 3, budget) }
+            Case { pacing, ..case(2, &[], 3, budget) }
+        }
+        Rule::NotesComeWithAdmission => {
+            calm(joining(case(2, &[&[Claim], &[Claim]], 4, Budget { restarts: 1, ..NONE })))
         }
         Rule::RestartsLetLeasesEnd => case(2, two, 5, Budget { restarts: 1, mistakes: 1, ..NONE }),
     };

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use replica::{Block, Durable, Op, Place};
+use replica::{ChangedPart, Durable, Extent, Op, Place};
 
-use super::Data;
+use super::{Data, Value, extent};
 
-pub(crate) type Content = BTreeMap<Block, Data>;
+pub(crate) type Content = BTreeMap<u64, Value>;
 
 /// Writes of one shard are lost from the last one on; those of another shard may stay.
-pub(crate) const SHARDS: u32 = 2;
+pub(crate) const SHARDS: u64 = 2;
 
 /// How much of what is not durable a loss of power takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub(crate) struct Disk {
     pub(crate) content: Content,
     durable: Content,
     /// Writes since the last flush; kept if losses in part are wanted.
-    log: Option<Vec<(Block, Data)>>,
+    log: Option<Vec<(u64, Value)>>,
     cuts: BTreeMap<Place, Content>,
     /// The highest counter of an operation.
     pub(crate) counter: u64,
@@ -42,20 +42,23 @@ impl Disk {
     pub(crate) fn store(&mut self, place: Place, op: &Op<Data>) {
         self.counter = self.counter.max(place.counter);
         match op {
-            Op::Write { block, data, .. }
-            | Op::Fill { block, data, .. }
-            | Op::Equal { block, data } => {
-                self.content.insert(*block, *data);
-                if let Some(log) = &mut self.log {
-                    log.push((*block, *data));
+            Op::Write { extent, data, .. }
+            | Op::Fill { extent, data, .. }
+            | Op::Equal { extent, data } => {
+                for (sector, value) in (extent.first()..extent.end()).zip(data) {
+                    self.content.insert(sector, *value);
+                    if let Some(log) = &mut self.log {
+                        log.push((sector, *value));
+                    }
                 }
             }
-            Op::Flush { .. } | Op::Applied(_) => self.flush(),
+            Op::Flush { .. } | Op::Applied { .. } => self.flush(),
             Op::Cut => {
                 self.flush();
                 self.cuts.insert(place, self.content.clone());
             }
-            Op::Nothing => {}
+            // A note is durable by what the member keeps.
+            Op::Nothing | Op::Forget(_) | Op::Note { .. } => {}
         }
     }
 
@@ -71,8 +74,16 @@ impl Disk {
         self.content != self.durable
     }
 
-    pub(crate) fn read(&self, block: Block) -> Data {
-        self.content.get(&block).copied().unwrap_or_default()
+    pub(crate) fn read(&self, extent: Extent) -> Data {
+        let mut data = Data::default();
+        for (sector, value) in (extent.first()..extent.end()).zip(&mut data) {
+            *value = self.read_sector(sector);
+        }
+        data
+    }
+
+    pub(crate) fn read_sector(&self, sector: u64) -> Value {
+        self.content.get(&sector).copied().unwrap_or_default()
     }
 
     /// Going back is not durable before the next flush.
@@ -88,12 +99,15 @@ impl Disk {
         self.cuts.remove(&cut);
     }
 
-    /// The blocks that differ from the cut.
-    pub(crate) fn changed(&self, cut: Option<Place>) -> BTreeSet<Block> {
+    /// Sectors from `from` on that differ from the cut: some of them, and where to go on.
+    pub(crate) fn changed(&self, cut: Option<Place>, from: u64) -> ChangedPart {
         let empty = Content::new();
         let old = cut.and_then(|cut| self.cuts.get(&cut)).unwrap_or(&empty);
-        let blocks = self.content.keys().chain(old.keys()).copied();
-        blocks.filter(|block| self.content.get(block) != old.get(block)).collect()
+        let sectors: BTreeSet<u64> = self.content.keys().chain(old.keys()).copied().collect();
+        let differs = |sector: &u64| self.content.get(sector) != old.get(sector);
+        let mut changed = sectors.range(from..).copied().filter(differs);
+        let extents: Vec<_> = changed.by_ref().take(PART).map(|at| extent(at, 1)).collect();
+        ChangedPart { extents, next: changed.next() }
     }
 
     pub(crate) fn cuts(&self) -> BTreeSet<Place> {
@@ -107,11 +121,11 @@ impl Disk {
             Loss::Some(kept) => {
                 let mut left = kept;
                 self.content.clone_from(&self.durable);
-                for (block, data) in self.log.iter().flatten() {
-                    let left = &mut left[(block % SHARDS) as usize];
+                for (sector, value) in self.log.iter().flatten() {
+                    let left = &mut left[(sector % SHARDS) as usize];
                     if *left > 0 {
                         *left -= 1;
-                        self.content.insert(*block, *data);
+                        self.content.insert(*sector, *value);
                     }
                 }
             }
@@ -120,3 +134,6 @@ impl Disk {
         self.flush();
     }
 }
+
+/// Sectors of one part of a difference.
+const PART: usize = 2;

@@ -13,28 +13,37 @@ pub(crate) mod model;
 pub(crate) mod random;
 pub(crate) mod register;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
-    ClientRequest, Input, Life, MemberId, Message, Output, Replica, RequestId, Rule, SwapOutcome,
-    Timing, VolumeRecord,
+    ClientId, ClientRequest, Extent, Input, Life, MemberId, Message, Output, Pacing, Replica,
+    RequestId, Rule, SwapOutcome, VolumeRecord,
 };
 
 use action::Budget;
 use disk::Disk;
 use register::{Caller, Register};
 
-/// The content of a block: its writer and the number of the request.
-pub(crate) type Data = u16;
+/// The content of a sector: its writer and the number of the request.
+pub(crate) type Value = u16;
+
+/// The most sectors of a volume, so that a range's content is small.
+pub(crate) const SECTORS_MAX: usize = 4;
+
+/// The content of a range: a value for each of its sectors, and zeroes behind them.
+pub(crate) type Data = [Value; SECTORS_MAX];
 
 pub(crate) type WorldMember = Replica<Data>;
 
 /// A request in a client's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Plan {
-    Write(u32),
-    Read(u32),
+    /// The first sector, and how many.
+    Write(u64, u32),
+    Read(u64, u32),
     Flush,
+    /// Takes the next epoch, as a guard with the volume's note does.
+    Claim,
 }
 
 /// A case: the clients' requests, the faults that may come, and the rule that is broken.
@@ -43,11 +52,11 @@ pub(crate) struct Case {
     pub(crate) members: u8,
     /// The members that are in sync at first. The first member is the primary.
     pub(crate) in_sync: Vec<MemberId>,
-    pub(crate) blocks: u32,
+    pub(crate) sectors: u64,
     pub(crate) plans: Vec<Vec<Plan>>,
     pub(crate) budget: Budget,
     pub(crate) broken: Option<Rule>,
-    pub(crate) timing: Timing,
+    pub(crate) pacing: Pacing,
     /// Records above this epoch are not explored, nor operations above this counter.
     pub(crate) epochs: u64,
     pub(crate) counters: u64,
@@ -61,7 +70,7 @@ impl Case {
     /// The time of all clocks, always: with each tick all times that are remembered become earlier,
     /// so worlds that differ in the time alone are the same. No time of the protocol is longer.
     pub(crate) fn now(&self) -> u64 {
-        self.timing.patience_ns
+        self.pacing.patience_ns
     }
 }
 
@@ -120,7 +129,14 @@ pub(crate) struct World {
     /// Directions that lose each message.
     pub(crate) cut: BTreeSet<(MemberId, MemberId)>,
     pub(crate) clients: Vec<Client>,
+    /// Clients that have gone and are remembered.
+    pub(crate) gone: Vec<u8>,
     registers: Vec<Register>,
+    /// Claims under way, by their numbers: the client and the epoch that it will have.
+    claims: BTreeMap<u64, (u8, u64)>,
+    claims_made: u64,
+    /// The epochs that clients have.
+    granted: BTreeSet<u64>,
     /// A promise that was broken.
     pub(crate) broken: Option<String>,
     lives: Life,
@@ -147,7 +163,11 @@ impl World {
             held: Vec::new(),
             cut: BTreeSet::new(),
             clients: (0_u8..).take(case.plans.len()).map(client).collect(),
-            registers: (0..case.blocks).map(|_| Register::new()).collect(),
+            gone: Vec::new(),
+            registers: (0..case.sectors).map(|_| Register::new()).collect(),
+            claims: BTreeMap::new(),
+            claims_made: 0,
+            granted: BTreeSet::new(),
             broken: None,
             lives: 1,
             ghosts: 1000,
@@ -172,7 +192,7 @@ impl World {
         let member = WorldMember::start(
             id,
             life,
-            case.timing,
+            case.pacing,
             disk.durable_of_member.clone(),
             disk.cuts(),
             case.now(),
@@ -275,10 +295,10 @@ impl World {
                 self.broken = Some("a member that lost nothing was given up".to_owned());
             }
             let disk = &self.nodes[usize::from(target.primary)].disk;
-            for (block, register) in (0..).zip(&mut self.registers) {
-                let value = disk.read(block);
+            for (sector, register) in (0..).zip(&mut self.registers) {
+                let value = disk.read_sector(sector);
                 if !register.lost(value) && self.broken.is_none() {
-                    self.broken = Some(format!("block {block} lost what was flushed: {value}"));
+                    self.broken = Some(format!("sector {sector} lost what was flushed: {value}"));
                 }
             }
         }
@@ -351,7 +371,9 @@ impl World {
     /// Whether a client's request of this id is under way, and its place.
     fn client_of(&self, id: RequestId) -> Option<usize> {
         let is_it = |client: &Client| {
-            client.id == id.client && client.is_sent && client.next + 1 == id.number as usize
+            client_id(client.id) == id.client
+                && client.is_sent
+                && client.next as u64 + 1 == id.number
         };
         self.clients.iter().position(is_it)
     }
@@ -360,44 +382,94 @@ impl World {
     pub(crate) fn send(&mut self, case: &Case, index: usize, to: MemberId) {
         let client = &mut self.clients[index];
         let plan = case.plans[index][client.next];
-        let number = u32::try_from(client.next + 1).expect("few requests");
-        let id = RequestId { client: client.id, number };
-        let value = Data::from(client.id) * 100 + number as Data;
+        if plan == Plan::Claim {
+            return self.claim(case, index, to);
+        }
+        let number = client.next as u64 + 1;
+        let id = RequestId { client: client_id(client.id), number };
+        let value = Value::from(client.id) * 100 + number as Value;
         let (caller, incarnation) = (Caller::from(client.id), client.incarnation);
         let is_new = !std::mem::replace(&mut client.is_sent, true);
         let request = match plan {
-            Plan::Write(block) => ClientRequest::Write(block, value),
-            Plan::Read(block) => ClientRequest::Read(block),
+            Plan::Write(first, sectors) => {
+                let mut data = Data::default();
+                data[..sectors as usize].fill(value);
+                ClientRequest::Write(extent(first, sectors), data)
+            }
+            Plan::Read(first, sectors) => ClientRequest::Read(extent(first, sectors)),
             Plan::Flush => ClientRequest::Flush,
+            Plan::Claim => unreachable!("a claim is made at the member"),
         };
         if is_new {
             match plan {
-                Plan::Write(block) => self.registers[block as usize].write(caller, value),
-                Plan::Read(block) => self.registers[block as usize].read(caller),
+                Plan::Write(first, sectors) => {
+                    let registers = &mut self.registers[places(first, sectors)];
+                    registers.iter_mut().for_each(|register| register.write(caller, value));
+                }
+                Plan::Read(first, sectors) => {
+                    let registers = &mut self.registers[places(first, sectors)];
+                    registers.iter_mut().for_each(|register| register.read(caller));
+                }
                 Plan::Flush => {
                     self.registers.iter_mut().for_each(|register| register.flush(caller));
                 }
+                Plan::Claim => {}
             }
         }
         self.post(Post::Request(to, id, incarnation, request));
     }
 
+    /// The guard at a member takes the next epoch for a client. Each try is another request.
+    fn claim(&mut self, case: &Case, index: usize, to: MemberId) {
+        let client = &mut self.clients[index];
+        client.is_sent = true;
+        let client = client.id;
+        self.claims_made += 1;
+        let member = &self.nodes[usize::from(to)].member;
+        let Some(incarnation) = member.record().map(|record| record.incarnation) else { return };
+        let last = member.note().first_chunk().map_or(0, |epoch| u64::from_le_bytes(*epoch));
+        let (number, epoch) = (self.claims_made, last + 1);
+        self.claims.insert(number, (client, epoch));
+        let id = RequestId { client: ClientId { channel: CLAIMS, ..client_id(client) }, number };
+        let note = ClientRequest::Note(epoch.to_le_bytes().to_vec());
+        self.step(case, to, Input::Request(id, incarnation, note));
+    }
+
+    fn granted(&mut self, case: &Case, number: u64) {
+        let Some((client, epoch)) = self.claims.remove(&number) else { return };
+        if !self.granted.insert(epoch) && self.broken.is_none() {
+            self.broken = Some(format!("epoch {epoch} was granted twice"));
+        }
+        for (waiting, plan) in self.clients.iter_mut().zip(&case.plans) {
+            if waiting.id == client && plan.get(waiting.next) == Some(&Plan::Claim) {
+                waiting.next += usize::from(std::mem::take(&mut waiting.is_sent));
+            }
+        }
+    }
+
     fn answer(&mut self, case: &Case, id: RequestId, data: Option<Data>) {
+        if id.client.channel == CLAIMS {
+            return self.granted(case, id.number);
+        }
         let Some(index) = self.client_of(id) else { return };
         let client = &mut self.clients[index];
         let (plan, caller) = (case.plans[index][client.next], Caller::from(client.id));
         client.next += 1;
         client.is_sent = false;
-        let block = match plan {
+        let places = match plan {
             Plan::Flush => {
                 self.registers.iter_mut().for_each(|register| register.flushed(caller));
                 return;
             }
-            Plan::Write(block) | Plan::Read(block) => block,
+            Plan::Write(first, sectors) | Plan::Read(first, sectors) => places(first, sectors),
+            Plan::Claim => return,
         };
-        if !self.registers[block as usize].answered(caller, data) && self.broken.is_none() {
-            self.broken =
-                Some(format!("client {caller} got {data:?} for {plan:?}: no order has it"));
+        for (at, register) in self.registers[places].iter_mut().enumerate() {
+            let value = data.map(|data| data[at]);
+            if !register.answered(caller, value) && self.broken.is_none() {
+                self.broken =
+                    Some(format!("client {caller} got {data:?} for {plan:?}: no order has it"));
+            }
         }
     }
 
@@ -425,13 +497,29 @@ impl World {
     }
 }
 
+/// The channel of claims, which are requests of the guard.
+const CLAIMS: u16 = 1;
+
+/// A client of the world as the protocol knows it.
+pub(crate) fn client_id(id: u8) -> ClientId {
+    ClientId { attachment: id.into(), channel: 0, slot: 0 }
+}
+
+pub(crate) fn extent(first: u64, sectors: u32) -> Extent {
+    Extent::new(first, sectors).expect("it has sectors")
+}
+
+fn places(first: u64, sectors: u32) -> std::ops::Range<usize> {
+    first as usize..first as usize + sectors as usize
+}
+
 fn work(disk: &mut Disk, output: Output<Data>) -> Option<Input<Data>> {
     match output {
         Output::Store(place, op) => {
             disk.store(place, &op);
             Some(Input::Stored(place))
         }
-        Output::Fetch(fetch, block) => Some(Input::Fetched(fetch, block, disk.read(block))),
+        Output::Fetch(fetch, extent) => Some(Input::Fetched(fetch, extent, disk.read(extent))),
         Output::GoBack(cut) => {
             disk.go_back(cut);
             None
@@ -440,7 +528,9 @@ fn work(disk: &mut Disk, output: Output<Data>) -> Option<Input<Data>> {
             disk.drop_cut(cut);
             None
         }
-        Output::Compare(to, began, cut) => Some(Input::Changed(to, began, disk.changed(cut))),
+        Output::Compare(to, began, cut, from) => {
+            Some(Input::Changed(to, began, disk.changed(cut, from)))
+        }
         other => panic!("{other:?} is no work of a disk"),
     }
 }

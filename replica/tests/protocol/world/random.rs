@@ -1,12 +1,12 @@
 //! A run of the world, decided by a seed.
 
 use ::random::Random;
-use replica::{MemberId, Rule, Timing};
+use replica::{MemberId, Pacing, Rule};
 use seeds::Tally;
 
 use super::action::{Action, Budget};
 use super::disk::Loss;
-use super::{Case, Plan, Post, World, cases};
+use super::{Case, Plan, Post, SECTORS_MAX, World, cases};
 
 /// Steps of a run, before the faults end.
 const STEPS: u64 = 800;
@@ -15,31 +15,44 @@ const STEPS: u64 = 800;
 const REQUESTS: u64 = 14;
 
 /// The times of a run, in ticks. A slow clock shows four ticks while others show five.
-const TIMING: Timing = Timing { lease_ns: 4, patience_ns: 6, silence_ns: 2 };
+const PACING: Pacing = Pacing {
+    lease_ns: 4,
+    patience_ns: 6,
+    silence_ns: 2,
+    fetch_sectors_max: SECTORS_MAX as u32,
+    fetches_max: 2,
+};
+
+/// The requests of a client.
+fn plan_of(random: &mut Random, sectors: u64, kinds: u64, claims: bool) -> Vec<Plan> {
+    (0..REQUESTS)
+        .map(|_| {
+            let first = random.below(sectors);
+            let range = random.between(1, sectors - first) as u32;
+            if claims && random.one_in(12) {
+                return Plan::Claim;
+            }
+            match random.below(kinds) {
+                0 | 4 => Plan::Read(first, range),
+                3 => Plan::Flush,
+                _ => Plan::Write(first, range),
+            }
+        })
+        .collect()
+}
 
 /// The case of a seed. Each seed has some kinds of faults and not others, so that rare faults meet.
 pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     let mut members = random.between(2, 3) as u8;
     let are_in = if random.one_in(4) { random.between(1, members.into()) as u8 } else { members };
     let mut in_sync: Vec<MemberId> = (0..are_in).collect();
-    let blocks = random.between(1, 4) as u32;
+    // A broken rule meets the faults that can show it, on sectors that requests meet on.
+    let shows = broken.map(cases::of_rule);
+    let sectors_max = shows.as_ref().map_or(SECTORS_MAX as u64, |shows| shows.sectors);
+    let sectors = random.between(1, sectors_max);
     let clients = random.between(1, 2);
     let kinds = random.between(2, 5);
-    let plan = |random: &mut Random| {
-        (0..REQUESTS)
-            .map(|_| {
-                let block = random.below(blocks.into()) as u32;
-                match random.below(kinds) {
-                    0 | 4 => Plan::Read(block),
-                    3 => Plan::Flush,
-                    _ => Plan::Write(block),
-                }
-            })
-            .collect()
-    };
-    let plans = (0..clients).map(|_| plan(random)).collect();
-    // A broken rule meets the faults that can show it.
-    let shows = broken.map(cases::of_rule);
+    let plans = (0..clients).map(|_| plan_of(random, sectors, kinds, broken.is_none())).collect();
     if let Some(shows) = &shows {
         (members, in_sync) = (shows.members, shows.in_sync.clone());
     }
@@ -68,15 +81,18 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         leaves: some(|of| of.leaves, 4, 2),
         haste: u8::MAX,
     };
-    let (timing, is_wild) = (TIMING, true);
+    let fetch_sectors_max = random.between(1, SECTORS_MAX as u64) as u32;
+    let fetches_max = random.between(1, 2) as usize;
+    let pacing = Pacing { fetch_sectors_max, fetches_max, ..PACING };
+    let is_wild = true;
     Case {
         members,
         in_sync,
-        blocks,
+        sectors,
         plans,
         budget,
         broken,
-        timing,
+        pacing,
         epochs: u64::MAX,
         counters: u64::MAX,
         is_calm: false,
@@ -190,6 +206,7 @@ fn name(action: Action) -> &'static str {
         Action::Tick => "ticks",
         Action::Send(..) => "requests",
         Action::Leave(_) => "clients that went",
+        Action::Forget(..) => "clients that were forgotten",
         Action::Restart(_, Loss::Nothing) => "kills",
         Action::Restart(..) => "losses of power",
         Action::LoseDisk(_) => "lost disks",

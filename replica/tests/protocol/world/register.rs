@@ -1,16 +1,16 @@
-//! The promise for one block: a linearizable register whose flushed content is never lost.
+//! The promise for one sector: a linearizable register whose flushed content is never lost.
 //!
 //! The register keeps all states in which it may be, as far as clients can tell. A state is a value
 //! and the outcomes of requests that took effect and have not been answered yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Data;
+use super::Value;
 
 /// A request that was sent and not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Pending {
-    Write(Data),
+    Write(Value),
     Read,
 }
 
@@ -19,8 +19,8 @@ pub(crate) type Caller = u16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Possible {
-    value: Data,
-    outcomes: BTreeMap<Caller, Data>,
+    value: Value,
+    outcomes: BTreeMap<Caller, Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,9 +28,9 @@ pub(crate) struct Register {
     states: BTreeSet<Possible>,
     pending: BTreeMap<Caller, Pending>,
     /// The values that it may have had since the start of the last flush that completed.
-    unflushed: BTreeSet<Data>,
+    unflushed: BTreeSet<Value>,
     /// The same for flushes under way.
-    flushes: BTreeMap<Caller, BTreeSet<Data>>,
+    flushes: BTreeMap<Caller, BTreeSet<Value>>,
 }
 
 impl Register {
@@ -43,7 +43,7 @@ impl Register {
         }
     }
 
-    pub(crate) fn write(&mut self, caller: Caller, value: Data) {
+    pub(crate) fn write(&mut self, caller: Caller, value: Value) {
         self.pending.insert(caller, Pending::Write(value));
         self.unflushed.insert(value);
         for values in self.flushes.values_mut() {
@@ -83,7 +83,7 @@ impl Register {
     }
 
     /// A write was answered, or a read with this value. Says whether that can be.
-    pub(crate) fn answered(&mut self, caller: Caller, read: Option<Data>) -> bool {
+    pub(crate) fn answered(&mut self, caller: Caller, read: Option<Value>) -> bool {
         let Some(pending) = self.pending.get(&caller) else { return true };
         let expected = match pending {
             Pending::Write(value) => *value,
@@ -132,7 +132,7 @@ impl Register {
     }
 
     /// All members have lost their volatile state, and this is there. Says whether that can be.
-    pub(crate) fn lost(&mut self, value: Data) -> bool {
+    pub(crate) fn lost(&mut self, value: Value) -> bool {
         let may_be = self.unflushed.contains(&value);
         self.states = BTreeSet::from([Possible { value, outcomes: BTreeMap::new() }]);
         self.unflushed = BTreeSet::from([value]);
