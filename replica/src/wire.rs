@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::applied::{APPLIED_MAX, Applied, ClientId, RequestId};
 use crate::extent::{Extent, ExtentSet};
-use crate::member::{CUTS_MAX, TAIL_RANGES_MAX};
+use crate::member::{CUTS_MAX, Durable, TAIL_RANGES_MAX};
 use crate::message::{Message, NOTE_BYTES_MAX, Note, Op, Place};
 use crate::record::{MEMBERS_MAX, VolumeRecord};
 
@@ -36,6 +36,9 @@ pub const WIRE_KIND_MIN: u8 = 3 << 6;
 /// are left for subjects that come later.
 const SUBJECT: u8 = 0;
 
+/// The first bytes of a member's state, with the version of its form.
+const DURABLE_MAGIC: &[u8; 8] = b"vrMEM\0\0\x01";
+
 /// The content of a range on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WireContent {
@@ -53,7 +56,7 @@ pub struct MalformedMessage(&'static str);
 
 impl fmt::Display for MalformedMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a message of a member is malformed: {}", self.0)
+        write!(f, "a message or a record of a member is malformed: {}", self.0)
     }
 }
 
@@ -233,6 +236,51 @@ fn put_note(head: &mut Vec<u8>, body: &mut Vec<u8>, note: &Note) {
     let bytes = u32::try_from(note.len()).expect("at most NOTE_BYTES_MAX");
     head.extend(bytes.to_le_bytes());
     body.extend_from_slice(note);
+}
+
+/// A record as bytes, as the registry has it.
+pub fn encode_record(record: &VolumeRecord) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_record(&mut bytes, record);
+    bytes
+}
+
+/// The record of bytes that [`encode_record`] gave.
+///
+/// # Errors
+/// When they are no record: the reason.
+pub fn decode_record(bytes: &[u8]) -> WireResult<VolumeRecord> {
+    let mut reader = WireReader(bytes);
+    let record = reader.record()?;
+    if reader.0.is_empty() { Ok(record) } else { Err(MalformedMessage("it is too long")) }
+}
+
+/// The state that a member must remember, as bytes.
+pub fn encode_durable(durable: &Durable) -> Vec<u8> {
+    let mut bytes = DURABLE_MAGIC.to_vec();
+    put_numbers(&mut bytes, &[durable.promised]);
+    bytes.push(u8::from(durable.record.is_some()));
+    durable.record.iter().for_each(|record| put_record(&mut bytes, record));
+    bytes.extend_from_slice(&durable.note);
+    bytes
+}
+
+/// The state of bytes that [`encode_durable`] gave.
+///
+/// # Errors
+/// When they are no such state: the reason.
+pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
+    let mut reader = WireReader(bytes);
+    if reader.bytes()? != *DURABLE_MAGIC {
+        return Err(MalformedMessage("it is no member's state of this version"));
+    }
+    let promised = reader.number()?;
+    let record = reader.flag()?.then(|| reader.record()).transpose()?;
+    let note = reader.0.to_vec();
+    if note.len() > NOTE_BYTES_MAX {
+        return Err(MalformedMessage("its note is too long"));
+    }
+    Ok(Durable { promised, record, note })
 }
 
 /// The volume's number and the message of a head and a body.
@@ -639,6 +687,25 @@ mod tests {
             let longer: Vec<u8> = body.iter().copied().chain([0]).collect();
             assert!(decode(&head, &longer).is_err(), "{message:?}");
         }
+    }
+
+    #[test]
+    fn records_and_states_come_back_as_they_were_kept() {
+        let mut draw = Draw(Random::new(2));
+        for _ in 0..2000 {
+            let record = draw.record();
+            let mut bytes = encode_record(&record);
+            assert_eq!(decode_record(&bytes), Ok(record.clone()));
+            bytes.push(0);
+            assert!(decode_record(&bytes).is_err());
+            let record = draw.0.one_in(2).then_some(record);
+            let durable = Durable { promised: draw.number(), record, note: draw.note() };
+            let mut bytes = encode_durable(&durable);
+            assert_eq!(decode_durable(&bytes), Ok(durable));
+            bytes[0] ^= 1;
+            assert!(decode_durable(&bytes).is_err());
+        }
+        assert!(decode_durable(&[]).is_err());
     }
 
     #[test]

@@ -1,0 +1,173 @@
+//! The errands of a member that wait for a disk or a registry: its private file, and the volume's
+//! record. For a thread that may wait.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use registry::membership::{ClusterKeys, HeldVolume, Membership};
+use registry::{Registry, RegistryError, Swap, private_file};
+use replica::wire::{decode_durable, decode_record, encode_durable, encode_record};
+use replica::{Durable, SwapOutcome, VolumeRecord};
+
+/// Why a member's private file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateFileError {
+    /// The system refused.
+    #[error("the file of a member's state, {path}: {source}")]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        r#source: io::Error,
+    },
+    /// The file is not what a member has kept. Without it the member's promises are forgotten.
+    #[error(
+        "{path}: {reason}. The member may have promised what is not known any more, so it must not \
+         serve: remove the member from the volume, then the file, and add the member anew"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The fault.
+        reason: String,
+    },
+}
+
+/// The private file of a member: the state that it must remember.
+#[derive(Debug)]
+pub struct StateFile {
+    path: PathBuf,
+}
+
+impl StateFile {
+    /// The file at this path, which need not be there.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// The state that was kept last; that of a new member if there is no file.
+    ///
+    /// # Errors
+    /// [`StateFileError`]
+    pub fn load(&self) -> Result<Durable, StateFileError> {
+        let bytes = match private_file::read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Durable::default()),
+            Err(source) => {
+                return Err(StateFileError::System { path: self.path.clone(), source });
+            }
+        };
+        decode_durable(&bytes).map_err(|error| StateFileError::Damaged {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Makes a state durable.
+    ///
+    /// # Errors
+    /// [`StateFileError`]: the old state is there, or the new one.
+    pub fn keep(&self, durable: &Durable) -> Result<(), StateFileError> {
+        private_file::replace(&self.path, &encode_durable(durable))
+            .map_err(|source| StateFileError::System { path: self.path.clone(), source })
+    }
+}
+
+/// The record of one volume in a registry.
+#[derive(Debug)]
+pub struct RecordDesk {
+    keys: ClusterKeys,
+    volume: String,
+}
+
+impl RecordDesk {
+    /// The record of this volume in the cluster with these keys.
+    pub fn new(keys: ClusterKeys, volume: &str) -> Self {
+        Self { keys, volume: volume.to_owned() }
+    }
+
+    fn held(&self, registry: &mut dyn Registry) -> Result<Option<HeldVolume>, RegistryError> {
+        Membership::new(registry, &self.keys).volume(&self.volume)
+    }
+
+    /// The record.
+    ///
+    /// # Errors
+    /// When the registry does not answer, has no record of the volume, or a damaged one.
+    pub fn look(&self, registry: &mut dyn Registry) -> Result<VolumeRecord, RegistryError> {
+        match self.held(registry)? {
+            Some(held) => self.record(&held),
+            None => Err(self.damaged("there is no record of the volume")),
+        }
+    }
+
+    fn record(&self, held: &HeldVolume) -> Result<VolumeRecord, RegistryError> {
+        let record = decode_record(&held.record.content)
+            .map_err(|error| self.damaged(&error.to_string()))?;
+        if record.epoch == held.record.epoch {
+            return Ok(record);
+        }
+        Err(self.damaged("its epochs differ"))
+    }
+
+    fn damaged(&self, reason: &str) -> RegistryError {
+        let place = format!("the record of the replicated volume {:?}", self.volume);
+        RegistryError::Damaged { place, reason: reason.to_owned() }
+    }
+
+    /// Puts the first record of a volume into the registry.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or there is a record.
+    pub fn create(
+        &self,
+        registry: &mut dyn Registry,
+        first: &VolumeRecord,
+    ) -> Result<(), RegistryError> {
+        let swap = self.next(None, first)?;
+        match registry.swap(&swap)? {
+            registry::SwapOutcome::Made { .. } => Ok(()),
+            _ => match self.look(registry)? {
+                found if found == *first => Ok(()),
+                _ => Err(self.damaged("there is another record of the volume")),
+            },
+        }
+    }
+
+    fn next(&self, held: Option<&HeldVolume>, next: &VolumeRecord) -> Result<Swap, RegistryError> {
+        let content = encode_record(next);
+        let stored = registry::VolumeRecord { epoch: next.epoch, content };
+        self.keys.next_volume(Swap::new(), &self.volume, held, &stored)
+    }
+
+    /// Replaces the record by the next one, if it is still the one before.
+    ///
+    /// An error of the registry is an unknown outcome: the protocol asks again, and finds the
+    /// record as it wants it if an earlier try was carried out.
+    pub fn swap(&self, registry: &mut dyn Registry, target: &VolumeRecord) -> SwapOutcome {
+        self.try_swap(registry, target).unwrap_or(SwapOutcome::Unknown)
+    }
+
+    fn try_swap(
+        &self,
+        registry: &mut dyn Registry,
+        target: &VolumeRecord,
+    ) -> Result<SwapOutcome, RegistryError> {
+        let held = self.held(registry)?;
+        let Some(held) = held else { return Ok(SwapOutcome::Unknown) };
+        let found = self.record(&held)?;
+        if found == *target {
+            return Ok(SwapOutcome::Done);
+        }
+        if found.epoch + 1 != target.epoch {
+            return Ok(SwapOutcome::Conflict(found));
+        }
+        let swap = self.next(Some(&held), target)?;
+        Ok(match registry.swap(&swap)? {
+            registry::SwapOutcome::Made { .. } => SwapOutcome::Done,
+            registry::SwapOutcome::Lost => SwapOutcome::Conflict(self.look(registry)?),
+            registry::SwapOutcome::Unknown { .. } => SwapOutcome::Unknown,
+        })
+    }
+}

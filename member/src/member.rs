@@ -1,0 +1,453 @@
+//! The member itself: the protocol, and its outputs in their order. It has no clock, no thread and
+//! no network. Its owner gives it time, messages and ends of errands, and carries its messages and
+//! errands away.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use replica::{
+    ClientRequest, Counter, Durable, Input, Life, MemberId, Message, Note, Output, Pacing, Place,
+    Replica, RequestId, SwapOutcome, VolumeRecord,
+};
+use sidecore::{Progress, Wake};
+use volume::Channel;
+
+use crate::content::{RangeContent, content_of};
+use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
+
+/// The time between two looks at the protocol's clocks: a tenth of the time after which a member is
+/// silent.
+pub const TICK_NS: u64 = 100_000_000;
+
+/// How long a member that stores nothing more waits for operations before they are sent again. A
+/// session loses nothing, so only a message that a member has not heard is sent again.
+const RESEND_NS: u64 = 500_000_000;
+
+/// Outputs that wait for the private file. With more of them no message is taken: each is sent
+/// again.
+const OUTPUTS_MAX: usize = 4096;
+
+/// Works on the volume that wait. With more of them no message is taken.
+const WORKS_MAX: usize = 16_384;
+
+/// Something that a thread does for a member, because it may wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Errand {
+    /// To make this durable.
+    Keep(Durable),
+    /// To replace the registry's record by this record.
+    Swap(VolumeRecord),
+    /// To read the registry's record.
+    Look,
+    /// To change the volume as a whole.
+    Volume(VolumeTask),
+}
+
+/// The end of an [`Errand`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrandEnd {
+    /// The state is durable.
+    Kept,
+    /// The state cannot be made durable, for this reason: the member stops.
+    NotKept(String),
+    /// The outcome of a swap.
+    Swapped(VolumeRecord, SwapOutcome),
+    /// The registry's record.
+    Seen(VolumeRecord),
+    /// The registry did not answer a look.
+    NotSeen,
+    /// The end of a change of the volume.
+    Volume(VolumeTaskEnd),
+}
+
+/// The end of a client's request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done; a read has content.
+    Done(RequestId, Option<RangeContent>),
+    /// The volume has this incarnation now, and the request is of another one.
+    Refused(RequestId, u64),
+    /// The table of applied requests is full: offer it again later.
+    Full(RequestId),
+}
+
+/// A member's messages, errands and answers for its owner, which takes all of them after each call.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Messages for other members.
+    pub messages: Vec<(MemberId, Message<RangeContent>)>,
+    /// Errands.
+    pub errands: Vec<Errand>,
+    /// Ends of requests.
+    pub answers: Vec<Answer>,
+}
+
+/// The operations that were sent to a member, so that they are not sent again while they are under
+/// way.
+#[derive(Clone, Copy, Debug, Default)]
+struct SentAppends {
+    epoch: u64,
+    life: Life,
+    began: Counter,
+    last: Counter,
+    /// The last operation that it has stored, and the time of the last news of it.
+    held: Counter,
+    news_ns: u64,
+}
+
+/// Counters of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounters {
+    /// Messages that were not taken, because too much waited.
+    pub dropped: u64,
+    /// Operations of a range beyond the volume's end, or whose content has another length.
+    pub refused: u64,
+    /// Operations that were not sent again, because they are under way.
+    pub spared: u64,
+}
+
+/// A member.
+#[derive(Debug)]
+pub struct VolumeMember {
+    replica: Replica<RangeContent>,
+    queue: WorkQueue,
+    sectors: u64,
+    /// Outputs that have not been carried out: the first one waits for the private file.
+    outputs: VecDeque<Output<RangeContent>>,
+    is_keeping: bool,
+    /// A swap and a look are asked for one at a time: the protocol asks for them again and again.
+    swapping: Option<VolumeRecord>,
+    is_looking: bool,
+    sent: BTreeMap<MemberId, SentAppends>,
+    inputs: Vec<Input<RangeContent>>,
+    scratch: Vec<Output<RangeContent>>,
+    next_tick_ns: u64,
+    counters: MemberCounters,
+    failed: Option<String>,
+}
+
+/// The state that a member starts with.
+#[derive(Clone, Debug)]
+pub struct MemberStart {
+    /// Its name among the members.
+    pub id: MemberId,
+    /// A random number of this start.
+    pub life: Life,
+    /// The protocol's times.
+    pub pacing: Pacing,
+    /// The state that was kept.
+    pub durable: Durable,
+    /// The cuts that the volume has.
+    pub cuts: BTreeSet<Place>,
+    /// The volume's size.
+    pub sectors: u64,
+}
+
+impl VolumeMember {
+    /// A member over a channel of its volume, which was opened for
+    /// [`MEMBER_DEPTH`](crate::MEMBER_DEPTH) requests.
+    pub fn new(start: MemberStart, channel: Box<dyn Channel>, now_ns: u64) -> Self {
+        let MemberStart { id, life, pacing, durable, cuts, sectors } = start;
+        Self {
+            replica: Replica::start(id, life, pacing, durable, cuts, now_ns),
+            queue: WorkQueue::new(channel),
+            sectors,
+            outputs: VecDeque::new(),
+            is_keeping: false,
+            swapping: None,
+            is_looking: false,
+            sent: BTreeMap::new(),
+            inputs: Vec::new(),
+            scratch: Vec::new(),
+            next_tick_ns: now_ns,
+            counters: MemberCounters::default(),
+            failed: None,
+        }
+    }
+
+    /// The newest record that it knows.
+    pub fn record(&self) -> Option<&VolumeRecord> {
+        self.replica.record()
+    }
+
+    /// The volume's note; true for a member that serves.
+    pub fn note(&self) -> &Note {
+        self.replica.note()
+    }
+
+    /// Whether it answers reads at this time.
+    pub fn serves(&self, now_ns: u64) -> bool {
+        self.failed.is_none() && self.replica.serves(now_ns)
+    }
+
+    /// Why it has stopped, if it has.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> MemberCounters {
+        self.counters
+    }
+
+    /// Time has passed, and its volume may have done something.
+    pub fn poll(&mut self, now_ns: u64, out: &mut Outbox) -> Progress {
+        if self.failed.is_some() {
+            return Progress::Idle;
+        }
+        let mut task = None;
+        let polled = self.queue.poll(now_ns, &mut self.inputs, &mut task);
+        out.errands.extend(task.map(Errand::Volume));
+        let progress = match polled {
+            Ok(progress) => progress,
+            Err(why) => {
+                self.fail(why);
+                return Progress::Busy;
+            }
+        };
+        if now_ns >= self.next_tick_ns {
+            self.next_tick_ns = now_ns + TICK_NS;
+            if self.is_full() {
+                return progress;
+            }
+            self.allow_resending(now_ns);
+            self.inputs.push(Input::Timer);
+        }
+        progress | Progress::busy_if(self.follow(now_ns, out))
+    }
+
+    /// A message of another member has come. A message that is not taken is as a lost one.
+    pub fn hear(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        message: Message<RangeContent>,
+        out: &mut Outbox,
+    ) {
+        if self.failed.is_some() {
+            return;
+        }
+        if self.is_full() {
+            self.counters.dropped += 1;
+            return;
+        }
+        if !self.is_inside(&message) {
+            self.counters.refused += 1;
+            return;
+        }
+        if let Message::Held { life, began, counter } = &message {
+            self.note_held(now_ns, from, (*life, began.counter, *counter));
+        }
+        self.inputs.push(Input::Message(from, message));
+        self.follow(now_ns, out);
+    }
+
+    /// A client's request; the client knows the volume under this incarnation. A request has no
+    /// answer if this member does not serve now, has too much to do, or the range is not the
+    /// volume's.
+    pub fn request(
+        &mut self,
+        now_ns: u64,
+        id: RequestId,
+        incarnation: u64,
+        request: ClientRequest<RangeContent>,
+        out: &mut Outbox,
+    ) {
+        if self.failed.is_some() {
+            return;
+        }
+        if self.is_full() {
+            self.counters.dropped += 1;
+            return;
+        }
+        let fits = match &request {
+            ClientRequest::Write(extent, content) => {
+                content.fits(*extent) && extent.end() <= self.sectors
+            }
+            ClientRequest::Read(extent) => extent.end() <= self.sectors,
+            ClientRequest::Flush | ClientRequest::Note(_) => true,
+        };
+        if !fits {
+            self.counters.refused += 1;
+            return;
+        }
+        self.inputs.push(Input::Request(id, incarnation, request));
+        self.follow(now_ns, out);
+    }
+
+    /// An operator's word, or a change of the clients: [`Input::Move`], [`Input::Evicted`] and
+    /// [`Input::Forget`].
+    pub fn tell(&mut self, now_ns: u64, input: Input<RangeContent>, out: &mut Outbox) {
+        if self.failed.is_none() {
+            self.inputs.push(input);
+            self.follow(now_ns, out);
+        }
+    }
+
+    /// An errand has ended.
+    pub fn end(&mut self, now_ns: u64, end: ErrandEnd, out: &mut Outbox) {
+        if self.failed.is_some() {
+            return;
+        }
+        match end {
+            ErrandEnd::Kept => self.is_keeping = false,
+            ErrandEnd::NotKept(why) => return self.fail(why),
+            ErrandEnd::Swapped(target, outcome) => {
+                self.swapping = None;
+                self.inputs.push(Input::Swapped(target, outcome));
+            }
+            ErrandEnd::Seen(record) => {
+                self.is_looking = false;
+                self.inputs.push(Input::Seen(record));
+            }
+            ErrandEnd::NotSeen => self.is_looking = false,
+            ErrandEnd::Volume(end) => {
+                if let Err(why) = self.queue.end_task(end, &mut self.inputs) {
+                    return self.fail(why);
+                }
+            }
+        }
+        self.follow(now_ns, out);
+    }
+
+    /// It stops as if its process had ended: others go on without it.
+    fn fail(&mut self, why: String) {
+        self.failed = Some(why);
+        self.outputs.clear();
+        self.inputs.clear();
+    }
+
+    /// Whether so much waits for the private file or for the volume that nothing more is taken.
+    fn is_full(&self) -> bool {
+        self.outputs.len() >= OUTPUTS_MAX || self.queue.len() >= WORKS_MAX
+    }
+
+    /// Whether a message's range is in the volume, and its content has the range's length.
+    fn is_inside(&self, message: &Message<RangeContent>) -> bool {
+        let Message::Append { op, .. } = message else { return true };
+        let extent = match op {
+            replica::Op::Write { extent, .. }
+            | replica::Op::Fill { extent, .. }
+            | replica::Op::Equal { extent, .. } => *extent,
+            _ => return true,
+        };
+        let fits = content_of(message).is_none_or(|content| content.fits(extent));
+        fits && extent.end() <= self.sectors
+    }
+
+    /// Gives the protocol its inputs, and carries its outputs out.
+    fn follow(&mut self, now_ns: u64, out: &mut Outbox) -> bool {
+        let mut moved = false;
+        loop {
+            // Inputs in their order; outputs of one come before those of the next.
+            let mut inputs = std::mem::take(&mut self.inputs);
+            moved |= !inputs.is_empty();
+            for input in inputs.drain(..) {
+                self.replica.step(now_ns, input, &mut self.scratch);
+                self.outputs.extend(self.scratch.drain(..));
+            }
+            self.inputs = inputs;
+            while !self.is_keeping
+                && let Some(output) = self.outputs.pop_front()
+            {
+                self.carry_out(now_ns, output, out);
+            }
+            if self.inputs.is_empty() {
+                return moved;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now_ns: u64, output: Output<RangeContent>, out: &mut Outbox) {
+        match output {
+            Output::Send(to, message) => {
+                if self.is_news(now_ns, to, &message) {
+                    out.messages.push((to, message));
+                } else {
+                    self.counters.spared += 1;
+                }
+            }
+            Output::Swap(target) => {
+                if self.swapping.as_ref() != Some(&target) {
+                    self.swapping = Some(target.clone());
+                    out.errands.push(Errand::Swap(target));
+                }
+            }
+            Output::Look => {
+                if !std::mem::replace(&mut self.is_looking, true) {
+                    out.errands.push(Errand::Look);
+                }
+            }
+            Output::Keep(durable) => {
+                self.is_keeping = true;
+                out.errands.push(Errand::Keep(durable));
+            }
+            Output::Store(place, op) => self.queue.store(place, op),
+            Output::Fetch(fetch, extent) => self.queue.fetch(fetch, extent),
+            Output::Drop(cut) => self.queue.change(VolumeTask::Drop(cut)),
+            Output::GoBack(cut) => self.queue.change(VolumeTask::GoBack(cut)),
+            Output::Compare(member, began, cut, from) => {
+                self.queue.change(VolumeTask::Compare(member, began, cut, from));
+            }
+            Output::Answer(id, content) => out.answers.push(Answer::Done(id, content)),
+            Output::Refuse(id, incarnation) => out.answers.push(Answer::Refused(id, incarnation)),
+            Output::Full(id) => out.answers.push(Answer::Full(id)),
+        }
+    }
+
+    /// Whether a message is not an operation that is under way already.
+    fn is_news(&mut self, now_ns: u64, to: MemberId, message: &Message<RangeContent>) -> bool {
+        let Message::Append { epoch, life, began, counter, .. } = message else { return true };
+        let sent = self.sent.entry(to).or_default();
+        if (sent.epoch, sent.life, sent.began) != (*epoch, *life, *began) {
+            let (epoch, life, began) = (*epoch, *life, *began);
+            // The member may not know the record yet: it hears of it by the ping of the next tick,
+            // and gets the operations behind it again.
+            let news_ns = now_ns.saturating_sub(RESEND_NS - TICK_NS);
+            *sent = SentAppends { epoch, life, began, last: 0, held: began, news_ns };
+        }
+        let is_news = *counter > sent.last;
+        sent.last = sent.last.max(*counter);
+        is_news
+    }
+
+    fn note_held(&mut self, now_ns: u64, from: MemberId, held: (Life, Counter, Counter)) {
+        let Some(sent) = self.sent.get_mut(&from) else { return };
+        let (life, began, counter) = held;
+        if (sent.life, sent.began) == (life, began) && counter > sent.held {
+            (sent.held, sent.news_ns) = (counter, now_ns);
+        }
+    }
+
+    /// Lets operations be sent again to members that have stored nothing more for a while.
+    fn allow_resending(&mut self, now_ns: u64) {
+        for sent in self.sent.values_mut() {
+            if sent.last > sent.held && now_ns >= sent.news_ns + RESEND_NS {
+                (sent.last, sent.news_ns) = (sent.held, now_ns);
+            }
+        }
+    }
+
+    /// The session with a member has ended, with all that was under way to it.
+    pub fn session_lost(&mut self, member: MemberId) {
+        self.sent.remove(&member);
+    }
+
+    /// Before the sidecore sleeps.
+    pub fn arm(&mut self, wake: &mut Wake) -> Progress {
+        if self.failed.is_some() {
+            return Progress::Idle;
+        }
+        wake.at(self.next_tick_ns);
+        self.queue.arm(wake)
+    }
+
+    /// After the sidecore slept.
+    pub fn disarm(&mut self) {
+        self.queue.disarm();
+    }
+
+    /// Lets go of the volume; see [`Channel::abandon`].
+    pub fn abandon(&mut self, now_ns: u64) -> bool {
+        self.queue.abandon(now_ns)
+    }
+}

@@ -1,0 +1,183 @@
+//! A simulated volume: requests end later and in any order, a loss of power takes what was not
+//! flushed, and snapshots have names.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use member::{VolumeTask, VolumeTaskEnd};
+use random::Random;
+use replica::{ChangedPart, Extent, Place};
+use sidecore::{Progress, Wake};
+use volume::{Channel, IoId, IoTable, Op, Status};
+
+pub(crate) const SECTOR: usize = 512;
+
+/// Sectors of one part of a difference.
+const PART: u64 = 16;
+
+/// The content of a member's volume, which outlives its process.
+#[derive(Debug)]
+pub(crate) struct SimVolume {
+    pub(crate) content: Vec<u8>,
+    durable: Vec<u8>,
+    /// Writes since the last flush: where, and what.
+    unflushed: Vec<(usize, Vec<u8>)>,
+    cuts: BTreeMap<Place, Vec<u8>>,
+    pub(crate) random: Random,
+    /// Requests fail from now on.
+    pub(crate) is_broken: bool,
+}
+
+pub(crate) type SharedVolume = Rc<RefCell<SimVolume>>;
+
+impl SimVolume {
+    pub(crate) fn new(sectors: usize, random: Random) -> SharedVolume {
+        Rc::new(RefCell::new(Self {
+            content: vec![0; sectors * SECTOR],
+            durable: vec![0; sectors * SECTOR],
+            unflushed: Vec::new(),
+            cuts: BTreeMap::new(),
+            random,
+            is_broken: false,
+        }))
+    }
+
+    pub(crate) fn cuts(&self) -> BTreeSet<Place> {
+        self.cuts.keys().copied().collect()
+    }
+
+    fn write(&mut self, at: usize, bytes: Vec<u8>) {
+        self.content[at..at + bytes.len()].copy_from_slice(&bytes);
+        self.unflushed.push((at, bytes));
+    }
+
+    fn flush(&mut self) {
+        self.durable.clone_from(&self.content);
+        self.unflushed.clear();
+    }
+
+    /// The power is cut: a part of the writes in their order is there, the rest is not.
+    pub(crate) fn lose_power(&mut self) {
+        self.content.clone_from(&self.durable);
+        let kept = self.random.below(self.unflushed.len() as u64 + 1) as usize;
+        for (at, bytes) in self.unflushed.drain(..).take(kept) {
+            self.content[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        self.durable.clone_from(&self.content);
+    }
+
+    pub(crate) fn carry_out(&mut self, task: VolumeTask) -> VolumeTaskEnd {
+        match task {
+            VolumeTask::Cut(place) => {
+                assert!(self.unflushed.is_empty(), "a cut comes behind a flush");
+                self.cuts.insert(place, self.content.clone());
+            }
+            VolumeTask::Drop(place) => _ = self.cuts.remove(&place),
+            VolumeTask::GoBack(place) => {
+                let empty = vec![0; self.content.len()];
+                self.content = place.map_or(empty, |place| self.cuts[&place].clone());
+                self.cuts.retain(|kept, _| place.is_some_and(|place| *kept <= place));
+                // The way back is durable with the next flush.
+                self.unflushed.clear();
+            }
+            VolumeTask::Compare(_, _, cut, from) => return self.changed(cut, from),
+        }
+        VolumeTaskEnd::Done
+    }
+
+    fn changed(&self, cut: Option<Place>, from: u64) -> VolumeTaskEnd {
+        let empty = vec![0; self.content.len()];
+        let old = cut.map_or(&empty, |cut| &self.cuts[&cut]);
+        let sectors = (self.content.len() / SECTOR) as u64;
+        let end = sectors.min(from + PART);
+        let of = |bytes: &[u8], sector: u64| bytes[sector as usize * SECTOR..][..SECTOR].to_vec();
+        let differs = |sector: &u64| of(&self.content, *sector) != of(old, *sector);
+        let extents = (from..end).filter(differs).filter_map(|sector| Extent::new(sector, 1));
+        let next = (end < sectors).then_some(end);
+        VolumeTaskEnd::Changed(ChangedPart { extents: extents.collect(), next })
+    }
+}
+
+/// A channel to it.
+#[derive(Debug)]
+pub(crate) struct SimChannel {
+    volume: SharedVolume,
+    begun: Vec<IoId>,
+}
+
+impl SimChannel {
+    pub(crate) fn new(volume: &SharedVolume) -> Box<Self> {
+        Box::new(Self { volume: Rc::clone(volume), begun: Vec::new() })
+    }
+
+    fn carry_out(&self, ios: &mut IoTable, id: IoId) {
+        let mut volume = self.volume.borrow_mut();
+        let io = &mut ios[id];
+        let (at, len) = (io.offset_bytes as usize, io.len_bytes as usize);
+        io.status = if volume.is_broken { Status::Error } else { Status::Done };
+        if volume.is_broken {
+            return;
+        }
+        match io.op {
+            Op::Flush => volume.flush(),
+            Op::Discard | Op::WriteZeroes => volume.write(at, vec![0; len]),
+            Op::Write => {
+                let mut bytes = vec![0; len];
+                // SAFETY: the member keeps the request's memory until the request has ended.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(io.segments[0].addr, bytes.as_mut_ptr(), len);
+                }
+                volume.write(at, bytes);
+            }
+            // SAFETY: as above.
+            Op::Read => unsafe {
+                let from = volume.content[at..at + len].as_ptr();
+                std::ptr::copy_nonoverlapping(from, io.segments[0].addr, len);
+            },
+        }
+    }
+}
+
+impl Channel for SimChannel {
+    fn submit(&mut self, _ios: &mut IoTable, id: IoId) {
+        self.begun.push(id);
+    }
+
+    fn poll(&mut self, ios: &mut IoTable, _now_ns: u64, done: &mut Vec<IoId>) -> Progress {
+        let ended = {
+            let random = &mut self.volume.borrow_mut().random;
+            random.below(self.begun.len() as u64 + 1)
+        };
+        for _ in 0..ended {
+            let at = self.volume.borrow_mut().random.below(self.begun.len() as u64) as usize;
+            let id = self.begun.remove(at);
+            self.carry_out(ios, id);
+            done.push(id);
+        }
+        Progress::busy_if(ended > 0)
+    }
+
+    fn arm(&mut self, _wake: &mut Wake) -> Progress {
+        Progress::busy_if(!self.begun.is_empty())
+    }
+
+    fn disarm(&mut self) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    fn recall(&mut self, _ios: &mut IoTable, _back: &mut Vec<IoId>) {}
+
+    /// Some of what is under way still happens, as when a process is killed.
+    fn abandon(&mut self, ios: &mut IoTable, _now_ns: u64) -> bool {
+        while let Some(id) = self.begun.pop() {
+            let happens = self.volume.borrow_mut().random.one_in(2);
+            if happens && ios[id].op != Op::Read {
+                self.carry_out(ios, id);
+            }
+        }
+        true
+    }
+}
