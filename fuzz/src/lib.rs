@@ -23,6 +23,7 @@ pub mod nic;
 pub mod packed;
 mod packet;
 pub mod record;
+pub mod replica;
 pub mod ring;
 pub mod session;
 mod steps;
@@ -42,7 +43,7 @@ pub struct FuzzTarget {
 }
 
 /// All targets.
-pub const TARGETS: [FuzzTarget; 14] = [
+pub const TARGETS: [FuzzTarget; 15] = [
     target("ring", ring::run, 4000, 1500),
     target("packed", packed::run, 4000, 1500),
     target("disk", disk::run, 1000, 1500),
@@ -57,6 +58,7 @@ pub const TARGETS: [FuzzTarget; 14] = [
     target("block", block::run, 300, 1500),
     target("client", client::run, 300, 1500),
     target("record", record::run, 600, 200),
+    target("replica", replica::run, 2000, 1500),
 ];
 
 const fn target(

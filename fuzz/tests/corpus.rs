@@ -84,7 +84,9 @@ macro_rules! targets {
     };
 }
 
-targets! { ring packed disk vhost nic filter hello session cast control config block client record }
+targets! { ring packed disk vhost nic filter hello session cast control config block client record
+    replica
+}
 
 #[test]
 fn the_corpus_is_small() {
