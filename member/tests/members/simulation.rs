@@ -8,6 +8,7 @@ use member::{Outbox, RangeContent, TICK_NS, from_wire, to_wire};
 use random::Random;
 use replica::wire::{decode, encode};
 use replica::{MemberId, Message, VolumeRecord};
+use seeds::{Seeds, Tally};
 
 use super::clients::SimClient;
 use super::node::{SimNode, SimRegistry};
@@ -35,7 +36,7 @@ struct Simulation {
     lives: u64,
     /// When each node that is down starts again.
     back_ns: BTreeMap<usize, u64>,
-    kills: u64,
+    tally: Tally,
 }
 
 impl Simulation {
@@ -58,7 +59,7 @@ impl Simulation {
             now_ns: 1_000 * TICK_NS,
             lives: 0,
             back_ns: BTreeMap::new(),
-            kills: 0,
+            tally: Tally::default(),
         };
         (0..members).for_each(|at| simulation.start(at));
         simulation
@@ -78,11 +79,20 @@ impl Simulation {
                 self.lose_sessions(at);
                 let away_ns = self.random.below(40) * TICK_NS;
                 self.back_ns.insert(at, self.now_ns + away_ns);
-                self.kills += 1;
+                self.tally.add(if loses_power { "losses of power" } else { "kills" }, 1);
             }
-            2 => self.nodes[at].is_paused = !self.nodes[at].is_paused,
-            3 => self.lose_sessions(at),
-            4 => self.registry.is_away = !self.registry.is_away,
+            2 => {
+                self.nodes[at].is_paused = !self.nodes[at].is_paused;
+                self.tally.add("pauses", 1);
+            }
+            3 => {
+                self.lose_sessions(at);
+                self.tally.add("lost sessions", 1);
+            }
+            4 => {
+                self.registry.is_away = !self.registry.is_away;
+                self.tally.add("times without registry", 1);
+            }
             _ => self.nodes[at].is_paused = false,
         }
     }
@@ -196,7 +206,7 @@ fn by_wire(message: Message<RangeContent>) -> Message<RangeContent> {
     from_wire(message, &body)
 }
 
-fn run(seed: u64) -> Result<(u64, u64), String> {
+fn run(seed: u64) -> Result<Tally, String> {
     let mut simulation = Simulation::new(seed);
     for _ in 0..ROUNDS {
         if simulation.random.one_in(300) {
@@ -222,21 +232,43 @@ fn run(seed: u64) -> Result<(u64, u64), String> {
     if !simulation.clients.iter().zip(&before).all(is_served) {
         return Err("a client has no answer".to_owned());
     }
-    Ok((simulation.kills, simulation.clients.iter().map(|client| client.ended).sum()))
+    let mut tally = simulation.tally;
+    let (record, clients) = (&simulation.registry.record, &simulation.clients);
+    tally.add("changes of the record", record.epoch - 1);
+    tally.add("incarnations", record.incarnation - 1);
+    tally.add("requests that ended", clients.iter().map(|client| client.ended).sum());
+    Ok(tally)
 }
 
-/// Seeds of this test.
+/// Seeds when nothing else is said.
 const SEEDS: u64 = 60;
+
+/// Events that must have been in so many runs.
+const EVENTS: [&str; 8] = [
+    "kills",
+    "losses of power",
+    "pauses",
+    "lost sessions",
+    "times without registry",
+    "changes of the record",
+    "incarnations",
+    "requests that ended",
+];
 
 #[test]
 fn clients_read_what_was_acknowledged_last_through_all_faults() {
-    let (mut kills, mut ended) = (0, 0);
-    let seeds = std::env::var("MEMBER_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    let seeds = seeds.unwrap_or(SEEDS);
-    for seed in 1..=seeds {
-        let of = run(seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
-        (kills, ended) = (kills + of.0, ended + of.1);
+    let seeds = Seeds::of("MEMBER", SEEDS);
+    if let Some(seed) = seeds.only {
+        match run(seed) {
+            Ok(tally) => println!("seed {seed} keeps the promises: {tally}"),
+            Err(failure) => panic!("seed {seed}: {failure}"),
+        }
+        return;
     }
-    println!("{kills} kills, {ended} requests ended");
-    assert!(kills > seeds && ended > 100 * seeds, "{kills} kills, {ended} requests ended");
+    let (tally, failures) = seeds.run(run, Tally::merge);
+    println!("{tally}");
+    assert!(failures.is_empty(), "{failures:#?}");
+    for what in EVENTS {
+        assert!(seeds.count < SEEDS || tally.of(what) > 0, "no {what} in {} runs", seeds.count);
+    }
 }
