@@ -327,7 +327,7 @@ pub struct WriteBackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_waits: Option<String>,
     /// Volumes of the pool with writes that were not written back, since another client has had
-    /// the disk's volume meanwhile.
+    /// the disk's volume meanwhile, or the pool was put back to an older copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stranded: Vec<String>,
     /// Requests for them that failed.

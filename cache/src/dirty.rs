@@ -34,12 +34,14 @@ mod keeper;
 mod layer;
 mod map;
 mod pool;
+mod rounds;
 mod sweep;
 
 pub use keeper::DirtyKeeper;
 pub use layer::WriteBackVolume;
 pub(crate) use pool::dirty_volume_name;
 pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX};
+pub use rounds::{RoundNote, RoundNotes};
 
 use map::DirtyMap;
 
@@ -78,6 +80,12 @@ pub trait DirtyStorage: Send + fmt::Debug {
     /// Why not.
     fn own(&mut self, owner: DirtyOwner) -> Result<(), String>;
 
+    /// Keeps the number of a round, durably when this returns.
+    ///
+    /// # Errors
+    /// Why not.
+    fn number(&mut self, number: u64) -> Result<(), String>;
+
     /// Puts the volume aside, as it is and under a name that is given, and makes an empty one.
     ///
     /// # Errors
@@ -94,6 +102,8 @@ pub struct DirtyRest {
     pub owner: Option<DirtyOwner>,
     /// Its blocks, which are all dirty.
     pub blocks: Vec<Blocks>,
+    /// The last number that it was given.
+    pub number: u64,
 }
 
 /// How much may be dirty, and for how long.
@@ -134,6 +144,10 @@ pub struct Dirty {
     word: AtomicU64,
     /// The last epoch that a channel has shown.
     shown: AtomicU64,
+    /// The last number of a round that pool and memory have, and the one that they shall have.
+    numbered: AtomicU64,
+    wanted: AtomicU64,
+    notes: Arc<RoundNotes>,
     /// The channel that sends dirty blocks to the remote volume.
     lead: AtomicUsize,
     /// When the oldest block became dirty that no round has seen; 0 for none.
@@ -174,8 +188,10 @@ impl Dirty {
     pub fn load(
         bounds: DirtyBounds,
         mut storage: Box<dyn DirtyStorage>,
+        notes: Arc<RoundNotes>,
     ) -> Result<Arc<Self>, String> {
-        let rest = storage.load()?;
+        let rest = Self::load_present(&mut *storage, &notes)?;
+        let number = rest.number.max(notes.last().number);
         let map = DirtyMap::new(bounds.blocks, bounds.capacity);
         rest.blocks.iter().for_each(|blocks| map.blocks.restore(*blocks));
         let found: u64 = rest.blocks.iter().map(|blocks| blocks.count).sum();
@@ -191,6 +207,9 @@ impl Dirty {
             age_ns: bounds.age_ns,
             word: AtomicU64::new(0),
             shown: AtomicU64::new(0),
+            numbered: AtomicU64::new(number),
+            wanted: AtomicU64::new(number),
+            notes,
             lead: AtomicUsize::new(NO_LEAD),
             // As old as can be: the first round begins at once.
             since_ns: AtomicU64::new(u64::from(found > 0)),
@@ -206,6 +225,49 @@ impl Dirty {
             stirred: Condvar::new(),
             storage: Mutex::new(storage),
         }))
+    }
+
+    /// The content of the dirty volume. An older copy of it is put aside: rounds that came after it
+    /// have given the remote volume newer content.
+    fn load_present(
+        storage: &mut dyn DirtyStorage,
+        notes: &RoundNotes,
+    ) -> Result<DirtyRest, String> {
+        let (rest, note) = (storage.load()?, notes.last());
+        if rest.number >= note.number {
+            return Ok(rest);
+        }
+        if rest.blocks.is_empty() {
+            storage.number(note.number)?;
+            return Ok(rest);
+        }
+        let (name, volume) = storage.strand()?;
+        // Before any block is dirty: else the next process would put that aside as well.
+        storage.number(note.number)?;
+        let bytes = rest.blocks.iter().map(|it| it.count * crate::BLOCK_BYTES).sum::<u64>();
+        tracing::error!(
+            volume = name,
+            bytes,
+            round = rest.number,
+            last_round = note.number,
+            "an older copy of the pool was put back: its writes are not written over newer ones, \
+             and are kept in this volume of the pool"
+        );
+        Ok(DirtyRest { volume, owner: None, blocks: Vec::new(), number: rest.number })
+    }
+
+    /// Asks for the next number of a round, in the pool and in this node's memory.
+    fn ask_number(&self) -> u64 {
+        let _story = self.story.lock();
+        let next = self.numbered.load(SeqCst) + 1;
+        self.wanted.store(next, SeqCst);
+        self.stirred.notify_all();
+        next
+    }
+
+    /// Whether pool and memory have a number.
+    fn has_number(&self, number: u64) -> bool {
+        self.numbered.load(SeqCst) >= number
     }
 
     /// Channels of this attachment are about to use the dirty volume. Those of an earlier one are
@@ -349,6 +411,8 @@ impl Dirty {
         if is_left && (since_ns == 0 || oldest_ns < since_ns) {
             self.since_ns.store(oldest_ns.max(1), SeqCst);
         }
+        // So that a copy of the pool that was taken during the round is an older one.
+        self.ask_number();
     }
 
     /// Has everything sent to the remote volume now, or only what is due.
@@ -362,7 +426,8 @@ impl Dirty {
         self.set_draining(true);
         let began = Instant::now();
         let (mut left, mut since) = (u64::MAX, began);
-        while !self.is_clean() {
+        // Also the number of the last round: a copy of the pool from before it is an older one.
+        while !self.is_clean() || !self.has_number(self.wanted.load(SeqCst)) {
             let now = self.map.blocks.used();
             if now < left {
                 (left, since) = (now, Instant::now());
@@ -428,7 +493,7 @@ mod tests {
     impl DirtyStorage for NewStorage {
         fn load(&mut self) -> Result<DirtyRest, String> {
             let volume = Arc::new(volume::backend::NullVolume::new(100 * crate::BLOCK_BYTES));
-            Ok(DirtyRest { volume, owner: None, blocks: Vec::new() })
+            Ok(DirtyRest { volume, owner: None, blocks: Vec::new(), number: 0 })
         }
 
         fn stranded(&self) -> Vec<String> {
@@ -436,6 +501,10 @@ mod tests {
         }
 
         fn own(&mut self, _owner: DirtyOwner) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn number(&mut self, _number: u64) -> Result<(), String> {
             Ok(())
         }
 
@@ -449,7 +518,7 @@ mod tests {
     fn a_round_begins_when_the_oldest_block_has_waited() {
         let (age_ns, began_ns) = (1_000, 1 << 60);
         let bounds = DirtyBounds { blocks: 100, capacity: 100, age_ns };
-        let dirty = Dirty::load(bounds, Box::new(NewStorage)).expect("a new one");
+        let dirty = Dirty::load(bounds, Box::new(NewStorage), RoundNotes::nowhere()).expect("a new one");
         let is_due_after = |ns| dirty.is_due(began_ns + ns);
         assert!(dirty.map.blocks.reserve(1));
         assert!(!is_due_after(0), "the pool has not answered yet");

@@ -2,7 +2,7 @@
 //! volume is known and the pool is there, and works without one until then.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use api::status::{CacheStatus, WriteBackStatus};
@@ -14,7 +14,9 @@ use volume::backend::store::{Pools, StorePool};
 use volume::settings::show_size;
 
 use crate::counters::{CacheCounters, DirtyCounters};
-use crate::dirty::{Dirty, DirtyBounds, DirtyStore, WriteBackVolume, dirty_volume_name};
+use crate::dirty::{
+    Dirty, DirtyBounds, DirtyStore, RoundNotes, WriteBackVolume, dirty_volume_name,
+};
 use crate::map::BLOCK_BYTES;
 use crate::plug::{Cache, CachedVolume};
 use crate::pool::{PoolStorage, cache_volume_name};
@@ -79,6 +81,8 @@ pub struct CacheSlot {
     disk: String,
     /// The volume and the attachment, by their names.
     of: String,
+    /// Where the numbers of rounds are kept.
+    notes: OnceLock<Arc<RoundNotes>>,
     /// Held while the cache is made or taken away. `state` is not: the status looks at it.
     turn: Mutex<()>,
     state: Mutex<WantedCache>,
@@ -101,6 +105,7 @@ impl CacheSlot {
             volume,
             disk: disk.to_owned(),
             of,
+            notes: OnceLock::new(),
             turn: Mutex::default(),
             state: Mutex::new(WantedCache { wanted, ..WantedCache::default() }),
         }
@@ -111,6 +116,19 @@ impl CacheSlot {
         match &self.write_back {
             Some(volume) => Arc::clone(volume) as _,
             None => Arc::clone(&self.volume) as _,
+        }
+    }
+
+    /// Where the node keeps the numbers of the disk's rounds. Once, before anything is written back.
+    pub fn note_rounds_in(&self, notes: impl FnOnce() -> Result<Arc<RoundNotes>, String>) {
+        if self.write_back.is_none() || self.notes.get().is_some() {
+            return;
+        }
+        match notes() {
+            Ok(notes) => {
+                let _ = self.notes.set(notes);
+            }
+            Err(why) => self.state.lock().why = Some(why),
         }
     }
 
@@ -204,13 +222,14 @@ impl CacheSlot {
         let (Some(over), Some(plan)) = (&self.write_back, &wanted.write_back) else {
             return Ok(());
         };
+        let notes = self.notes.get().ok_or("the node's memory was not asked yet")?;
         let (info, pool) = self.ground(wanted, pools)?;
         let (blocks, capacity) =
             (info.size_bytes / BLOCK_BYTES, (plan.dirty_bytes / BLOCK_BYTES).max(1));
         let names = (self.disk.as_str(), self.of.as_str());
         let store = DirtyStore::new(&pool, names, (blocks, capacity), info.durability);
         let bounds = DirtyBounds { blocks, capacity, age_ns: plan.age_ns };
-        let dirty = Dirty::load(bounds, Box::new(store))?;
+        let dirty = Dirty::load(bounds, Box::new(store), Arc::clone(notes))?;
         tracing::warn!(
             disk = self.disk,
             pool = wanted.pool,

@@ -69,6 +69,8 @@ enum SweepPhase {
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     leads: bool,
+    /// The number of the round, without which nothing is written.
+    number: u64,
     phase: SweepPhase,
     /// The next block of the round.
     at: u64,
@@ -114,6 +116,11 @@ impl Sweep {
                 self.runs.reserve(usize::from(RUNS_MAX));
             }
             ways.dirty.begin_round();
+            self.number = ways.dirty.ask_number();
+        }
+        if !ways.dirty.has_number(self.number) {
+            self.waits = true;
+            return Progress::Idle;
         }
         self.gather(ways);
         if !self.runs.is_empty() {

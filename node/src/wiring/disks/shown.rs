@@ -160,6 +160,8 @@ impl ServedDisk {
     /// Gives the disk the cache that it should have.
     pub(crate) fn have_cache(&self, ground: &DiskSidecores) {
         if let Some(slot) = &self.cache {
+            let DiskConfig { volume, attachment, .. } = &self.config;
+            slot.note_rounds_in(|| ground.own_disks.rounds(&volume.to_string(), attachment));
             slot.have(ground.stock.pools());
         }
     }
