@@ -312,6 +312,10 @@ pub struct CacheStatus {
     pub write_back: Option<WriteBackStatus>,
 }
 
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 /// Writes of a disk that its node's pool has, and the disk's volume has not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteBackStatus {
@@ -330,6 +334,13 @@ pub struct WriteBackStatus {
     /// the disk's volume meanwhile, or the pool was put back to an older copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stranded: Vec<String>,
+    /// Blocks of 4 KiB of them that the pool could not read when it was asked last. They are not
+    /// written back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub damaged_blocks: u64,
+    /// The places of some of these blocks in the disk.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged_at_bytes: Vec<u64>,
     /// Requests for them that failed.
     pub errors: u64,
 }

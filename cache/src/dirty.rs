@@ -117,6 +117,36 @@ pub struct DirtyBounds {
     pub age_ns: u64,
 }
 
+/// Damaged blocks that the status names.
+const DAMAGED_NAMED: usize = 8;
+
+/// Dirty blocks that the pool could not read in a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DamagedBlocks {
+    /// How many.
+    pub count: u64,
+    /// Some of them.
+    named: [u64; DAMAGED_NAMED],
+}
+
+impl DamagedBlocks {
+    fn add(&mut self, block: u64) {
+        if let Some(place) = self.named.get_mut(self.count as usize) {
+            *place = block;
+        }
+        self.count += 1;
+    }
+
+    /// The places of some of them in the disk, in bytes.
+    pub fn places_bytes(&self) -> Vec<u64> {
+        let named = self.count.min(DAMAGED_NAMED as u64) as usize;
+        let places = self.named[..named].iter().map(|block| block * crate::BLOCK_BYTES);
+        let mut places: Vec<_> = places.collect();
+        places.sort_unstable();
+        places
+    }
+}
+
 /// The state that control threads share.
 #[derive(Debug, Default)]
 struct DirtyStory {
@@ -129,6 +159,10 @@ struct DirtyStory {
     why: Option<String>,
     /// The volumes that were put aside, as far as is known.
     stranded: Vec<String>,
+    /// The blocks that the last round could not read.
+    damaged: DamagedBlocks,
+    /// Rounds that have looked at all blocks.
+    rounds: u64,
     /// The pool has failed a change, so that this process does not know any more which blocks it
     /// has: its text for guests.
     failed: Option<String>,
@@ -415,6 +449,38 @@ impl Dirty {
         self.ask_number();
     }
 
+    /// A round has looked at all blocks, and could not read these. Gives whether there are any.
+    fn note_damaged(&self, damaged: DamagedBlocks) -> bool {
+        let mut story = self.story.lock();
+        if damaged.count > 0 && damaged.count != story.damaged.count {
+            tracing::error!(
+                blocks = damaged.count,
+                at_bytes = ?damaged.places_bytes(),
+                "dirty blocks cannot be read from the pool, and are not written back: have the \
+                 guest write or discard them"
+            );
+        }
+        story.damaged = damaged;
+        story.rounds += 1;
+        damaged.count > 0
+    }
+
+    /// The dirty blocks that the last round could not read.
+    pub fn damaged(&self) -> DamagedBlocks {
+        match self.map.blocks.used() {
+            0 => DamagedBlocks::default(),
+            _ => self.story.lock().damaged,
+        }
+    }
+
+    /// Whether rounds have sent all that can be read, since so many of them.
+    fn has_sent_rest(&self, rounds_before: u64) -> bool {
+        let story = self.story.lock();
+        // The first one may have begun before the caller counted.
+        let has_looked = story.rounds >= rounds_before + 2;
+        has_looked && self.is_quiet() && self.map.blocks.used() == story.damaged.count
+    }
+
     /// Has everything sent to the remote volume now, or only what is due.
     pub fn set_draining(&self, drains: bool) {
         self.drains.store(drains, SeqCst);
@@ -424,6 +490,13 @@ impl Dirty {
     /// done, no block comes forward for so long, or `is_over`. Gives whether it is done.
     fn drain(&self, patience: Duration, is_over: impl Fn() -> bool) -> bool {
         self.set_draining(true);
+        let is_done = self.wait_until_clean(patience, is_over);
+        self.set_draining(false);
+        is_done
+    }
+
+    fn wait_until_clean(&self, patience: Duration, is_over: impl Fn() -> bool) -> bool {
+        let rounds = self.story.lock().rounds;
         let began = Instant::now();
         let (mut left, mut since) = (u64::MAX, began);
         // Also the number of the last round: a copy of the pool from before it is an older one.
@@ -433,7 +506,7 @@ impl Dirty {
                 (left, since) = (now, Instant::now());
             }
             let is_late = since.elapsed() >= patience || began.elapsed() >= DRAIN_TIME_MAX;
-            if is_late || is_over() {
+            if is_late || is_over() || self.has_sent_rest(rounds) {
                 return false;
             }
             std::thread::sleep(DRAIN_LOOK_AGAIN);

@@ -37,7 +37,7 @@ mod works;
 
 pub use counters::{CacheCounters, DirtyCounters};
 pub use dirty::{
-    Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage, DirtyStore,
+    DamagedBlocks, Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage, DirtyStore,
     RoundNote, RoundNotes, WRITE_BACK_DISK_NAME_MAX, WriteBackVolume,
 };
 pub use gate::{Gate, HeldEpoch, Pass};

@@ -148,6 +148,12 @@ impl CacheSlot {
         dirty.map_or(0, |dirty| dirty.dirty_bytes())
     }
 
+    /// How many blocks of these writes cannot be read.
+    pub fn damaged_blocks(&self) -> u64 {
+        let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
+        dirty.map_or(0, |dirty| dirty.damaged().count)
+    }
+
     /// The volume without write-back.
     pub fn volume(&self) -> &Arc<CachedVolume> {
         &self.volume
@@ -408,6 +414,8 @@ impl CacheSlot {
         status.dirty_for_s = dirty.oldest_ns(now_ns()) / 1_000_000_000;
         status.why_waits = dirty.why();
         status.stranded = dirty.stranded();
+        let damaged = dirty.damaged();
+        (status.damaged_blocks, status.damaged_at_bytes) = (damaged.count, damaged.places_bytes());
         status.errors = dirty.counted().find(|it| it.0 == "errors").map_or(0, |it| it.1);
         status
     }

@@ -489,3 +489,43 @@ fn acknowledged_writes_are_there_after_each_kind_of_end() {
         assert_eq!(seen.turns_with_rest.len(), TURNS.len() - 2, "{:?}", seen.turns_with_rest);
     }
 }
+
+/// A damaged block stays dirty, and holds up no other block.
+#[test]
+fn all_blocks_but_the_damaged_ones_are_written_back() {
+    for every in [1, 2, 7, 40] {
+        let mut world = World::new(every);
+        let mut mapped = Vec::new();
+        while mapped.len() < 30 {
+            world.guest.submit_some();
+            world.round();
+            let devices = world.pool.devices.lock();
+            let is_mapped = |block: &u64| devices.now.mapped[*block as usize];
+            mapped = (0..BLOCKS).filter(is_mapped).collect();
+        }
+        world.settle();
+        world.own();
+        let devices = world.pool.devices.lock().now.clone();
+        mapped.retain(|block| devices.mapped[*block as usize]);
+        assert!(mapped.len() > 4, "{mapped:?}");
+        let damaged: Vec<_> = mapped.into_iter().step_by(every as usize).collect();
+        world.pool.damaged.lock().clone_from(&damaged);
+        world.dirty.set_draining(true);
+        let mut rounds = 0;
+        while world.pool.mapped() > damaged.len() as u64
+            || world.dirty.damaged().count < damaged.len() as u64
+        {
+            world.round();
+            rounds += 1;
+            assert!(rounds < 200_000, "{:?}", world.dirty);
+        }
+        let named = world.dirty.damaged().places_bytes();
+        assert_eq!(named.len(), damaged.len().min(8), "the operator is told");
+        let is_damaged = |at_bytes: &u64| damaged.contains(&(at_bytes / BLOCK_BYTES));
+        assert!(named.iter().all(is_damaged), "{named:?} {damaged:?}");
+        // They can be read again, as after the guest has written them.
+        world.pool.damaged.lock().clear();
+        world.drain();
+        assert_eq!(world.dirty.damaged().count, 0);
+    }
+}

@@ -107,6 +107,8 @@ pub(crate) struct DirtyPool {
     pub(crate) random: Mutex<Random>,
     /// Changes fail.
     pub(crate) fails: AtomicBool,
+    /// Blocks that cannot be read.
+    pub(crate) damaged: Mutex<Vec<u64>>,
     blocks: u64,
 }
 
@@ -122,7 +124,7 @@ impl DirtyPool {
             stranded: Vec::new(),
         };
         let (devices, random) = (Mutex::new(devices), Mutex::new(random));
-        Arc::new(Self { devices, random, fails: AtomicBool::new(false), blocks })
+        Arc::new(Self { devices, random, fails: AtomicBool::new(false), damaged: Mutex::default(), blocks })
     }
 
     pub(crate) fn mapped(&self) -> u64 {
@@ -215,8 +217,14 @@ impl Channel for DirtyChannel {
         }
         let (id, change) = self.pending.swap_remove(at);
         let io = &ios[id];
-        let fails = fails && io.op.changes();
+        let around = Blocks::around(io.offset_bytes, u64::from(io.len_bytes));
+        let is_in = |block: &u64| (around.first..around.end()).contains(block);
+        let fails = match io.op {
+            Op::Read => self.pool.damaged.lock().iter().any(is_in),
+            _ => fails && io.op.changes(),
+        };
         match io.op {
+            Op::Read if fails => {}
             Op::Read => {
                 let range =
                     io.offset_bytes as usize..(io.offset_bytes as usize) + io.len_bytes as usize;
