@@ -148,6 +148,15 @@ impl CacheSlot {
         dirty.map_or(0, |dirty| dirty.dirty_bytes())
     }
 
+    /// Writes that only this node's pool has, and where, for people; `None` for none.
+    pub fn kept(&self) -> Option<String> {
+        let bytes = self.dirty_bytes();
+        let pool = self.state.lock().wanted.as_ref().map(|it| it.pool.clone())?;
+        let volume = dirty_volume_name(&self.disk);
+        let text = || format!("{} in volume {volume}.* of pool {pool:?}", show_size(bytes));
+        (bytes > 0).then(text)
+    }
+
     /// How many blocks of these writes cannot be read.
     pub fn damaged_blocks(&self) -> u64 {
         let dirty = self.write_back.as_ref().and_then(|it| it.dirty());

@@ -323,3 +323,21 @@ fn an_older_copy_of_the_pool_is_not_written_over_newer_writes() {
     assert_eq!(guest.workload.counts.errors, 0);
     io.stop().expect("the IOhost stops in order");
 }
+
+#[test]
+fn a_stop_that_makes_progress_goes_on_until_all_is_written_back() {
+    let (pair, mut random) = (Pair::new(10), Random::new(11));
+    let io = pair.io();
+    // Slower than a stop without progress may take.
+    let limit = "chain = [{ limit = { bytes-per-second = \"512KiB\" } }]\nallow";
+    let io = NodePlan { config: io.config.replace("allow", limit), ..io };
+    let io = io.start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, Mix { hot_blocks: 0, ..WRITES }, &mut random);
+    let wanted = 7 << 20;
+    guest.work(|_| dirty_bytes(&vm) >= wanted).expect("the promise is kept");
+    guest.drain().expect("all requests end");
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}

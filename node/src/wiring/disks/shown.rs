@@ -171,6 +171,23 @@ impl ServedDisk {
         self.cache.as_ref().and_then(CacheSlot::why_not_ready)
     }
 
+    /// Writes of the disk that its volume has not.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.cache.as_ref().map_or(0, CacheSlot::dirty_bytes)
+    }
+
+    /// Logs which writes of the disk its volume has not, at the end of the node.
+    pub(crate) fn tell_kept(&self) {
+        if let Some(kept) = self.cache.as_ref().and_then(CacheSlot::kept) {
+            tracing::warn!(
+                disk = self.config.name,
+                kept,
+                "the node ends, and the disk's volume has not got all writes: they stay in this \
+                 node's pool; start the node again"
+            );
+        }
+    }
+
     /// Writes down what the disk's cache has.
     pub(crate) fn save_cache(&self) {
         self.cache.iter().for_each(CacheSlot::save);
