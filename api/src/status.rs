@@ -323,7 +323,8 @@ pub struct WriteBackStatus {
     pub dirty_bytes: u64,
     /// The most that there may be.
     pub dirty_bytes_max: u64,
-    /// For how long the oldest of them wait; 0 also for writes of an earlier process.
+    /// For how long the oldest of them wait; for writes of an earlier process since this process
+    /// has found them.
     pub dirty_for_s: u64,
     /// When they are sent at the latest.
     pub dirty_age_max_s: u64,

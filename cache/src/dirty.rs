@@ -186,6 +186,8 @@ pub struct Dirty {
     lead: AtomicUsize,
     /// When the oldest block became dirty that no round has seen; 0 for none.
     since_ns: AtomicU64,
+    /// When the blocks of an earlier process were found.
+    found_ns: u64,
     /// The same of the round that goes on.
     round_since_ns: AtomicU64,
     /// No block becomes dirty: it goes to the remote volume.
@@ -223,6 +225,7 @@ impl Dirty {
         bounds: DirtyBounds,
         mut storage: Box<dyn DirtyStorage>,
         notes: Arc<RoundNotes>,
+        now_ns: u64,
     ) -> Result<Arc<Self>, String> {
         let rest = Self::load_present(&mut *storage, &notes)?;
         let number = rest.number.max(notes.last().number);
@@ -247,6 +250,7 @@ impl Dirty {
             lead: AtomicUsize::new(NO_LEAD),
             // As old as can be: the first round begins at once.
             since_ns: AtomicU64::new(u64::from(found > 0)),
+            found_ns: now_ns,
             round_since_ns: AtomicU64::new(0),
             through: AtomicBool::new(false),
             drains: AtomicBool::new(false),
@@ -519,10 +523,17 @@ impl Dirty {
         self.map.blocks.used() * crate::BLOCK_BYTES
     }
 
-    /// For how long the oldest of them are dirty.
+    /// Whether everything is being sent to the remote volume, for a guest that has gone.
+    pub fn is_draining(&self) -> bool {
+        self.drains.load(SeqCst) && self.map.blocks.used() > 0
+    }
+
+    /// For how long the oldest of them are dirty, as far as this process knows.
     pub fn oldest_ns(&self, now_ns: u64) -> u64 {
         let all = [&self.since_ns, &self.round_since_ns].map(|since| since.load(SeqCst));
-        let oldest = all.into_iter().filter(|since| *since > 1).min();
+        // 1: of an earlier process, since when is not known.
+        let oldest = all.into_iter().filter(|since| *since > 0).min();
+        let oldest = oldest.map(|since| if since == 1 { self.found_ns } else { since });
         oldest.filter(|_| self.dirty_bytes() > 0).map_or(0, |since| now_ns.saturating_sub(since))
     }
 
@@ -591,7 +602,8 @@ mod tests {
     fn a_round_begins_when_the_oldest_block_has_waited() {
         let (age_ns, began_ns) = (1_000, 1 << 60);
         let bounds = DirtyBounds { blocks: 100, capacity: 100, age_ns };
-        let dirty = Dirty::load(bounds, Box::new(NewStorage), RoundNotes::nowhere()).expect("a new one");
+        let dirty =
+            Dirty::load(bounds, Box::new(NewStorage), RoundNotes::nowhere(), 1).expect("a new one");
         let is_due_after = |ns| dirty.is_due(began_ns + ns);
         assert!(dirty.map.blocks.reserve(1));
         assert!(!is_due_after(0), "the pool has not answered yet");

@@ -119,7 +119,7 @@ impl CacheSlot {
         }
     }
 
-    /// Where the node keeps the numbers of the disk's rounds. Once, before anything is written back.
+    /// Where the node keeps the numbers of the disk's rounds. Once, before it is written back.
     pub fn note_rounds_in(&self, notes: impl FnOnce() -> Result<Arc<RoundNotes>, String>) {
         if self.write_back.is_none() || self.notes.get().is_some() {
             return;
@@ -146,6 +146,12 @@ impl CacheSlot {
     pub fn dirty_bytes(&self) -> u64 {
         let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
         dirty.map_or(0, |dirty| dirty.dirty_bytes())
+    }
+
+    /// Whether the writes of a guest that has gone are being written back.
+    pub fn is_draining(&self) -> bool {
+        let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
+        dirty.is_some_and(|dirty| dirty.is_draining())
     }
 
     /// Writes that only this node's pool has, and where, for people; `None` for none.
@@ -244,7 +250,7 @@ impl CacheSlot {
         let names = (self.disk.as_str(), self.of.as_str());
         let store = DirtyStore::new(&pool, names, (blocks, capacity), info.durability);
         let bounds = DirtyBounds { blocks, capacity, age_ns: plan.age_ns };
-        let dirty = Dirty::load(bounds, Box::new(store), Arc::clone(notes))?;
+        let dirty = Dirty::load(bounds, Box::new(store), Arc::clone(notes), now_ns())?;
         tracing::warn!(
             disk = self.disk,
             pool = wanted.pool,

@@ -117,7 +117,7 @@ fn begin(
     let bounds = DirtyBounds { blocks: BLOCKS, capacity: CAPACITY, age_ns: AGE_NS };
     let storage = Box::new(DirtyDirectory(Arc::clone(pool)));
     let notes = RoundNotes::load(Arc::clone(memory) as _, "a").expect("it is read");
-    let dirty = Dirty::load(bounds, storage, notes).expect("it is read");
+    let dirty = Dirty::load(bounds, storage, notes, 1).expect("it is read");
     let keeper = volume.begin_unkept(&dirty);
     (volume, dirty, keeper)
 }

@@ -103,7 +103,10 @@ fn write_back_lines(it: &WriteBackStatus) -> Vec<String> {
     )];
     lines.extend(it.why_waits.iter().map(|why| format!("its write-back is held up: {why}")));
     if it.damaged_blocks > 0 {
-        lines.push(format!("{} of its dirty blocks cannot be read from the pool", it.damaged_blocks));
+        lines.push(format!(
+            "{} of its dirty blocks cannot be read from the pool",
+            it.damaged_blocks
+        ));
     }
     let line =
         |name: &String| format!("writes that came too late are in volume {name} of its pool");

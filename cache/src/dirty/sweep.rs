@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A run that the pool cannot read is read again block by block, so that its damaged blocks stay
-//! dirty and hold up no other block. A guest waits for a run only while the run is read, and while its blocks are discarded.
+//! dirty and hold up no other block. A guest waits for a run only while the run is read, and while
+//! its blocks are discarded.
 
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -124,7 +124,13 @@ impl DirtyPool {
             stranded: Vec::new(),
         };
         let (devices, random) = (Mutex::new(devices), Mutex::new(random));
-        Arc::new(Self { devices, random, fails: AtomicBool::new(false), damaged: Mutex::default(), blocks })
+        Arc::new(Self {
+            devices,
+            random,
+            fails: AtomicBool::new(false),
+            damaged: Mutex::default(),
+            blocks,
+        })
     }
 
     pub(crate) fn mapped(&self) -> u64 {

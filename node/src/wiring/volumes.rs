@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::attachment::Remembered;
-use cache::RoundNotes;
 use block::server::Server;
 use block::{Export, ExportOptions, Exports, Plane};
+use cache::RoundNotes;
 use config::{Config, Directories, StageConfig, VolumeConfig};
 use parking_lot::{Mutex, MutexGuard};
 use peer::Allow;
@@ -193,11 +193,7 @@ impl OwnDisks {
     /// # Errors
     /// Why the record cannot be believed, and the way out: then an older copy of the pool could go
     /// over newer content.
-    pub(crate) fn rounds(
-        &self,
-        volume: &str,
-        attachment: &str,
-    ) -> Result<Arc<RoundNotes>, String> {
+    pub(crate) fn rounds(&self, volume: &str, attachment: &str) -> Result<Arc<RoundNotes>, String> {
         match self.store(volume) {
             Ok(store) => RoundNotes::load(store, attachment).map_err(|error| error.to_string()),
             Err(_) => Ok(RoundNotes::nowhere()),

@@ -113,6 +113,16 @@ fn unsent(disk: &DiskStatus) -> Option<String> {
     if let Some(why) = &it.why_waits {
         return Some(format!("disk {}: {why}", disk.name));
     }
+    let has_guest = disk.front_end_pid.is_some() || disk.state == DiskState::Running;
+    if it.dirty_bytes > 0 && !has_guest {
+        return Some(format!(
+            "disk {}: {} of a guest that is gone are only in this host's pool, for {} s or more: \
+             start the guest, so that they are written back",
+            disk.name,
+            show_size(it.dirty_bytes),
+            it.dirty_for_s
+        ));
+    }
     let is_late = it.dirty_bytes > 0 && it.dirty_for_s > it.dirty_age_max_s + UNSENT_S_MAX;
     is_late.then(|| {
         format!(

@@ -171,6 +171,11 @@ impl ServedDisk {
         self.cache.as_ref().and_then(CacheSlot::why_not_ready)
     }
 
+    /// Whether the writes of a guest that has gone are being written back.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.cache.as_ref().is_some_and(CacheSlot::is_draining)
+    }
+
     /// Writes of the disk that its volume has not.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.cache.as_ref().map_or(0, CacheSlot::dirty_bytes)
