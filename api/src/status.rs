@@ -312,6 +312,10 @@ pub struct CacheStatus {
     pub write_back: Option<WriteBackStatus>,
 }
 
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 /// Writes of a disk that its node's pool has, and the disk's volume has not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteBackStatus {
@@ -319,7 +323,8 @@ pub struct WriteBackStatus {
     pub dirty_bytes: u64,
     /// The most that there may be.
     pub dirty_bytes_max: u64,
-    /// For how long the oldest of them wait; 0 also for writes of an earlier process.
+    /// For how long the oldest of them wait; for writes of an earlier process since this process
+    /// has found them.
     pub dirty_for_s: u64,
     /// When they are sent at the latest.
     pub dirty_age_max_s: u64,
@@ -327,9 +332,16 @@ pub struct WriteBackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_waits: Option<String>,
     /// Volumes of the pool with writes that were not written back, since another client has had
-    /// the disk's volume meanwhile.
+    /// the disk's volume meanwhile, or the pool was put back to an older copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stranded: Vec<String>,
+    /// Blocks of 4 KiB of them that the pool could not read when it was asked last. They are not
+    /// written back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub damaged_blocks: u64,
+    /// The places of some of these blocks in the disk.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged_at_bytes: Vec<u64>,
     /// Requests for them that failed.
     pub errors: u64,
 }

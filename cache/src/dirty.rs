@@ -34,12 +34,14 @@ mod keeper;
 mod layer;
 mod map;
 mod pool;
+mod rounds;
 mod sweep;
 
 pub use keeper::DirtyKeeper;
 pub use layer::WriteBackVolume;
 pub(crate) use pool::dirty_volume_name;
 pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX};
+pub use rounds::{RoundNote, RoundNotes};
 
 use map::DirtyMap;
 
@@ -78,6 +80,12 @@ pub trait DirtyStorage: Send + fmt::Debug {
     /// Why not.
     fn own(&mut self, owner: DirtyOwner) -> Result<(), String>;
 
+    /// Keeps the number of a round, durably when this returns.
+    ///
+    /// # Errors
+    /// Why not.
+    fn number(&mut self, number: u64) -> Result<(), String>;
+
     /// Puts the volume aside, as it is and under a name that is given, and makes an empty one.
     ///
     /// # Errors
@@ -94,6 +102,8 @@ pub struct DirtyRest {
     pub owner: Option<DirtyOwner>,
     /// Its blocks, which are all dirty.
     pub blocks: Vec<Blocks>,
+    /// The last number that it was given.
+    pub number: u64,
 }
 
 /// How much may be dirty, and for how long.
@@ -105,6 +115,36 @@ pub struct DirtyBounds {
     pub capacity: u64,
     /// A round begins at the latest when the oldest dirty block has waited for so long.
     pub age_ns: u64,
+}
+
+/// Damaged blocks that the status names.
+const DAMAGED_NAMED: usize = 8;
+
+/// Dirty blocks that the pool could not read in a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DamagedBlocks {
+    /// How many.
+    pub count: u64,
+    /// Some of them.
+    named: [u64; DAMAGED_NAMED],
+}
+
+impl DamagedBlocks {
+    fn add(&mut self, block: u64) {
+        if let Some(place) = self.named.get_mut(self.count as usize) {
+            *place = block;
+        }
+        self.count += 1;
+    }
+
+    /// The places of some of them in the disk, in bytes.
+    pub fn places_bytes(&self) -> Vec<u64> {
+        let named = self.count.min(DAMAGED_NAMED as u64) as usize;
+        let places = self.named[..named].iter().map(|block| block * crate::BLOCK_BYTES);
+        let mut places: Vec<_> = places.collect();
+        places.sort_unstable();
+        places
+    }
 }
 
 /// The state that control threads share.
@@ -119,6 +159,10 @@ struct DirtyStory {
     why: Option<String>,
     /// The volumes that were put aside, as far as is known.
     stranded: Vec<String>,
+    /// The blocks that the last round could not read.
+    damaged: DamagedBlocks,
+    /// Rounds that have looked at all blocks.
+    rounds: u64,
     /// The pool has failed a change, so that this process does not know any more which blocks it
     /// has: its text for guests.
     failed: Option<String>,
@@ -134,10 +178,16 @@ pub struct Dirty {
     word: AtomicU64,
     /// The last epoch that a channel has shown.
     shown: AtomicU64,
+    /// The last number of a round that pool and memory have, and the one that they shall have.
+    numbered: AtomicU64,
+    wanted: AtomicU64,
+    notes: Arc<RoundNotes>,
     /// The channel that sends dirty blocks to the remote volume.
     lead: AtomicUsize,
     /// When the oldest block became dirty that no round has seen; 0 for none.
     since_ns: AtomicU64,
+    /// When the blocks of an earlier process were found.
+    found_ns: u64,
     /// The same of the round that goes on.
     round_since_ns: AtomicU64,
     /// No block becomes dirty: it goes to the remote volume.
@@ -174,8 +224,11 @@ impl Dirty {
     pub fn load(
         bounds: DirtyBounds,
         mut storage: Box<dyn DirtyStorage>,
+        notes: Arc<RoundNotes>,
+        now_ns: u64,
     ) -> Result<Arc<Self>, String> {
-        let rest = storage.load()?;
+        let rest = Self::load_present(&mut *storage, &notes)?;
+        let number = rest.number.max(notes.last().number);
         let map = DirtyMap::new(bounds.blocks, bounds.capacity);
         rest.blocks.iter().for_each(|blocks| map.blocks.restore(*blocks));
         let found: u64 = rest.blocks.iter().map(|blocks| blocks.count).sum();
@@ -191,9 +244,13 @@ impl Dirty {
             age_ns: bounds.age_ns,
             word: AtomicU64::new(0),
             shown: AtomicU64::new(0),
+            numbered: AtomicU64::new(number),
+            wanted: AtomicU64::new(number),
+            notes,
             lead: AtomicUsize::new(NO_LEAD),
             // As old as can be: the first round begins at once.
             since_ns: AtomicU64::new(u64::from(found > 0)),
+            found_ns: now_ns,
             round_since_ns: AtomicU64::new(0),
             through: AtomicBool::new(false),
             drains: AtomicBool::new(false),
@@ -206,6 +263,49 @@ impl Dirty {
             stirred: Condvar::new(),
             storage: Mutex::new(storage),
         }))
+    }
+
+    /// The content of the dirty volume. An older copy of it is put aside: rounds that came after it
+    /// have given the remote volume newer content.
+    fn load_present(
+        storage: &mut dyn DirtyStorage,
+        notes: &RoundNotes,
+    ) -> Result<DirtyRest, String> {
+        let (rest, note) = (storage.load()?, notes.last());
+        if rest.number >= note.number {
+            return Ok(rest);
+        }
+        if rest.blocks.is_empty() {
+            storage.number(note.number)?;
+            return Ok(rest);
+        }
+        let (name, volume) = storage.strand()?;
+        // Before any block is dirty: else the next process would put that aside as well.
+        storage.number(note.number)?;
+        let bytes = rest.blocks.iter().map(|it| it.count * crate::BLOCK_BYTES).sum::<u64>();
+        tracing::error!(
+            volume = name,
+            bytes,
+            round = rest.number,
+            last_round = note.number,
+            "an older copy of the pool was put back: its writes are not written over newer ones, \
+             and are kept in this volume of the pool"
+        );
+        Ok(DirtyRest { volume, owner: None, blocks: Vec::new(), number: rest.number })
+    }
+
+    /// Asks for the next number of a round, in the pool and in this node's memory.
+    fn ask_number(&self) -> u64 {
+        let _story = self.story.lock();
+        let next = self.numbered.load(SeqCst) + 1;
+        self.wanted.store(next, SeqCst);
+        self.stirred.notify_all();
+        next
+    }
+
+    /// Whether pool and memory have a number.
+    fn has_number(&self, number: u64) -> bool {
+        self.numbered.load(SeqCst) >= number
     }
 
     /// Channels of this attachment are about to use the dirty volume. Those of an earlier one are
@@ -349,6 +449,40 @@ impl Dirty {
         if is_left && (since_ns == 0 || oldest_ns < since_ns) {
             self.since_ns.store(oldest_ns.max(1), SeqCst);
         }
+        // So that a copy of the pool that was taken during the round is an older one.
+        self.ask_number();
+    }
+
+    /// A round has looked at all blocks, and could not read these. Gives whether there are any.
+    fn note_damaged(&self, damaged: DamagedBlocks) -> bool {
+        let mut story = self.story.lock();
+        if damaged.count > 0 && damaged.count != story.damaged.count {
+            tracing::error!(
+                blocks = damaged.count,
+                at_bytes = ?damaged.places_bytes(),
+                "dirty blocks cannot be read from the pool, and are not written back: have the \
+                 guest write or discard them"
+            );
+        }
+        story.damaged = damaged;
+        story.rounds += 1;
+        damaged.count > 0
+    }
+
+    /// The dirty blocks that the last round could not read.
+    pub fn damaged(&self) -> DamagedBlocks {
+        match self.map.blocks.used() {
+            0 => DamagedBlocks::default(),
+            _ => self.story.lock().damaged,
+        }
+    }
+
+    /// Whether rounds have sent all that can be read, since so many of them.
+    fn has_sent_rest(&self, rounds_before: u64) -> bool {
+        let story = self.story.lock();
+        // The first one may have begun before the caller counted.
+        let has_looked = story.rounds >= rounds_before + 2;
+        has_looked && self.is_quiet() && self.map.blocks.used() == story.damaged.count
     }
 
     /// Has everything sent to the remote volume now, or only what is due.
@@ -360,15 +494,23 @@ impl Dirty {
     /// done, no block comes forward for so long, or `is_over`. Gives whether it is done.
     fn drain(&self, patience: Duration, is_over: impl Fn() -> bool) -> bool {
         self.set_draining(true);
+        let is_done = self.wait_until_clean(patience, is_over);
+        self.set_draining(false);
+        is_done
+    }
+
+    fn wait_until_clean(&self, patience: Duration, is_over: impl Fn() -> bool) -> bool {
+        let rounds = self.story.lock().rounds;
         let began = Instant::now();
         let (mut left, mut since) = (u64::MAX, began);
-        while !self.is_clean() {
+        // Also the number of the last round: a copy of the pool from before it is an older one.
+        while !self.is_clean() || !self.has_number(self.wanted.load(SeqCst)) {
             let now = self.map.blocks.used();
             if now < left {
                 (left, since) = (now, Instant::now());
             }
             let is_late = since.elapsed() >= patience || began.elapsed() >= DRAIN_TIME_MAX;
-            if is_late || is_over() {
+            if is_late || is_over() || self.has_sent_rest(rounds) {
                 return false;
             }
             std::thread::sleep(DRAIN_LOOK_AGAIN);
@@ -381,10 +523,17 @@ impl Dirty {
         self.map.blocks.used() * crate::BLOCK_BYTES
     }
 
-    /// For how long the oldest of them are dirty.
+    /// Whether everything is being sent to the remote volume, for a guest that has gone.
+    pub fn is_draining(&self) -> bool {
+        self.drains.load(SeqCst) && self.map.blocks.used() > 0
+    }
+
+    /// For how long the oldest of them are dirty, as far as this process knows.
     pub fn oldest_ns(&self, now_ns: u64) -> u64 {
         let all = [&self.since_ns, &self.round_since_ns].map(|since| since.load(SeqCst));
-        let oldest = all.into_iter().filter(|since| *since > 1).min();
+        // 1: of an earlier process, since when is not known.
+        let oldest = all.into_iter().filter(|since| *since > 0).min();
+        let oldest = oldest.map(|since| if since == 1 { self.found_ns } else { since });
         oldest.filter(|_| self.dirty_bytes() > 0).map_or(0, |since| now_ns.saturating_sub(since))
     }
 
@@ -428,7 +577,7 @@ mod tests {
     impl DirtyStorage for NewStorage {
         fn load(&mut self) -> Result<DirtyRest, String> {
             let volume = Arc::new(volume::backend::NullVolume::new(100 * crate::BLOCK_BYTES));
-            Ok(DirtyRest { volume, owner: None, blocks: Vec::new() })
+            Ok(DirtyRest { volume, owner: None, blocks: Vec::new(), number: 0 })
         }
 
         fn stranded(&self) -> Vec<String> {
@@ -436,6 +585,10 @@ mod tests {
         }
 
         fn own(&mut self, _owner: DirtyOwner) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn number(&mut self, _number: u64) -> Result<(), String> {
             Ok(())
         }
 
@@ -449,7 +602,8 @@ mod tests {
     fn a_round_begins_when_the_oldest_block_has_waited() {
         let (age_ns, began_ns) = (1_000, 1 << 60);
         let bounds = DirtyBounds { blocks: 100, capacity: 100, age_ns };
-        let dirty = Dirty::load(bounds, Box::new(NewStorage)).expect("a new one");
+        let dirty =
+            Dirty::load(bounds, Box::new(NewStorage), RoundNotes::nowhere(), 1).expect("a new one");
         let is_due_after = |ns| dirty.is_due(began_ns + ns);
         assert!(dirty.map.blocks.reserve(1));
         assert!(!is_due_after(0), "the pool has not answered yet");

@@ -37,8 +37,8 @@ mod works;
 
 pub use counters::{CacheCounters, DirtyCounters};
 pub use dirty::{
-    Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage, DirtyStore,
-    WRITE_BACK_DISK_NAME_MAX, WriteBackVolume,
+    DamagedBlocks, Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage,
+    DirtyStore, RoundNote, RoundNotes, WRITE_BACK_DISK_NAME_MAX, WriteBackVolume,
 };
 pub use gate::{Gate, HeldEpoch, Pass};
 pub use keeper::{CacheKeeper, CacheStorage};

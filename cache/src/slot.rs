@@ -2,7 +2,7 @@
 //! volume is known and the pool is there, and works without one until then.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use api::status::{CacheStatus, WriteBackStatus};
@@ -14,7 +14,9 @@ use volume::backend::store::{Pools, StorePool};
 use volume::settings::show_size;
 
 use crate::counters::{CacheCounters, DirtyCounters};
-use crate::dirty::{Dirty, DirtyBounds, DirtyStore, WriteBackVolume, dirty_volume_name};
+use crate::dirty::{
+    Dirty, DirtyBounds, DirtyStore, RoundNotes, WriteBackVolume, dirty_volume_name,
+};
 use crate::map::BLOCK_BYTES;
 use crate::plug::{Cache, CachedVolume};
 use crate::pool::{PoolStorage, cache_volume_name};
@@ -79,6 +81,8 @@ pub struct CacheSlot {
     disk: String,
     /// The volume and the attachment, by their names.
     of: String,
+    /// Where the numbers of rounds are kept.
+    notes: OnceLock<Arc<RoundNotes>>,
     /// Held while the cache is made or taken away. `state` is not: the status looks at it.
     turn: Mutex<()>,
     state: Mutex<WantedCache>,
@@ -101,6 +105,7 @@ impl CacheSlot {
             volume,
             disk: disk.to_owned(),
             of,
+            notes: OnceLock::new(),
             turn: Mutex::default(),
             state: Mutex::new(WantedCache { wanted, ..WantedCache::default() }),
         }
@@ -111,6 +116,19 @@ impl CacheSlot {
         match &self.write_back {
             Some(volume) => Arc::clone(volume) as _,
             None => Arc::clone(&self.volume) as _,
+        }
+    }
+
+    /// Where the node keeps the numbers of the disk's rounds. Once, before it is written back.
+    pub fn note_rounds_in(&self, notes: impl FnOnce() -> Result<Arc<RoundNotes>, String>) {
+        if self.write_back.is_none() || self.notes.get().is_some() {
+            return;
+        }
+        match notes() {
+            Ok(notes) => {
+                let _ = self.notes.set(notes);
+            }
+            Err(why) => self.state.lock().why = Some(why),
         }
     }
 
@@ -128,6 +146,27 @@ impl CacheSlot {
     pub fn dirty_bytes(&self) -> u64 {
         let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
         dirty.map_or(0, |dirty| dirty.dirty_bytes())
+    }
+
+    /// Whether the writes of a guest that has gone are being written back.
+    pub fn is_draining(&self) -> bool {
+        let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
+        dirty.is_some_and(|dirty| dirty.is_draining())
+    }
+
+    /// Writes that only this node's pool has, and where, for people; `None` for none.
+    pub fn kept(&self) -> Option<String> {
+        let bytes = self.dirty_bytes();
+        let pool = self.state.lock().wanted.as_ref().map(|it| it.pool.clone())?;
+        let volume = dirty_volume_name(&self.disk);
+        let text = || format!("{} in volume {volume}.* of pool {pool:?}", show_size(bytes));
+        (bytes > 0).then(text)
+    }
+
+    /// How many blocks of these writes cannot be read.
+    pub fn damaged_blocks(&self) -> u64 {
+        let dirty = self.write_back.as_ref().and_then(|it| it.dirty());
+        dirty.map_or(0, |dirty| dirty.damaged().count)
     }
 
     /// The volume without write-back.
@@ -204,13 +243,14 @@ impl CacheSlot {
         let (Some(over), Some(plan)) = (&self.write_back, &wanted.write_back) else {
             return Ok(());
         };
+        let notes = self.notes.get().ok_or("the node's memory was not asked yet")?;
         let (info, pool) = self.ground(wanted, pools)?;
         let (blocks, capacity) =
             (info.size_bytes / BLOCK_BYTES, (plan.dirty_bytes / BLOCK_BYTES).max(1));
         let names = (self.disk.as_str(), self.of.as_str());
         let store = DirtyStore::new(&pool, names, (blocks, capacity), info.durability);
         let bounds = DirtyBounds { blocks, capacity, age_ns: plan.age_ns };
-        let dirty = Dirty::load(bounds, Box::new(store))?;
+        let dirty = Dirty::load(bounds, Box::new(store), Arc::clone(notes), now_ns())?;
         tracing::warn!(
             disk = self.disk,
             pool = wanted.pool,
@@ -389,6 +429,8 @@ impl CacheSlot {
         status.dirty_for_s = dirty.oldest_ns(now_ns()) / 1_000_000_000;
         status.why_waits = dirty.why();
         status.stranded = dirty.stranded();
+        let damaged = dirty.damaged();
+        (status.damaged_blocks, status.damaged_at_bytes) = (damaged.count, damaged.places_bytes());
         status.errors = dirty.counted().find(|it| it.0 == "errors").map_or(0, |it| it.1);
         status
     }

@@ -14,7 +14,7 @@ use block::Attach;
 use block::attachment::{AttachOptions, Attachment};
 use cache::{
     BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedVolume, Dirty, DirtyBounds, DirtyStore,
-    HeldEpoch, PoolStorage, WriteBackVolume, cache_volume_name,
+    HeldEpoch, PoolStorage, RoundNotes, WriteBackVolume, cache_volume_name,
 };
 use counting::allocations;
 use remote::Far;
@@ -281,7 +281,8 @@ fn dirty_rig(
 ) -> DirtyRig {
     let store = DirtyStore::new(pool, ("a", "io1/a as a"), (BLOCKS, 1024), Durability::Flush);
     let bounds = DirtyBounds { blocks: BLOCKS, capacity: 1024, age_ns: u64::MAX };
-    let dirty = Dirty::load(bounds, Box::new(store)).unwrap_or_else(|error| panic!("{error}"));
+    let dirty = Dirty::load(bounds, Box::new(store), RoundNotes::nowhere(), now_ns());
+    let dirty = dirty.unwrap_or_else(|error| panic!("{error}"));
     let far = Arc::new(Far(Arc::clone(far)));
     let volume = WriteBackVolume::new(CachedVolume::new(Arc::clone(&far) as _), far);
     volume.begin(Arc::clone(&dirty)).expect("a thread");

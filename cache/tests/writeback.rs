@@ -22,11 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use block::attachment::{AttachOptions, Attachment, Phase};
-use cache::{BLOCK_BYTES, CachedVolume, Dirty, DirtyBounds, DirtyKeeper, WriteBackVolume};
+use cache::{
+    BLOCK_BYTES, CachedVolume, Dirty, DirtyBounds, DirtyKeeper, RoundNotes, WriteBackVolume,
+};
 use random::Random;
 use volume::Incarnation;
 
-use dirty::{DirtyDirectory, DirtyPool};
+use dirty::{DirtyDirectory, DirtyPool, NodeMemory, OnDevices};
 use far::{Far, FarVolume};
 use guest::{Guest, GuestChannel};
 use model::{Model, SECTOR};
@@ -60,9 +62,12 @@ enum Turn {
     Power,
     /// Another client takes the volume.
     Taken,
+    /// The node is killed, and its pool is put back to an older copy. The remote volume has all
+    /// that the guest wrote.
+    PutBack,
 }
 
-const TURNS: [Turn; 7] = [
+const TURNS: [Turn; 8] = [
     Turn::Stop,
     Turn::HandOver,
     Turn::Kill,
@@ -70,6 +75,7 @@ const TURNS: [Turn; 7] = [
     Turn::Reset,
     Turn::Power,
     Turn::Taken,
+    Turn::PutBack,
 ];
 
 /// Events that runs have seen: a run that sees nothing is noticed.
@@ -78,6 +84,7 @@ struct Seen {
     counters: std::collections::BTreeMap<&'static str, u64>,
     turns_with_rest: std::collections::BTreeMap<String, u64>,
     stranded: u64,
+    put_back: u64,
     failed: u64,
 }
 
@@ -85,6 +92,7 @@ struct World {
     random: Random,
     far: Arc<Far>,
     pool: Arc<DirtyPool>,
+    memory: Arc<NodeMemory>,
     volume: Arc<WriteBackVolume>,
     dirty: Arc<Dirty>,
     keeper: DirtyKeeper,
@@ -93,16 +101,23 @@ struct World {
     claimants: u64,
     guest: Guest,
     now_ns: u64,
+    /// An older copy of the pool.
+    copy: Option<OnDevices>,
     seen: Seen,
 }
 
-fn begin(far: &Arc<Far>, pool: &Arc<DirtyPool>) -> (Arc<WriteBackVolume>, Arc<Dirty>, DirtyKeeper) {
+fn begin(
+    far: &Arc<Far>,
+    pool: &Arc<DirtyPool>,
+    memory: &Arc<NodeMemory>,
+) -> (Arc<WriteBackVolume>, Arc<Dirty>, DirtyKeeper) {
     let remote = Arc::new(FarVolume(Arc::clone(far)));
     let below = CachedVolume::new(Arc::clone(&remote) as _);
     let volume = WriteBackVolume::new(below, remote);
     let bounds = DirtyBounds { blocks: BLOCKS, capacity: CAPACITY, age_ns: AGE_NS };
     let storage = Box::new(DirtyDirectory(Arc::clone(pool)));
-    let dirty = Dirty::load(bounds, storage).expect("it is read");
+    let notes = RoundNotes::load(Arc::clone(memory) as _, "a").expect("it is read");
+    let dirty = Dirty::load(bounds, storage, notes, 1).expect("it is read");
     let keeper = volume.begin_unkept(&dirty);
     (volume, dirty, keeper)
 }
@@ -113,12 +128,14 @@ impl World {
         let far = Far::new((BLOCKS * BLOCK_BYTES) as usize + SECTOR, random.fork());
         let pool = DirtyPool::new(BLOCKS, random.fork());
         let sectors = far.content.lock().len() / SECTOR;
-        let (volume, dirty, keeper) = begin(&far, &pool);
+        let memory = Arc::default();
+        let (volume, dirty, keeper) = begin(&far, &pool, &memory);
         let mut it = Self {
             guest: Guest::new(random.fork(), Model::new(sectors)),
             random,
             far,
             pool,
+            memory,
             volume,
             dirty,
             keeper,
@@ -126,6 +143,7 @@ impl World {
             epoch: 0,
             claimants: 1,
             now_ns: 1,
+            copy: None,
             seen: Seen::default(),
         };
         it.claim(1);
@@ -152,6 +170,9 @@ impl World {
         }
         if self.random.one_in(3) {
             self.keeper.step(self.now_ns);
+        }
+        if self.random.one_in(3) {
+            self.memory.settle(1);
         }
     }
 
@@ -205,6 +226,7 @@ impl World {
                 self.guest.poll(at, self.now_ns);
             }
             self.keeper.step(self.now_ns);
+            self.memory.settle(1);
         }
         assert!(self.dirty.is_open());
     }
@@ -254,7 +276,8 @@ impl World {
     }
 
     fn next_process(&mut self) {
-        (self.volume, self.dirty, self.keeper) = begin(&self.far, &self.pool);
+        self.memory.forget(&mut self.random);
+        (self.volume, self.dirty, self.keeper) = begin(&self.far, &self.pool, &self.memory);
     }
 
     /// The channels go, and come again with another attachment.
@@ -265,6 +288,7 @@ impl World {
         match turn {
             Turn::Stop => self.drain(),
             Turn::HandOver | Turn::Reset => self.settle(),
+            Turn::PutBack => self.drain_after_copy(),
             _ => {}
         }
         self.tell_turn(turn);
@@ -280,6 +304,7 @@ impl World {
                 self.guest.let_go(self.now_ns);
             }
             Turn::Kill | Turn::KillReset | Turn::Power | Turn::Taken => self.tear_off(),
+            Turn::PutBack => self.put_back(),
         }
         if turn != Turn::Reset && !is_fenced {
             self.next_process();
@@ -296,7 +321,7 @@ impl World {
         }
         let claimant = standing.map_or(0, |it| it.claimant);
         let (next, further) = match turn {
-            Turn::Stop | Turn::HandOver | Turn::Kill => {
+            Turn::Stop | Turn::HandOver | Turn::Kill | Turn::PutBack => {
                 // The same client, by the node's memory or as it was handed over.
                 let further = self.random.between(1, 3);
                 let live = standing.filter(|_| self.random.one_in(2));
@@ -321,6 +346,29 @@ impl World {
         if self.random.one_in(2) {
             self.guest.submit_some();
         }
+    }
+
+    /// A copy is made of the pool at any moment, and then all is written back.
+    fn drain_after_copy(&mut self) {
+        for _ in 0..self.random.below(30) {
+            self.guest.submit_some();
+            self.round();
+        }
+        self.copy = Some(self.pool.devices.lock().clone());
+        for _ in 0..self.random.below(60) {
+            self.guest.submit_some();
+            self.round();
+        }
+        self.drain();
+        // The number of the last round is kept soon after it.
+        self.own();
+    }
+
+    fn put_back(&mut self) {
+        self.guest.forget_all();
+        let copy = self.copy.take().expect("it was made");
+        self.seen.put_back += u64::from(copy.now.mapped.contains(&true));
+        *self.pool.devices.lock() = copy;
     }
 
     /// Another client has had the volume, and this client takes it back.
@@ -416,6 +464,7 @@ fn run(seed: u64, seen: &mut Seen) {
     world.drain();
     seen.stranded += world.seen.stranded;
     seen.failed += world.seen.failed;
+    seen.put_back += world.seen.put_back;
     for (turn, count) in world.seen.turns_with_rest {
         *seen.turns_with_rest.entry(turn).or_default() += count;
     }
@@ -435,8 +484,48 @@ fn acknowledged_writes_are_there_after_each_kind_of_end() {
     if one.is_none() {
         let never = seen.counters.iter().filter(|(_, value)| **value == 0);
         assert_eq!(never.collect::<Vec<_>>(), [], "each of these should have happened");
-        assert!(seen.stranded > 0 && seen.failed > 0);
-        // After a stop in order there is no rest.
-        assert_eq!(seen.turns_with_rest.len(), TURNS.len() - 1, "{:?}", seen.turns_with_rest);
+        assert!(seen.stranded > 0 && seen.failed > 0 && seen.put_back > 0);
+        // After a stop in order there is no rest, and none before a pool is put back.
+        assert_eq!(seen.turns_with_rest.len(), TURNS.len() - 2, "{:?}", seen.turns_with_rest);
+    }
+}
+
+/// A damaged block stays dirty, and holds up no other block.
+#[test]
+fn all_blocks_but_the_damaged_ones_are_written_back() {
+    for every in [1, 2, 7, 40] {
+        let mut world = World::new(every);
+        let mut mapped = Vec::new();
+        while mapped.len() < 30 {
+            world.guest.submit_some();
+            world.round();
+            let devices = world.pool.devices.lock();
+            let is_mapped = |block: &u64| devices.now.mapped[*block as usize];
+            mapped = (0..BLOCKS).filter(is_mapped).collect();
+        }
+        world.settle();
+        world.own();
+        let devices = world.pool.devices.lock().now.clone();
+        mapped.retain(|block| devices.mapped[*block as usize]);
+        assert!(mapped.len() > 4, "{mapped:?}");
+        let damaged: Vec<_> = mapped.into_iter().step_by(every as usize).collect();
+        world.pool.damaged.lock().clone_from(&damaged);
+        world.dirty.set_draining(true);
+        let mut rounds = 0;
+        while world.pool.mapped() > damaged.len() as u64
+            || world.dirty.damaged().count < damaged.len() as u64
+        {
+            world.round();
+            rounds += 1;
+            assert!(rounds < 200_000, "{:?}", world.dirty);
+        }
+        let named = world.dirty.damaged().places_bytes();
+        assert_eq!(named.len(), damaged.len().min(8), "the operator is told");
+        let is_damaged = |at_bytes: &u64| damaged.contains(&(at_bytes / BLOCK_BYTES));
+        assert!(named.iter().all(is_damaged), "{named:?} {damaged:?}");
+        // They can be read again, as after the guest has written them.
+        world.pool.damaged.lock().clear();
+        world.drain();
+        assert_eq!(world.dirty.damaged().count, 0);
     }
 }

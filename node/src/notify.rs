@@ -25,6 +25,11 @@ impl Manager {
         }
     }
 
+    /// The same manager, for another thread.
+    pub(crate) fn another(&self) -> Self {
+        Self(self.0.as_ref().and_then(|socket| socket.try_clone().ok()))
+    }
+
     /// Tells it something, such as `READY=1`.
     pub(crate) fn tell(&self, what: &str) {
         if let Some(Err(error)) = self.0.as_ref().map(|socket| socket.send(what.as_bytes())) {

@@ -1,14 +1,14 @@
 //! A node's life: start everything, wait for a signal, stop everything within a bound.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::{Config, Watchdog};
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::notify::Manager;
-use crate::wiring::{Node, ObjectError, Opened, StartError, problems};
+use crate::wiring::{DirtyDisks, Node, ObjectError, Opened, StartError, problems};
 use api::{Done, Refused};
 use privilege::Opener;
 
@@ -16,6 +16,19 @@ use privilege::Opener;
 /// trip and a sync. Work that is not done after several times that long will not be done, and
 /// service managers kill at 90 s or less.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The same without progress while writes of disks are sent to their volumes. The disks give up
+/// after ten seconds without progress, and the rest of the stop has its own time.
+const STOP_TIME_DIRTY_MAX: Duration = Duration::from_secs(20);
+
+/// How long a stop may take that makes progress with such writes: a disk gives up after 600 s.
+const STOP_TIME_PROGRESS_MAX: Duration = Duration::from_secs(620);
+
+/// How often a stop is looked at.
+const STOP_LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How much longer a service manager must wait for a stop that makes progress.
+const STOP_EXTENSION: &str = "EXTEND_TIMEOUT_USEC=30000000";
 
 /// The exit code when a stop was cut off, as for any other failure while running.
 const EXIT_CUT_OFF: i32 = 1;
@@ -81,7 +94,7 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
         }
     };
     tracing::info!(signal, "stopping: guests' requests are drained, attachments are closed");
-    let stopped = watch_stop();
+    let stopped = watch_stop(node.dirty_disks(), manager.another());
     // A hand-over that is under way comes to its end first. The manager hears that its service
     // stops only when that is so: it would kill the successor, too.
     if let Some(pid) = node.close() {
@@ -192,17 +205,82 @@ fn reloaded(answer: Result<Done, Refused>) {
     }
 }
 
+/// The time that a stop has left.
+struct StopTime {
+    began: Instant,
+    /// Bytes that the disks' volumes have not, at the last look.
+    dirty_bytes: u64,
+    /// When they became fewer.
+    since: Instant,
+}
+
+impl StopTime {
+    fn new(now: Instant, dirty_bytes: u64) -> Self {
+        Self { began: now, dirty_bytes, since: now }
+    }
+
+    /// Takes a look. Gives whether there was progress, and the limit if it is over.
+    fn look(&mut self, now: Instant, dirty_bytes: u64) -> (bool, Option<Duration>) {
+        let has_moved = dirty_bytes < self.dirty_bytes;
+        if has_moved {
+            self.since = now;
+        }
+        self.dirty_bytes = dirty_bytes;
+        let limit = if dirty_bytes > 0 { STOP_TIME_DIRTY_MAX } else { STOP_TIME_MAX };
+        let is_over = |since: Instant, limit: &Duration| now.duration_since(since) >= *limit;
+        let limit = Some(limit).filter(|limit| is_over(self.since, limit));
+        let total = Some(STOP_TIME_PROGRESS_MAX).filter(|limit| is_over(self.began, limit));
+        (has_moved, limit.or(total))
+    }
+}
+
 /// Ends the process if the sender that it returns is not dropped in time. Work that is cut off is
 /// as safe as after a kill, which the promises about data cover.
-fn watch_stop() -> Sender<()> {
+fn watch_stop(disks: DirtyDisks, manager: Manager) -> Sender<()> {
     let (sender, stopped) = channel::<()>();
     let watch = move || {
-        if stopped.recv_timeout(STOP_TIME_MAX) == Err(RecvTimeoutError::Timeout) {
-            tracing::error!(limit = ?STOP_TIME_MAX, "the stop takes too long; the node ends now");
-            std::process::exit(EXIT_CUT_OFF);
+        let mut time = StopTime::new(Instant::now(), disks.bytes());
+        while stopped.recv_timeout(STOP_LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
+            let (has_moved, limit) = time.look(Instant::now(), disks.bytes());
+            if let Some(limit) = limit {
+                disks.tell_kept();
+                tracing::error!(?limit, "the stop takes too long; the node ends now");
+                std::process::exit(EXIT_CUT_OFF);
+            }
+            if has_moved {
+                manager.tell(STOP_EXTENSION);
+            }
         }
     };
     // Without a thread there is no bound, which is no reason not to stop.
     let _ = std::thread::Builder::new().name("stop-watch".to_owned()).spawn(watch);
     sender
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_that_makes_progress_has_more_time() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut time = StopTime::new(began, 0);
+        assert_eq!(time.look(at(9), 0), (false, None));
+        assert_eq!(time.look(at(10), 0), (false, Some(STOP_TIME_MAX)));
+        let mut time = StopTime::new(began, 1000);
+        assert_eq!(time.look(at(19), 1000), (false, None), "the disks give up by themselves");
+        assert_eq!(time.look(at(19), 999), (true, None));
+        assert_eq!(time.look(at(38), 999), (false, None));
+        assert_eq!(time.look(at(39), 999), (false, Some(STOP_TIME_DIRTY_MAX)));
+        let mut time = StopTime::new(began, 1000);
+        for seconds in 1..620 {
+            assert_eq!(time.look(at(seconds), 1000 - seconds), (true, None));
+        }
+        assert_eq!(time.look(at(620), 300), (true, Some(STOP_TIME_PROGRESS_MAX)));
+        let mut time = StopTime::new(began, 1000);
+        assert_eq!(time.look(at(15), 0), (true, None));
+        assert_eq!(time.look(at(24), 0), (false, None));
+        assert_eq!(time.look(at(25), 0), (false, Some(STOP_TIME_MAX)), "the rest of the stop");
+    }
 }

@@ -40,5 +40,6 @@ pub use sessions::{ConnectError, ObjectError};
 pub use self::error::{StartError, TakeOverError};
 pub(crate) use self::inside::Inside;
 pub(crate) use self::inspect::problems;
+pub(crate) use self::node::DirtyDisks;
 pub use self::node::{Node, Opened};
 pub(crate) use self::objects::Objects;

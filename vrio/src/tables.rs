@@ -102,6 +102,12 @@ fn write_back_lines(it: &WriteBackStatus) -> Vec<String> {
         it.dirty_age_max_s, it.errors
     )];
     lines.extend(it.why_waits.iter().map(|why| format!("its write-back is held up: {why}")));
+    if it.damaged_blocks > 0 {
+        lines.push(format!(
+            "{} of its dirty blocks cannot be read from the pool",
+            it.damaged_blocks
+        ));
+    }
     let line =
         |name: &String| format!("writes that came too late are in volume {name} of its pool");
     lines.extend(it.stranded.iter().map(line));

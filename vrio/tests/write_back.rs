@@ -42,10 +42,17 @@ fn work_writes(guest: &mut StandIn, writes: u64) {
 fn dirty_volume(node: &Node) -> u64 {
     let status = node.status().expect("it answers");
     let volumes = status["pools"][0]["volumes"].as_array().cloned().unwrap_or_default();
-    let is_dirty =
-        |it: &&serde_json::Value| it["name"].as_str().is_some_and(|it| it.starts_with("dirty."));
+    let is_dirty = |it: &&serde_json::Value| {
+        let name = it["name"].as_str().unwrap_or_default();
+        name.starts_with("dirty.") && !name.contains(".round.")
+    };
     let found = volumes.iter().find(is_dirty).unwrap_or_else(|| panic!("{status}"));
     found["number"].as_u64().expect("a number")
+}
+
+/// A text without its ends of lines.
+fn unfolded(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn stranded(node: &Node) -> usize {
@@ -130,6 +137,8 @@ fn writes_that_come_too_late_are_kept_and_not_written_over_another_nodes() {
     let mut first = killed.start().expect("it starts again");
     first.wait_for_disk("alice").expect("the disk is served");
     assert!(dirty_bytes(&first) > 0, "{}", cache(&first));
+    let status = unfolded(&told(&first, "status"));
+    assert!(status.contains("of a guest that is gone are only in this host's pool"), "{status}");
     let mut guest = connect(&mut first, &mut random);
     std::mem::swap(&mut other.checker, &mut guest.checker);
     told(&first, "disk take alice");
@@ -278,5 +287,66 @@ fn an_operator_cannot_lose_dirty_blocks_by_mistake() {
     guest.read_all().expect("all of the disk is as promised");
     guest.disconnect();
     vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn an_older_copy_of_the_pool_is_not_written_over_newer_writes() {
+    let (pair, mut random) = (Pair::new(9), Random::new(10));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+    let killed = vm.kill().expect("it ran");
+    let pool = killed.file("local.pool");
+    let copy = pool.with_extension("old");
+    std::fs::copy(&pool, &copy).expect("a copy of the pool");
+    // Newer writes to the same blocks go to the IOhost, at a stop and by rounds.
+    for (round, plan) in [LATE, SOON].map(|cache| pair.vm("vm1", cache)).into_iter().enumerate() {
+        plan.write().expect("the file");
+        let vm = plan.start().expect("it starts again");
+        work_writes(&mut guest, 600);
+        guest.drain().expect("all requests end");
+        let killed = if round == 0 {
+            guest.checker.settle();
+            vm.stop().expect("it stops in order")
+        } else {
+            let mut vm = vm;
+            vm.wait_until("nothing is dirty", |vm| dirty_bytes(vm) == 0).expect("it is sent");
+            vm.kill().expect("it ran")
+        };
+        std::fs::copy(&copy, &pool).expect("the copy is put back");
+        let mut vm = killed.start().expect("it starts again");
+        vm.wait_until("the older writes are kept", |vm| stranded(vm) == 1).expect("it is served");
+        guest.read_all().expect("all of the disk is as promised");
+        assert!(told(&vm, "pool show local").contains("rest.alice.1"));
+        let status = unfolded(&told(&vm, "status"));
+        assert!(status.contains("an older copy of the pool had"), "{status}");
+        vm.stop().expect("the VMhost stops in order");
+        guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+        std::fs::copy(&copy, &pool).expect("the copy is put back");
+    }
+    assert_eq!(guest.workload.counts.errors, 0);
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn a_stop_that_makes_progress_goes_on_until_all_is_written_back() {
+    let (pair, mut random) = (Pair::new(10), Random::new(11));
+    let io = pair.io();
+    // Slower than a stop without progress may take.
+    let limit = "chain = [{ limit = { bytes-per-second = \"512KiB\" } }]\nallow";
+    let io = NodePlan { config: io.config.replace("allow", limit), ..io };
+    let io = io.start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, Mix { hot_blocks: 0, ..WRITES }, &mut random);
+    let wanted = 7 << 20;
+    while dirty_bytes(&vm) < wanted {
+        work_writes(&mut guest, 50);
+    }
+    guest.drain().expect("all requests end");
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
     io.stop().expect("the IOhost stops in order");
 }

@@ -7,12 +7,16 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use sidecore::now_ns;
+use volume::record::Ticket;
 
-use super::{Dirty, DirtyOwner};
+use super::{Dirty, DirtyOwner, RoundNote};
 use crate::plug::CachedRemote;
 
 /// How soon the thread looks again for what the peer says of the volume.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// How soon it looks again for a note that is being written.
+const LOOK_FOR_NOTE: Duration = Duration::from_millis(1);
 
 /// How often it looks while there is nothing to do: a change wakes it.
 const REST: Duration = Duration::from_secs(1);
@@ -26,6 +30,10 @@ pub struct DirtyKeeper {
     dirty: Arc<Dirty>,
     remote: Arc<dyn CachedRemote>,
     try_at_ns: u64,
+    /// A number that the pool has, while the memory gets it.
+    noting: Option<(u64, Ticket)>,
+    /// When a number is tried again.
+    number_at_ns: u64,
 }
 
 /// Starts the thread.
@@ -35,14 +43,16 @@ pub(super) fn start(mut keeper: DirtyKeeper) -> std::io::Result<JoinHandle<()>> 
 
 impl DirtyKeeper {
     pub(super) fn new(dirty: &Arc<Dirty>, remote: &Arc<dyn CachedRemote>) -> Self {
-        Self { dirty: Arc::clone(dirty), remote: Arc::clone(remote), try_at_ns: 0 }
+        let (dirty, remote) = (Arc::clone(dirty), Arc::clone(remote));
+        Self { dirty, remote, try_at_ns: 0, noting: None, number_at_ns: 0 }
     }
 
     fn run(&mut self) {
         while !self.dirty.story.lock().ends {
             let pause = self.step(now_ns());
             let mut story = self.dirty.story.lock();
-            if !story.ends {
+            let is_asked = self.noting.is_none() && self.wants_number(now_ns());
+            if !story.ends && !is_asked {
                 self.dirty.stirred.wait_for(&mut story, pause);
             }
         }
@@ -50,6 +60,54 @@ impl DirtyKeeper {
 
     /// Does what can be done now, and says when to look again.
     pub fn step(&mut self, now_ns: u64) -> Duration {
+        let pause = self.number(now_ns);
+        self.follow(now_ns).min(pause)
+    }
+
+    fn wants_number(&self, now_ns: u64) -> bool {
+        let wanted = self.dirty.wanted.load(SeqCst);
+        !self.dirty.has_number(wanted) && now_ns >= self.number_at_ns
+    }
+
+    /// Gives the pool, and then this node's memory, the number that was asked for.
+    fn number(&mut self, now_ns: u64) -> Duration {
+        if self.noting.is_none() && self.wants_number(now_ns) {
+            let number = self.dirty.wanted.load(SeqCst);
+            let note = RoundNote { number, is_dirty: true };
+            if !self.dirty.notes.are_kept() {
+                self.dirty.numbered.store(number, SeqCst);
+                return REST;
+            }
+            let numbered = self.dirty.storage.lock().number(number);
+            match numbered {
+                Ok(()) => self.noting = self.dirty.notes.write(note).map(|it| (number, it)),
+                Err(why) => self.number_failed(now_ns, why),
+            }
+        }
+        let Some((number, ticket)) = &self.noting else { return REST };
+        let (number, ended) = (*number, ticket.result());
+        match ended {
+            None => return LOOK_FOR_NOTE,
+            Some(Ok(())) => {
+                self.dirty.numbered.store(number, SeqCst);
+                if std::mem::take(&mut self.number_at_ns) != 0 {
+                    self.dirty.story.lock().why = None;
+                }
+            }
+            Some(Err(error)) => self.number_failed(now_ns, error.to_string()),
+        }
+        self.noting = None;
+        REST
+    }
+
+    /// Without a number nothing is written back.
+    fn number_failed(&mut self, now_ns: u64, why: String) {
+        self.number_at_ns = now_ns + TRY_AGAIN_NS;
+        tracing::error!(why, "nothing is written back: the number of the round cannot be kept");
+        self.dirty.story.lock().why = Some(why);
+    }
+
+    fn follow(&mut self, now_ns: u64) -> Duration {
         let (asked, owner, attachment) = {
             let story = self.dirty.story.lock();
             (story.asked, story.owner, story.attachment.clone())

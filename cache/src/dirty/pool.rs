@@ -3,6 +3,9 @@
 //! Its name has its owner, `dirty.DISK.NAMES.EPOCH.CLAIMANT`, so a change of the owner is one
 //! change of the pool, and its map says which blocks are dirty. `NAMES` stands for the names of the
 //! remote volume and the attachment.
+//!
+//! The number of the last round is in the name of an empty volume, `dirty.DISK.round.NUMBER`: the
+//! name of the dirty volume has no room for it.
 
 use std::sync::Arc;
 
@@ -40,6 +43,12 @@ pub struct DirtyStore {
     id: Option<VolumeId>,
 }
 
+/// The blocks of the volume that has the number in its name: it is never written.
+const NUMBER_BLOCKS: u64 = 1;
+
+/// The part of a name that says that it has the number of a round.
+const ROUND: &str = "round";
+
 /// The snapshot by which the blocks of a volume are listed.
 const LIST: &str = "list";
 
@@ -72,7 +81,7 @@ impl DirtyStore {
             store.forget_list(found.id)?;
             store.change(PoolChange::Remove { volume: found.id })?;
         }
-        Ok(())
+        store.forget_number()
     }
 
     /// Looks for writes of a disk, to the volume and by the attachment that `of` names, in a pool
@@ -92,13 +101,32 @@ impl DirtyStore {
             }
             store.forget_list(found.id)?;
             store.change(PoolChange::Remove { volume: found.id })?;
+            store.forget_number()?;
         }
         Ok(None)
     }
 
     /// Whether a volume of a pool is, by its name, the dirty volume of this disk.
     pub fn is_of(volume: &str, disk: &str) -> bool {
-        parse_name(volume, disk).is_some()
+        parse_name(volume, disk).is_some() || parse_number(volume, disk).is_some()
+    }
+
+    fn number_name(&self, number: u64) -> String {
+        format!("{}.{ROUND}.{number}", dirty_volume_name(&self.disk))
+    }
+
+    /// The volume that has the number, and the number.
+    fn numbered(&self) -> Option<(VolumeId, u64)> {
+        let all = self.pool.volumes().into_iter().filter(|it| is_volume(it, &it.name));
+        let of = |it: PoolVolume| Some((it.id, parse_number(&it.name, &self.disk)?));
+        all.filter_map(of).max_by_key(|(_, number)| *number)
+    }
+
+    fn forget_number(&self) -> Result<(), String> {
+        while let Some((volume, _)) = self.numbered() {
+            self.change(PoolChange::Remove { volume })?;
+        }
+        Ok(())
     }
 
     fn name(&self, owner: Option<DirtyOwner>) -> String {
@@ -162,6 +190,7 @@ impl DirtyStore {
 
 impl DirtyStorage for DirtyStore {
     fn load(&mut self) -> Result<DirtyRest, String> {
+        let number = self.numbered().map_or(0, |(_, number)| number);
         let all = self.pool.volumes();
         let mut found = all.iter().filter_map(|it| Some((it, parse(it, &self.disk)?)));
         let first = found.next();
@@ -174,7 +203,8 @@ impl DirtyStorage for DirtyStore {
         }
         let Some((found, (names, owner))) = first else {
             let id = self.create()?;
-            return Ok(DirtyRest { volume: self.open(id)?, owner: None, blocks: Vec::new() });
+            let volume = self.open(id)?;
+            return Ok(DirtyRest { volume, owner: None, blocks: Vec::new(), number });
         };
         self.id = Some(found.id);
         if found.blocks < self.blocks {
@@ -186,7 +216,7 @@ impl DirtyStorage for DirtyStore {
         let blocks = self.list(found.id)?;
         // Writes for another remote volume have no owner that goes on.
         let owner = owner.filter(|_| names == self.names);
-        Ok(DirtyRest { volume: self.open(found.id)?, owner, blocks })
+        Ok(DirtyRest { volume: self.open(found.id)?, owner, blocks, number })
     }
 
     fn stranded(&self) -> Vec<String> {
@@ -203,6 +233,18 @@ impl DirtyStorage for DirtyStore {
             return Ok(());
         }
         self.change(PoolChange::Rename { volume, name }).map(drop)
+    }
+
+    fn number(&mut self, number: u64) -> Result<(), String> {
+        let name = self.number_name(number);
+        match self.numbered() {
+            Some((_, now)) if now == number => Ok(()),
+            Some((volume, _)) => self.change(PoolChange::Rename { volume, name }).map(drop),
+            None => {
+                let blocks = NUMBER_BLOCKS;
+                self.change(PoolChange::Create { name, blocks }).map(drop)
+            }
+        }
     }
 
     fn strand(&mut self) -> Result<(String, Arc<dyn Volume>), String> {
@@ -237,6 +279,12 @@ fn parse_name(name: &str, disk: &str) -> Option<(String, Option<DirtyOwner>)> {
     is_of.then(|| (names.to_owned(), (owner.epoch != 0).then_some(owner)))
 }
 
+/// The number that the name of a volume says.
+fn parse_number(name: &str, disk: &str) -> Option<u64> {
+    let rest = name.strip_prefix(&dirty_volume_name(disk))?.strip_prefix('.')?;
+    rest.strip_prefix(ROUND)?.strip_prefix('.')?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,6 +300,12 @@ mod tests {
         assert_eq!(parse_name("dirty.a.x.0.0", "a"), Some(("x".to_owned(), None)));
         for (name, disk) in [("dirty.a.b.x.0.0", "a"), ("dirty.a", "a"), ("rest.a.1", "a")] {
             assert_eq!(parse_name(name, disk), None, "{name}");
+        }
+        let name = format!("{}.{ROUND}.{}", dirty_volume_name(&disk), u64::MAX);
+        assert!(name.len() <= 64, "{} characters", name.len());
+        assert_eq!((parse_number(&name, &disk), parse_name(&name, &disk)), (Some(u64::MAX), None));
+        for name in ["dirty.a.round.x.1", "dirty.a.rounds.1", "dirty.b.round.1", "dirty.a.round"] {
+            assert_eq!(parse_number(name, "a"), None, "{name}");
         }
     }
 }

@@ -6,7 +6,9 @@
 //!             ──▶ blocks that were not written meanwhile are clean, and discarded
 //! ```
 //!
-//! A guest waits for a run only while the run is read, and while its blocks are discarded.
+//! A run that the pool cannot read is read again block by block, so that its damaged blocks stay
+//! dirty and hold up no other block. A guest waits for a run only while the run is read, and while
+//! its blocks are discarded.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,6 +16,7 @@ use sidecore::Progress;
 use virtio::Segment;
 use volume::{Op, Status};
 
+use super::DamagedBlocks;
 use super::channel::{OF_SWEEP, SubRequest, Ways};
 use crate::map::{BLOCK_BYTES, Blocks};
 
@@ -53,6 +56,8 @@ struct Run {
     next: u64,
     /// Blocks that are being discarded, with their busy bits.
     discarding: Blocks,
+    /// Its only block cannot be read.
+    is_damaged: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +74,8 @@ enum SweepPhase {
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     leads: bool,
+    /// The number of the round, without which nothing is written.
+    number: u64,
     phase: SweepPhase,
     /// The next block of the round.
     at: u64,
@@ -77,7 +84,11 @@ pub(super) struct Sweep {
     memory: Vec<u8>,
     /// The changes of users that the flush covers.
     covers: u64,
-    /// Something of the round has failed.
+    /// Before this block runs have one block: one of a longer run could not be read.
+    single_end: u64,
+    /// Blocks that the round could not read.
+    damaged: DamagedBlocks,
+    /// Something of the round has failed beside reads.
     has_failed: bool,
     waits: bool,
     try_at_ns: u64,
@@ -109,11 +120,17 @@ impl Sweep {
                 return Progress::Idle;
             }
             (self.leads, self.at, self.has_failed) = (true, 0, false);
+            (self.single_end, self.damaged) = (0, DamagedBlocks::default());
             if self.memory.is_empty() {
                 self.memory = vec![0; usize::from(RUNS_MAX) * RUN_BYTES];
                 self.runs.reserve(usize::from(RUNS_MAX));
             }
             ways.dirty.begin_round();
+            self.number = ways.dirty.ask_number();
+        }
+        if !ways.dirty.has_number(self.number) {
+            self.waits = true;
+            return Progress::Idle;
         }
         self.gather(ways);
         if !self.runs.is_empty() {
@@ -121,6 +138,10 @@ impl Sweep {
             return Progress::Busy;
         }
         if self.at >= ways.dirty.map.blocks.blocks() {
+            if ways.dirty.note_damaged(self.damaged) {
+                // They are tried again, and no round after round does nothing else.
+                self.try_at_ns = self.now_ns + TRY_AGAIN_NS;
+            }
             ways.dirty.end_round(self.now_ns, self.has_failed);
             self.rest(ways);
             return Progress::Busy;
@@ -135,7 +156,8 @@ impl Sweep {
             let map = &ways.dirty.map;
             let end = map.blocks.blocks();
             let left = Blocks { first: self.at, count: end - self.at };
-            let Some(mut run) = map.first_dirty(left, RUN_BLOCKS_MAX) else {
+            let most = if self.at < self.single_end { 1 } else { RUN_BLOCKS_MAX };
+            let Some(mut run) = map.first_dirty(left, most) else {
                 self.at = end;
                 return;
             };
@@ -192,11 +214,11 @@ impl Sweep {
             return !is_done;
         }
         map.blocks.release(run.blocks);
-        if !is_done || is_over {
-            if !is_done {
-                ways.dirty.counters(ways.index).errors.add(1);
-            }
+        if is_over {
             self.give_up(ways, at);
+        } else if !is_done {
+            ways.dirty.counters(ways.index).errors.add(1);
+            self.meet_damage(ways, at);
         } else {
             self.runs[at].stand = RunStand::Writing;
             let piece = self.piece(at, run.blocks);
@@ -204,6 +226,19 @@ impl Sweep {
         }
         self.flush_if_sent(ways);
         false
+    }
+
+    /// A run could not be read: it is read again block by block, and a block stays dirty.
+    fn meet_damage(&mut self, ways: &Ways, at: usize) {
+        let run = &mut self.runs[at];
+        ways.dirty.map.end_send(run.blocks);
+        run.stand = RunStand::Over;
+        if run.blocks.count == 1 {
+            run.is_damaged = true;
+        } else {
+            self.at = self.at.min(run.blocks.first);
+            self.single_end = self.single_end.max(run.blocks.end());
+        }
     }
 
     /// The blocks of a run stay dirty.
@@ -286,6 +321,9 @@ impl Sweep {
         if is_under_way {
             return Progress::Idle;
         }
+        // A block at or behind the next one is read again.
+        let damaged = self.runs.iter().filter(|it| it.is_damaged && it.blocks.first < self.at);
+        damaged.for_each(|it| self.damaged.add(it.blocks.first));
         self.runs.clear();
         self.phase = SweepPhase::Idle;
         if self.has_failed {

@@ -1,6 +1,7 @@
 //! The dirty volume of the pool: its content outlives a process, and a loss of power takes changes
 //! since the last flush, each by itself.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -12,6 +13,8 @@ use volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, OpenArguments, OpenError, Size, Status,
     Topology, Volume, VolumeInfo, Zeroing,
 };
+
+use volume::record::{Record, RecordError, RecordStore, Ticket};
 
 use super::memory::{gathered, scattered};
 
@@ -88,12 +91,13 @@ impl Change {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OnDevices {
     pub(crate) now: DirtyBlocks,
     flushed: DirtyBlocks,
     unflushed: Vec<Change>,
     owner: Option<DirtyOwner>,
+    pub(crate) number: u64,
     pub(crate) stranded: Vec<DirtyBlocks>,
 }
 
@@ -103,6 +107,8 @@ pub(crate) struct DirtyPool {
     pub(crate) random: Mutex<Random>,
     /// Changes fail.
     pub(crate) fails: AtomicBool,
+    /// Blocks that cannot be read.
+    pub(crate) damaged: Mutex<Vec<u64>>,
     blocks: u64,
 }
 
@@ -114,10 +120,17 @@ impl DirtyPool {
             now,
             unflushed: Vec::new(),
             owner: None,
+            number: 0,
             stranded: Vec::new(),
         };
         let (devices, random) = (Mutex::new(devices), Mutex::new(random));
-        Arc::new(Self { devices, random, fails: AtomicBool::new(false), blocks })
+        Arc::new(Self {
+            devices,
+            random,
+            fails: AtomicBool::new(false),
+            damaged: Mutex::default(),
+            blocks,
+        })
     }
 
     pub(crate) fn mapped(&self) -> u64 {
@@ -210,8 +223,14 @@ impl Channel for DirtyChannel {
         }
         let (id, change) = self.pending.swap_remove(at);
         let io = &ios[id];
-        let fails = fails && io.op.changes();
+        let around = Blocks::around(io.offset_bytes, u64::from(io.len_bytes));
+        let is_in = |block: &u64| (around.first..around.end()).contains(block);
+        let fails = match io.op {
+            Op::Read => self.pool.damaged.lock().iter().any(is_in),
+            _ => fails && io.op.changes(),
+        };
         match io.op {
+            Op::Read if fails => {}
             Op::Read => {
                 let range =
                     io.offset_bytes as usize..(io.offset_bytes as usize) + io.len_bytes as usize;
@@ -264,7 +283,7 @@ impl DirtyStorage for DirtyDirectory {
         let all = (0..).zip(&devices.now.mapped).filter(|(_, is_mapped)| **is_mapped);
         let blocks = all.map(|(first, _)| Blocks { first, count: 1 }).collect();
         let volume = Arc::new(DirtyFile(Arc::clone(&self.0)));
-        Ok(DirtyRest { volume, owner: devices.owner, blocks })
+        Ok(DirtyRest { volume, owner: devices.owner, blocks, number: devices.number })
     }
 
     fn stranded(&self) -> Vec<String> {
@@ -277,6 +296,13 @@ impl DirtyStorage for DirtyDirectory {
         Ok(())
     }
 
+    fn number(&mut self, number: u64) -> Result<(), String> {
+        let mut devices = self.0.devices.lock();
+        assert!(devices.number <= number, "{} then {number}", devices.number);
+        devices.number = number;
+        Ok(())
+    }
+
     fn strand(&mut self) -> Result<(String, Arc<dyn Volume>), String> {
         let mut devices = self.0.devices.lock();
         let empty = DirtyBlocks::new(self.0.blocks);
@@ -285,5 +311,43 @@ impl DirtyStorage for DirtyDirectory {
         devices.unflushed.clear();
         (devices.flushed, devices.owner) = (empty, None);
         Ok((format!("rest.{}", devices.stranded.len()), Arc::new(DirtyFile(Arc::clone(&self.0)))))
+    }
+}
+
+/// The node's memory: a note is durable some time after it was written, and a kill before that may
+/// lose it.
+#[derive(Debug, Default)]
+pub(crate) struct NodeMemory {
+    durable: Mutex<HashMap<String, Record>>,
+    pending: Mutex<Vec<(String, Record, Ticket)>>,
+}
+
+impl NodeMemory {
+    /// So many of the notes that wait become durable, in their order.
+    pub(crate) fn settle(&self, most: usize) {
+        let mut pending = self.pending.lock();
+        let count = most.min(pending.len());
+        for (name, record, ticket) in pending.drain(..count) {
+            self.durable.lock().insert(name, record);
+            ticket.end(Ok(()));
+        }
+    }
+
+    /// The node is killed.
+    pub(crate) fn forget(&self, random: &mut Random) {
+        self.settle(random.below(3) as usize);
+        self.pending.lock().clear();
+    }
+}
+
+impl RecordStore for NodeMemory {
+    fn load(&self) -> Result<HashMap<String, Record>, RecordError> {
+        Ok(self.durable.lock().clone())
+    }
+
+    fn write(&self, attachment: &str, record: Record) -> Ticket {
+        let ticket = Ticket::new();
+        self.pending.lock().push((attachment.to_owned(), record, ticket.clone()));
+        ticket
     }
 }

@@ -238,6 +238,7 @@ impl Disks {
                 scope.spawn(|| {
                     shown.take_away();
                     shown.save_cache();
+                    shown.tell_kept();
                 });
             }
         });

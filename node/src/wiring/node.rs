@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use config::{Config, Kind};
 use parking_lot::Mutex;
 use sessions::{NetworkGate, keys::SidecoreKeys, links, sidecores};
 
+use super::disks::shown::ServedDisk;
 use super::disks::steerer::Steerer;
 use super::error::StartError;
 use super::fabric::Domains;
@@ -150,6 +151,11 @@ impl Node {
         (!is_ours).then(|| self.inside.handover_fds.successor())
     }
 
+    /// The disks' writes that a stop sends to their volumes.
+    pub(crate) fn dirty_disks(&self) -> DirtyDisks {
+        DirtyDisks(self.inside.objects().disks.iter().map(Arc::downgrade).collect())
+    }
+
     /// Leaves everything to the process that has taken the node over. This process must end, and
     /// touches nothing any more, not even to clean up.
     pub fn leave(self) {
@@ -178,6 +184,22 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.inside.stop();
+    }
+}
+
+/// The disks of a node, for the watch over its stop. They are not kept alive by it.
+#[derive(Debug)]
+pub(crate) struct DirtyDisks(Vec<Weak<ServedDisk>>);
+
+impl DirtyDisks {
+    /// Bytes that their volumes have not.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.iter().filter_map(Weak::upgrade).map(|disk| disk.dirty_bytes()).sum()
+    }
+
+    /// Logs where these bytes are.
+    pub(crate) fn tell_kept(&self) {
+        self.0.iter().filter_map(Weak::upgrade).for_each(|disk| disk.tell_kept());
     }
 }
 

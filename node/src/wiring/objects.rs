@@ -168,6 +168,9 @@ impl Objects {
 
     /// The guest that uses a disk, if one does.
     pub(crate) fn user_of_disk(&self, name: &str) -> Vec<String> {
+        if self.disk(name).is_some_and(|disk| disk.is_draining()) {
+            return vec!["a guest that has gone, whose writes are still written back".to_owned()];
+        }
         let look = self.disk(name).map(|disk| disk.look());
         let connected = look.filter(|look| look.server == Some(virtio::ServerState::Connected));
         let user = connected.map(|look| match look.front_end {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use block::attachment::Remembered;
 use block::server::Server;
 use block::{Export, ExportOptions, Exports, Plane};
+use cache::RoundNotes;
 use config::{Config, Directories, StageConfig, VolumeConfig};
 use parking_lot::{Mutex, MutexGuard};
 use peer::Allow;
@@ -174,22 +175,39 @@ impl OwnDisks {
         volume: &str,
         attachment: &str,
     ) -> Result<Arc<Remembered>, String> {
-        let within = format!("{}:{volume}", self.node);
-        // The directory above it is ours as well.
-        let above = self.directory.parent().map_or(Ok(()), make_private);
-        let opened = above.map_err(|error| error.to_string()).and_then(|()| {
-            let opened = FileRecords::open(&self.directory, &within, self.writer.clone());
-            opened.map_err(|error| error.to_string())
-        });
-        let store = opened.map_err(|error| {
+        let store = self.store(volume).map_err(|error| {
             format!(
                 "this node cannot record how it holds the volume ({:?}: {error}): after a restart, \
-                 a guest that was replaced may take the volume back; give the directory to the \
-                 node's user, or name another one as \"state\" in [directories]",
+                 a guest that was replaced may take the volume back, and write-back does not \
+                 notice an older copy of its pool; give the directory to the node's user, or name \
+                 another one as \"state\" in [directories]",
                 self.directory
             )
         })?;
         Ok(Remembered::load(attachment, store))
+    }
+
+    /// The numbers of the rounds that write such a disk back. A node that cannot keep them serves
+    /// the disk all the same: [`Self::remembered`] says so.
+    ///
+    /// # Errors
+    /// Why the record cannot be believed, and the way out: then an older copy of the pool could go
+    /// over newer content.
+    pub(crate) fn rounds(&self, volume: &str, attachment: &str) -> Result<Arc<RoundNotes>, String> {
+        match self.store(volume) {
+            Ok(store) => RoundNotes::load(store, attachment).map_err(|error| error.to_string()),
+            Err(_) => Ok(RoundNotes::nowhere()),
+        }
+    }
+
+    fn store(&self, volume: &str) -> Result<Arc<FileRecords>, String> {
+        let within = format!("{}:{volume}", self.node);
+        // The directory above it is ours as well.
+        let above = self.directory.parent().map_or(Ok(()), make_private);
+        above.map_err(|error| error.to_string()).and_then(|()| {
+            let opened = FileRecords::open(&self.directory, &within, self.writer.clone());
+            opened.map_err(|error| error.to_string())
+        })
     }
 }
 

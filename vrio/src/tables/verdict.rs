@@ -81,8 +81,27 @@ pub(crate) fn disks(all: &[DiskStatus]) -> Vec<String> {
     let line = |disk: &&DiskStatus| line("disk", &disk.name, disk.state, &disk.detail);
     let without_cache = all.iter().filter_map(without_cache);
     let unsent = all.iter().filter_map(unsent);
-    let stranded = all.iter().flat_map(stranded);
-    found.iter().map(line).chain(without_cache).chain(unsent).chain(stranded).collect()
+    let kept = all.iter().flat_map(stranded).chain(all.iter().filter_map(damaged));
+    found.iter().map(line).chain(without_cache).chain(unsent).chain(kept).collect()
+}
+
+/// Writes of a guest that its node's pool cannot read any more.
+fn damaged(disk: &DiskStatus) -> Option<String> {
+    let cache = disk.cache.as_ref()?;
+    let it = cache.write_back.as_ref().filter(|it| it.damaged_blocks > 0)?;
+    let places: Vec<_> = it.damaged_at_bytes.iter().map(u64::to_string).collect();
+    let more = if it.damaged_blocks > places.len() as u64 { ", ..." } else { "" };
+    Some(format!(
+        "disk {}: {} dirty blocks cannot be read from pool {}, and are not written back (at bytes \
+         {}{more}): have the guest write or discard them; or give them up: `vrio disk remove {} \
+         --force`, and remove volume dirty.{}.* of the pool",
+        disk.name,
+        it.damaged_blocks,
+        cache.pool,
+        places.join(", "),
+        disk.name,
+        disk.name
+    ))
 }
 
 /// How much longer than its configuration says a write may wait before this is a problem.
@@ -93,6 +112,16 @@ fn unsent(disk: &DiskStatus) -> Option<String> {
     let it = disk.cache.as_ref()?.write_back.as_ref()?;
     if let Some(why) = &it.why_waits {
         return Some(format!("disk {}: {why}", disk.name));
+    }
+    let has_guest = disk.front_end_pid.is_some() || disk.state == DiskState::Running;
+    if it.dirty_bytes > 0 && !has_guest {
+        return Some(format!(
+            "disk {}: {} of a guest that is gone are only in this host's pool, for {} s or more: \
+             start the guest, so that they are written back",
+            disk.name,
+            show_size(it.dirty_bytes),
+            it.dirty_for_s
+        ));
     }
     let is_late = it.dirty_bytes > 0 && it.dirty_for_s > it.dirty_age_max_s + UNSENT_S_MAX;
     is_late.then(|| {
@@ -143,8 +172,9 @@ fn stranded(disk: &DiskStatus) -> Vec<String> {
     let all = cache.flat_map(|cache| cache.write_back.iter().map(move |it| (&cache.pool, it)));
     let line = |pool: &String, name: &String| {
         format!(
-            "disk {}: writes that were not written back before another client had its volume are \
-             in volume {name} of pool {pool}: look at them, then remove it",
+            "disk {}: writes that were not written back before another client had its volume, or \
+             that an older copy of the pool had, are in volume {name} of pool {pool}: look at \
+             them, then remove it",
             disk.name
         )
     };

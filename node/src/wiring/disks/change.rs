@@ -89,9 +89,18 @@ impl Inside {
         if users.is_empty() && dirty_bytes > 0 && !force {
             let error =
                 format!("{} of disk {name:?} are only in this node's pool", show_size(dirty_bytes));
-            let way_out = "start its guest, so that they are written back; or use --force \
-                           (force=true): they stay in the pool, and the disk finds them when it \
-                           is added again";
+            let is_damaged = shown.cache.as_ref().is_some_and(|it| it.damaged_blocks() > 0);
+            let way_out = match is_damaged {
+                true => {
+                    "the pool cannot read some of them: have its guest write or discard these; or \
+                     use --force (force=true): they stay in the pool, in volume dirty.DISK.*, \
+                     which can be removed then"
+                }
+                false => {
+                    "start its guest, so that they are written back; or use --force (force=true): \
+                     they stay in the pool, and the disk finds them when it is added again"
+                }
+            };
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
         let notes = self.disks.remove(&shown);

@@ -137,6 +137,9 @@ fn ready(shown: &ServedDisk, detail: &str) -> (DiskState, String) {
     }
 }
 
+/// The guest has gone, and the disk has not let go of its volume yet.
+const DRAINING: &str = "its guest has gone: its writes are written back";
+
 /// The state of a disk whose front end is there.
 fn used(core: &DiskCore, shown: &ServedDisk) -> (DiskState, String) {
     if core.is_broken() {
@@ -149,6 +152,7 @@ fn used(core: &DiskCore, shown: &ServedDisk) -> (DiskState, String) {
     match attachment.view().phase {
         Phase::Held => match away(shown) {
             Some(why) => (DiskState::Lost, why),
+            None if shown.is_draining() => (DiskState::Running, DRAINING.to_owned()),
             None => (DiskState::Running, String::new()),
         },
         Phase::Unclaimed => (DiskState::Lost, why(lost(&attachment))),

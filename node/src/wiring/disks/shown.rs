@@ -160,6 +160,8 @@ impl ServedDisk {
     /// Gives the disk the cache that it should have.
     pub(crate) fn have_cache(&self, ground: &DiskSidecores) {
         if let Some(slot) = &self.cache {
+            let DiskConfig { volume, attachment, .. } = &self.config;
+            slot.note_rounds_in(|| ground.own_disks.rounds(&volume.to_string(), attachment));
             slot.have(ground.stock.pools());
         }
     }
@@ -167,6 +169,28 @@ impl ServedDisk {
     /// Why the disk must not be served yet, by its cache.
     pub(crate) fn why_not_ready(&self) -> Option<String> {
         self.cache.as_ref().and_then(CacheSlot::why_not_ready)
+    }
+
+    /// Whether the writes of a guest that has gone are being written back.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.cache.as_ref().is_some_and(CacheSlot::is_draining)
+    }
+
+    /// Writes of the disk that its volume has not.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.cache.as_ref().map_or(0, CacheSlot::dirty_bytes)
+    }
+
+    /// Logs which writes of the disk its volume has not, at the end of the node.
+    pub(crate) fn tell_kept(&self) {
+        if let Some(kept) = self.cache.as_ref().and_then(CacheSlot::kept) {
+            tracing::warn!(
+                disk = self.config.name,
+                kept,
+                "the node ends, and the disk's volume has not got all writes: they stay in this \
+                 node's pool; start the node again"
+            );
+        }
     }
 
     /// Writes down what the disk's cache has.
