@@ -41,7 +41,7 @@ pub use keeper::DirtyKeeper;
 pub use layer::WriteBackVolume;
 pub(crate) use pool::dirty_volume_name;
 pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX};
-pub use rounds::{RoundNote, RoundNotes};
+pub use rounds::RoundNotes;
 
 use map::DirtyMap;
 
@@ -228,7 +228,7 @@ impl Dirty {
         now_ns: u64,
     ) -> Result<Arc<Self>, String> {
         let rest = Self::load_present(&mut *storage, &notes)?;
-        let number = rest.number.max(notes.last().number);
+        let number = rest.number.max(notes.last());
         let map = DirtyMap::new(bounds.blocks, bounds.capacity);
         rest.blocks.iter().for_each(|blocks| map.blocks.restore(*blocks));
         let found: u64 = rest.blocks.iter().map(|blocks| blocks.count).sum();
@@ -271,23 +271,23 @@ impl Dirty {
         storage: &mut dyn DirtyStorage,
         notes: &RoundNotes,
     ) -> Result<DirtyRest, String> {
-        let (rest, note) = (storage.load()?, notes.last());
-        if rest.number >= note.number {
+        let (rest, last_round) = (storage.load()?, notes.last());
+        if rest.number >= last_round {
             return Ok(rest);
         }
         if rest.blocks.is_empty() {
-            storage.number(note.number)?;
+            storage.number(last_round)?;
             return Ok(rest);
         }
         let (name, volume) = storage.strand()?;
         // Before any block is dirty: else the next process would put that aside as well.
-        storage.number(note.number)?;
+        storage.number(last_round)?;
         let bytes = rest.blocks.iter().map(|it| it.count * crate::BLOCK_BYTES).sum::<u64>();
         tracing::error!(
             volume = name,
             bytes,
             round = rest.number,
-            last_round = note.number,
+            last_round,
             "an older copy of the pool was put back: its writes are not written over newer ones, \
              and are kept in this volume of the pool"
         );

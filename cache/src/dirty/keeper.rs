@@ -9,7 +9,7 @@ use std::time::Duration;
 use sidecore::now_ns;
 use volume::record::Ticket;
 
-use super::{Dirty, DirtyOwner, RoundNote};
+use super::{Dirty, DirtyOwner};
 use crate::plug::CachedRemote;
 
 /// How soon the thread looks again for what the peer says of the volume.
@@ -73,14 +73,13 @@ impl DirtyKeeper {
     fn number(&mut self, now_ns: u64) -> Duration {
         if self.noting.is_none() && self.wants_number(now_ns) {
             let number = self.dirty.wanted.load(SeqCst);
-            let note = RoundNote { number, is_dirty: true };
             if !self.dirty.notes.are_kept() {
                 self.dirty.numbered.store(number, SeqCst);
                 return REST;
             }
             let numbered = self.dirty.storage.lock().number(number);
             match numbered {
-                Ok(()) => self.noting = self.dirty.notes.write(note).map(|it| (number, it)),
+                Ok(()) => self.noting = self.dirty.notes.write(number).map(|it| (number, it)),
                 Err(why) => self.number_failed(now_ns, why),
             }
         }

@@ -18,16 +18,7 @@ use volume::record::{Record, RecordError, RecordStore, Ticket};
 pub struct RoundNotes {
     store: Option<Arc<dyn RecordStore>>,
     key: String,
-    last: Mutex<RoundNote>,
-}
-
-/// The content of a note.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoundNote {
-    /// The number of the last round.
-    pub number: u64,
-    /// The pool may have writes that the remote volume has not.
-    pub is_dirty: bool,
+    last: Mutex<u64>,
 }
 
 impl fmt::Debug for RoundNotes {
@@ -48,9 +39,8 @@ impl RoundNotes {
     /// Why the record cannot be read, and the way out.
     pub fn load(store: Arc<dyn RecordStore>, attachment: &str) -> Result<Arc<Self>, RecordError> {
         let key = key_of(attachment);
-        let record = store.find(&key)?.unwrap_or(Record { clean: true, ..Record::default() });
-        let last = RoundNote { number: record.epoch, is_dirty: !record.clean };
-        Ok(Arc::new(Self { store: Some(store), key, last: Mutex::new(last) }))
+        let record = store.find(&key)?.unwrap_or_default();
+        Ok(Arc::new(Self { store: Some(store), key, last: Mutex::new(record.epoch) }))
     }
 
     /// For a node that has no place for notes: an older copy of its pool is not noticed.
@@ -63,17 +53,15 @@ impl RoundNotes {
         self.store.is_some()
     }
 
-    /// The last note.
-    pub fn last(&self) -> RoundNote {
+    /// The last number.
+    pub fn last(&self) -> u64 {
         *self.last.lock()
     }
 
-    /// Begins to write a note durably.
-    pub(super) fn write(&self, note: RoundNote) -> Option<Ticket> {
+    /// Begins to write a number durably.
+    pub(super) fn write(&self, number: u64) -> Option<Ticket> {
         let store = self.store.as_ref()?;
-        *self.last.lock() = note;
-        let RoundNote { number, is_dirty } = note;
-        let record = Record { epoch: number, clean: !is_dirty, ..Record::default() };
-        Some(store.write(&self.key, record))
+        *self.last.lock() = number;
+        Some(store.write(&self.key, Record { epoch: number, ..Record::default() }))
     }
 }
