@@ -272,11 +272,15 @@ pub fn create(path: &Path, kind: KeyKind) -> Result<StoredKey, KeyError> {
         kind.last_line(),
         key.public()
     ));
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+    let open = || OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
+    let mut opened = open();
+    if let Some(parent) = path.parent()
+        && opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    {
         let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent);
         made.map_err(|source| refuse(KeyProblem::Io { what: "make its directory", source }))?;
+        opened = open();
     }
-    let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
     let file = opened.map_err(|source| {
         refuse(match source.kind() {
             io::ErrorKind::AlreadyExists => KeyProblem::Exists,

@@ -366,7 +366,7 @@ fn a_bad_key_file_is_named_with_the_way_out() {
     refused(2, "it is cut short");
     std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     refused(2, "chmod 600");
-    let nowhere = vrio(&["key", "new", "/nonexistent/a.key"]);
+    let nowhere = vrio(&["key", "new", &format!("{file}/b.key")]);
     assert_eq!(nowhere.status.code(), Some(1));
 }
 
