@@ -178,7 +178,7 @@ pub struct Dirty {
     word: AtomicU64,
     /// The last epoch that a channel has shown.
     shown: AtomicU64,
-    /// The last number of a round that pool and memory have, and the one that they shall have.
+    /// The last number of a round that pool and memory have, and the number that they shall have.
     numbered: AtomicU64,
     wanted: AtomicU64,
     notes: Arc<RoundNotes>,
@@ -220,7 +220,7 @@ impl Dirty {
     ///
     /// # Errors
     /// The reason why the blocks are not known. Then the remote volume must not be used: it may
-    /// be older than what its guest was told of.
+    /// be older than the writes that its guest was told of.
     pub fn load(
         bounds: DirtyBounds,
         mut storage: Box<dyn DirtyStorage>,

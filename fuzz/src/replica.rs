@@ -43,7 +43,7 @@ enum ReplicaStep<'a> {
         rest: &'a [u8],
         body_bytes: u16,
     },
-    /// A message with fields near those that an honest member would send.
+    /// A message with fields near the fields that an honest member would send.
     Made {
         to: bool,
         kind: u8,

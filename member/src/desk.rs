@@ -21,7 +21,7 @@ pub enum StateFileError {
         /// The system's answer.
         r#source: io::Error,
     },
-    /// The file is not what a member has kept. Without it the member's promises are forgotten.
+    /// The file has no state that a member has kept. Without it the member's promises are forgotten.
     #[error(
         "{path}: {reason}. The member may have promised what is not known any more, so it must not \
          serve: remove the member from the volume, then the file, and add the member anew"
@@ -141,7 +141,7 @@ impl RecordDesk {
         self.keys.next_volume(Swap::new(), &self.volume, held, &stored)
     }
 
-    /// Replaces the record by the next one, if it is still the one before.
+    /// Replaces the record by the next one, if the registry still has the record before.
     ///
     /// An error of the registry is an unknown outcome: the protocol asks again, and finds the
     /// record as it wants it if an earlier try was carried out.

@@ -64,7 +64,7 @@ pub enum ErrandEnd {
 pub enum Answer {
     /// It is done; a read has content.
     Done(RequestId, Option<RangeContent>),
-    /// The volume has this incarnation now, and the request is of another one.
+    /// The volume has this incarnation now, and the request is of another incarnation.
     Refused(RequestId, u64),
     /// The table of applied requests is full: offer it again later.
     Full(RequestId),
@@ -309,7 +309,7 @@ impl VolumeMember {
         self.follow(now_ns, out);
     }
 
-    /// It stops as if its process had ended: others go on without it.
+    /// It stops as if its process had ended: the other members go on.
     fn fail(&mut self, why: String) {
         self.failed = Some(why);
         self.outputs.clear();
@@ -338,7 +338,7 @@ impl VolumeMember {
     fn follow(&mut self, now_ns: u64, out: &mut Outbox) -> bool {
         let mut moved = false;
         loop {
-            // Inputs in their order; outputs of one come before those of the next.
+            // Inputs in their order; an input's outputs come before the next input's outputs.
             let mut inputs = std::mem::take(&mut self.inputs);
             moved |= !inputs.is_empty();
             for input in inputs.drain(..) {

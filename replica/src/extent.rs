@@ -10,7 +10,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The range of so many sectors from this one on; none if it is empty, or has no end.
+    /// The range of so many sectors from the sector `first` on; none if it is empty, or has no end.
     pub fn new(first: u64, sectors: u32) -> Option<Self> {
         let has_end = first.checked_add(u64::from(sectors)).is_some();
         (sectors > 0 && has_end).then_some(Self { first, sectors })
@@ -36,7 +36,7 @@ impl Extent {
         self.first < other.end() && other.first < self.end()
     }
 
-    /// Whether it has all sectors of the other one.
+    /// Whether it has all sectors of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.first <= other.first && other.end() <= self.end()
     }
@@ -104,7 +104,7 @@ impl ExtentSet {
         Some(taken)
     }
 
-    /// Adds sectors until it has at most so many ranges: those of its smallest gaps.
+    /// Adds sectors until it has at most so many ranges: the sectors of its smallest gaps.
     pub(crate) fn coarsen(&mut self, ranges_max: usize) {
         let surplus = self.ends.len().saturating_sub(ranges_max);
         if surplus == 0 {

@@ -49,8 +49,8 @@ pub(crate) struct Joining {
     again: Vec<Extent>,
     /// It is equal when it has this operation.
     pub(crate) until: Option<Counter>,
-    /// It is equal, and from now on operations need it: it is admitted when it has this one, the
-    /// last that was acknowledged without it.
+    /// It is equal, and from now on operations need it: it is admitted when it has this
+    /// operation, the last that was acknowledged without it.
     pub(crate) acknowledged: Option<Counter>,
 }
 

@@ -124,13 +124,15 @@ impl SimChannel {
             Op::Discard | Op::WriteZeroes => volume.write(at, vec![0; len]),
             Op::Write => {
                 let mut bytes = vec![0; len];
-                // SAFETY: the member keeps the request's memory until the request has ended.
+                // SAFETY: the member keeps the request's one segment of `len` bytes until the
+                // request has ended; `bytes` is new and has as many.
                 unsafe {
                     std::ptr::copy_nonoverlapping(io.segments[0].addr, bytes.as_mut_ptr(), len);
                 }
                 volume.write(at, bytes);
             }
-            // SAFETY: as above.
+            // SAFETY: the member keeps the request's one segment of `len` bytes, which nothing else
+            // uses, until the request has ended; the slice of the content has as many.
             Op::Read => unsafe {
                 let from = volume.content[at..at + len].as_ptr();
                 std::ptr::copy_nonoverlapping(from, io.segments[0].addr, len);
