@@ -21,7 +21,8 @@ pub enum StateFileError {
         /// The system's answer.
         r#source: io::Error,
     },
-    /// The file has no state that a member has kept. Without it the member's promises are forgotten.
+    /// The file has no state that a member has kept. Without it the member's promises are
+    /// forgotten.
     #[error(
         "{path}: {reason}. The member may have promised what is not known any more, so it must not \
          serve: remove the member from the volume, then the file, and add the member anew"

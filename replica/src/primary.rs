@@ -17,7 +17,8 @@ use crate::rule::Rule;
 /// How far a new primary is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ReignPhase {
-    /// It waits until all backups hear no older primary; these backups do not, and these sectors may differ.
+    /// It waits until all backups hear no older primary; these backups do not, and these sectors
+    /// may differ.
     Sealing { sealed: BTreeSet<MemberId>, tails: ExtentSet },
     /// It sends its own content of these sectors.
     Equalising { left: ExtentSet, fetching: BTreeSet<Extent>, until: Option<Counter> },
@@ -65,7 +66,8 @@ impl<D> Primary<D> {
         }
     }
 
-    /// Whether a member in sync may lack an operation on the range, if all have the operations up to `held`.
+    /// Whether a member in sync may lack an operation on the range, if all have the operations up
+    /// to `held`.
     fn is_in_flight(&self, extent: Extent, held: Counter) -> bool {
         self.flights.range(held + 1..).any(|(_, op)| match op {
             Op::Write { extent: other, .. } | Op::Equal { extent: other, .. } => {
