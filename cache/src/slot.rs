@@ -15,7 +15,7 @@ use volume::settings::show_size;
 
 use crate::counters::{CacheCounters, DirtyCounters};
 use crate::dirty::{
-    Dirty, DirtyBounds, DirtyStore, RoundNotes, WriteBackVolume, dirty_volume_name,
+    Dirty, DirtyBounds, DirtyStore, RoundNotes, WriteBackVolume, attached, dirty_volume_name,
 };
 use crate::map::BLOCK_BYTES;
 use crate::plug::{Cache, CachedVolume};
@@ -79,7 +79,8 @@ pub struct CacheSlot {
     /// The layer over `volume`, for a disk that begins with write-back.
     write_back: Option<Arc<WriteBackVolume>>,
     disk: String,
-    /// The volume and the attachment, by their names.
+    /// The volume, and the volume and the attachment, by their names.
+    remote_name: String,
     of: String,
     /// Where the numbers of rounds are kept.
     notes: OnceLock<Arc<RoundNotes>>,
@@ -89,11 +90,11 @@ pub struct CacheSlot {
 }
 
 impl CacheSlot {
-    /// The slot of a disk of a peer's volume, which `of` names with the attachment.
+    /// The slot of a disk of a peer's volume, by the names of the volume and the attachment.
     pub fn new(
         remote: &Arc<RemoteVolume>,
         disk: &str,
-        of: String,
+        (remote_name, attachment): (&str, &str),
         wanted: Option<CachePlan>,
     ) -> Self {
         let volume = CachedVolume::new(Arc::clone(remote) as _);
@@ -104,7 +105,8 @@ impl CacheSlot {
             write_back: write_back.map(|_| over()),
             volume,
             disk: disk.to_owned(),
-            of,
+            of: attached(remote_name, attachment),
+            remote_name: remote_name.to_owned(),
             notes: OnceLock::new(),
             turn: Mutex::default(),
             state: Mutex::new(WantedCache { wanted, ..WantedCache::default() }),
@@ -195,6 +197,18 @@ impl CacheSlot {
     fn look_for_left(&self, pools: &Pools) -> Result<(), String> {
         let wanted = self.state.lock().wanted.clone().filter(|it| it.write_back.is_some());
         for pool in pools.opened() {
+            let names = (self.remote_name.as_str(), self.of.as_str());
+            let other = || DirtyStore::left_by_another(&pool, &self.disk, names);
+            // Clients of a shared volume write back beside each other.
+            let is_shared = self.remote.is_sole() == Some(false);
+            if let Some((volume, disk)) = (!is_shared).then(other).flatten() {
+                return Err(format!(
+                    "volume {volume} of pool {:?} has writes to the same volume by disk {disk:?}, \
+                     which are not there yet: give the disk that name again; or give the writes \
+                     up, and remove that volume",
+                    pool.name()
+                ));
+            }
             if wanted.as_ref().is_some_and(|it| it.pool == pool.name()) {
                 continue;
             }

@@ -103,8 +103,13 @@ fn writes_go_back_while_the_guest_works() {
     guest.read_all().expect("all of the disk is as promised");
     vm.wait_until("nothing is dirty", |vm| dirty_bytes(vm) == 0).expect("it is sent");
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
-    // The guest goes, and the disk with its volumes.
+    // The guest goes. A drained node would not add the disk again, so a change does not remove it.
     guest.disconnect();
+    told(&vm, "node drain");
+    refused(&vm, "disk cache alice --none", "the node is drained");
+    assert!(told(&vm, "disk list").contains("alice"));
+    told(&vm, "node drain --undo");
+    // The disk goes with its volumes.
     told(&vm, "disk remove alice");
     let pool = told(&vm, "pool show local");
     assert!(!pool.contains("dirty.alice") && !pool.contains("cache.alice"), "{pool}");
@@ -346,6 +351,29 @@ fn a_stop_that_makes_progress_goes_on_until_all_is_written_back() {
         work_writes(&mut guest, 50);
     }
     guest.drain().expect("all requests end");
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn a_disk_that_was_renamed_is_not_served_without_its_writes() {
+    let (pair, mut random) = (Pair::new(11), Random::new(12));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+    vm.kill().expect("it ran");
+    for cache in [LATE, CACHE, ""] {
+        let named = format!("name = \"bob\"\n{cache}");
+        let renamed = pair.vm("vm1", &named).start().expect("it starts");
+        not_served(renamed, "has writes to the same volume by disk \"alice\"");
+    }
+    let mut vm = pair.vm("vm1", LATE).start().expect("it starts");
+    work_writes(&mut guest, 300);
+    guest.read_all().expect("all of the disk is as promised");
+    vm.wait_for_disk("alice").expect("the disk is served");
     vm.stop().expect("the VMhost stops in order");
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
     io.stop().expect("the IOhost stops in order");

@@ -62,11 +62,7 @@ impl DirtyStore {
         (blocks, capacity): (u64, u64),
         durability: Durability,
     ) -> Self {
-        let hash = digest(&SHA256, of.as_bytes());
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&hash.as_ref()[..16]);
-        let mut names = digits(u128::from_le_bytes(bytes));
-        names.truncate(NAMES_CHARS);
+        let names = names_of(of);
         let (pool, disk) = (Arc::clone(pool), disk.to_owned());
         Self { pool, disk, names, blocks, capacity, durability, id: None }
     }
@@ -104,6 +100,24 @@ impl DirtyStore {
             store.forget_number()?;
         }
         Ok(None)
+    }
+
+    /// Looks for writes to the same remote volume of a disk of another name: this disk was renamed.
+    /// An attachment that has no name of its own has the disk's. Gives the names of the volume and
+    /// the disk.
+    pub fn left_by_another(
+        pool: &Arc<StorePool>,
+        disk: &str,
+        (volume, of): (&str, &str),
+    ) -> Option<(String, String)> {
+        let all = pool.volumes().into_iter().filter(|it| it.referred_blocks != Some(0));
+        let mut found = all.filter_map(|it| {
+            let other = disk_of(&it.name).filter(|other| *other != disk)?;
+            let (names, _) = parse(&it, other)?;
+            let is_same = names == names_of(of) || names == names_of(&attached(volume, other));
+            is_same.then(|| (it.name.clone(), other.to_owned()))
+        });
+        found.next()
     }
 
     /// Whether a volume of a pool is, by its name, the dirty volume of this disk.
@@ -262,6 +276,28 @@ impl DirtyStorage for DirtyStore {
     }
 }
 
+/// A remote volume and the attachment of a disk to it, by their names.
+pub fn attached(volume: &str, attachment: &str) -> String {
+    format!("{volume} as {attachment}")
+}
+
+/// The digest of the names of a remote volume and an attachment.
+fn names_of(of: &str) -> String {
+    let hash = digest(&SHA256, of.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.as_ref()[..16]);
+    let mut names = digits(u128::from_le_bytes(bytes));
+    names.truncate(NAMES_CHARS);
+    names
+}
+
+/// The disk whose dirty volume has this name.
+fn disk_of(name: &str) -> Option<&str> {
+    let mut parts = name.rsplitn(4, '.');
+    let disk = parts.nth(3)?.strip_prefix("dirty.")?;
+    parse_name(name, disk).map(|_| disk)
+}
+
 /// The names and the owner that the name of a disk's dirty volume says.
 fn parse(it: &PoolVolume, disk: &str) -> Option<(String, Option<DirtyOwner>)> {
     if it.kind != store::PoolVolumeKind::Volume {
@@ -301,6 +337,7 @@ mod tests {
         for (name, disk) in [("dirty.a.b.x.0.0", "a"), ("dirty.a", "a"), ("rest.a.1", "a")] {
             assert_eq!(parse_name(name, disk), None, "{name}");
         }
+        assert_eq!((disk_of("dirty.a.b.x.0.0"), disk_of("dirty.a.round.1")), (Some("a.b"), None));
         let name = format!("{}.{ROUND}.{}", dirty_volume_name(&disk), u64::MAX);
         assert!(name.len() <= 64, "{} characters", name.len());
         assert_eq!((parse_number(&name, &disk), parse_name(&name, &disk)), (Some(u64::MAX), None));

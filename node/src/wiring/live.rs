@@ -131,6 +131,13 @@ impl Inside {
     /// `force`: also where the object is in use.
     pub(crate) fn apply(&self, change: &Change, force: bool) -> Result<Vec<String>, Refused> {
         let row = running_kind(change.kind());
+        // A drained node could not add it again.
+        if let ChangeStep::Remove(again) = change.step()
+            && !again.is_empty()
+            && change.interrupts()
+        {
+            self.refuse_while_drained()?;
+        }
         let done = match change.step() {
             ChangeStep::Remove(_) => row.remove(change.name(), self, force),
             ChangeStep::Add(object, _) => row.add(&**object, self),

@@ -141,8 +141,9 @@ impl ServedDisk {
         let cache = match &volume {
             DiskVolume::Local(_) => None,
             DiskVolume::Remote(remote) => {
-                let of = format!("{} as {}", config.volume, config.attachment);
-                Some(CacheSlot::new(remote, &config.name, of, config.cache.clone()))
+                let (volume, wanted) = (config.volume.to_string(), config.cache.clone());
+                let of = (volume.as_str(), config.attachment.as_str());
+                Some(CacheSlot::new(remote, &config.name, of, wanted))
             }
         };
         Arc::new(Self { number, config: config.clone(), volume, cache, state, forgets })
