@@ -264,7 +264,7 @@ impl World {
     }
 
     /// Runs until something holds; a test that waits in vain fails.
-    pub(crate) fn run_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub(crate) fn run_until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let until_ns = self.now_ns.get() + 120_000 * MS;
         while !holds(self) {
             assert!(self.now_ns.get() < until_ns, "{what}: not within two minutes");
