@@ -140,6 +140,7 @@ impl DoorSender {
     /// # Errors
     /// Gives the message back when the mailbox is full. The plane's sidecore is woken when it has
     /// room again.
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     pub fn send(&mut self, message: ArrivedMessage) -> Result<(), Full<ArrivedMessage>> {
         let Err(Full(message)) = self.try_send(message) else { return Ok(()) };
         self.shared.refused.store(true, SeqCst);
@@ -148,6 +149,7 @@ impl DoorSender {
         self.try_send(message)
     }
 
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     fn try_send(&mut self, message: ArrivedMessage) -> Result<(), Full<ArrivedMessage>> {
         if self.shared.bytes.load(SeqCst) >= DOOR_BYTES_MAX {
             return Err(Full(message));

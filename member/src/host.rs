@@ -77,6 +77,7 @@ pub trait MemberMail {
     ///
     /// # Errors
     /// Gives the message back when the way is full: it is offered again, before later ones.
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     fn send(
         &mut self,
         now_ns: u64,

@@ -41,4 +41,4 @@ pub use member::{
 pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
 pub use status::{MemberPart, MemberStatus, MemberView};
-pub use tasks::{PoolTasks, VolumeTasks};
+pub use tasks::{PoolTasks, VolumeTasks, is_cut_name};

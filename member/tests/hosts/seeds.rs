@@ -67,7 +67,11 @@ fn fault(world: &World, down: &mut Vec<(usize, u64)>, tally: &mut Tally) {
         7 => {
             let way = (at, world.below(count) as usize);
             let mut cut_off = world.cut_off.borrow_mut();
-            if cut_off.is_empty() { cut_off.push(way) } else { cut_off.clear() }
+            if cut_off.is_empty() {
+                cut_off.push(way)
+            } else {
+                cut_off.clear()
+            }
             tally.add("ways that were cut", 1);
         }
         _ => {
