@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A member never waits: its [`MemberHost`] is polled by one sidecore, and users of its volume are
-//! on any ([`FrontVolume`]). It has no network of its own, and its errands are done by threads or by
-//! a test, so `tests/` runs several members of the real code in one thread, on simulated volumes.
+//! on any sidecore ([`FrontVolume`]). It has no network of its own. Threads or a test do its
+//! errands, so `tests/` runs several members of the real code in one thread, on simulated volumes.
 #![deny(unsafe_code)]
 
 mod content;

@@ -94,8 +94,8 @@ impl PoolTasks {
     }
 
     /// A part of the difference, from a sector on. The newer side is a snapshot that is made with
-    /// the first part and stays until the last one: what is written meanwhile, the member that
-    /// joins gets as operations.
+    /// the first part and stays until the last one: the member that joins gets writes of
+    /// this time as operations.
     fn changed(
         &mut self,
         of: (MemberId, Place),

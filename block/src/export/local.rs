@@ -190,8 +190,8 @@ impl LocalChannel {
         true
     }
 
-    /// The volume is served elsewhere, or was: no other client has the epoch. Requests that were not
-    /// done wait for the next epoch, as those of a client whose server is gone.
+    /// The volume is served elsewhere, or was: no other client has the epoch. Requests that were
+    /// not done wait for the next epoch, as those of a client whose server is gone.
     fn leave(&mut self, ios: &IoTable, done: &mut Vec<IoId>, before: usize) -> Progress {
         let way = std::mem::replace(&mut self.way, ExportConnection::None);
         let (ExportConnection::Open(admitted) | ExportConnection::Leaving(admitted)) = way else {

@@ -9,7 +9,7 @@ use volume::{Channel, IoId, IoTable, Op, OpenArguments, Status, Volume, io_table
 
 use super::world::{SECTOR_BYTES, World};
 
-/// What is known about a writer's sectors, which readers look at.
+/// The numbers of a writer's sectors, which readers look at.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     /// By sector: the number of the last write that was acknowledged, and of the last one that was
@@ -146,7 +146,7 @@ impl Writer {
         };
     }
 
-    /// What it waits for, for the text of a failure.
+    /// Its state, for the text of a failure.
     pub(crate) fn state(&self) -> String {
         let way = match &self.way {
             Way::None => "no channel".to_owned(),
@@ -203,7 +203,7 @@ impl Writer {
                 ledger.broken.push(format!("a write ended as {status:?}"));
                 Way::None
             }
-            // Nobody serves there, or so it seems.
+            // No member serves there, or so it seems.
             None if world.now_ns.get() > self.sent_ns + 4_000_000_000 => {
                 self.op = Some(UserWrite { at, count, number, sent: None });
                 Way::Leaving(open)
@@ -216,7 +216,7 @@ impl Writer {
     }
 }
 
-/// Reads on one node whatever that node says, and looks whether it is old.
+/// Reads on one node, also where that node does not serve, and looks whether the content is old.
 pub(crate) struct Reader {
     at: usize,
     ledger: SharedLedger,

@@ -32,7 +32,7 @@ const WAY_MAX: usize = 12;
 
 pub(crate) const VOLUME: &str = "alice";
 
-/// What a node has while its process lives.
+/// The parts of a node while its process lives.
 pub(crate) struct Process {
     pub(crate) front: Arc<FrontVolume>,
     pub(crate) records: Arc<NoteRecords>,
@@ -61,7 +61,7 @@ pub(crate) struct WorldRegistry {
     pub(crate) is_away: bool,
 }
 
-/// What users do between two rounds.
+/// The acts of users between two rounds.
 pub(crate) type WorldUsers = Box<dyn Fn(&World)>;
 
 /// All of it.

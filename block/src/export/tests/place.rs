@@ -6,7 +6,7 @@ fn record(epoch: u64, claimant: u64) -> Record {
     Record { epoch, claimant, incarnation: incarnation(1), ..Record::default() }
 }
 
-/// What another node has written, while it served the volume.
+/// A record that another node has written while it served the volume.
 fn write_elsewhere(bench: &Bench, name: &str, record: Record) {
     bench.paper.records.lock().expect("as above").insert(name.to_owned(), record);
 }
@@ -32,7 +32,7 @@ fn a_volume_that_comes_back_has_the_records_of_the_node_that_served_it() {
 }
 
 #[test]
-fn no_epoch_is_granted_twice_whatever_the_records_say() {
+fn no_epoch_is_granted_twice_also_with_older_records() {
     let bench = Bench::new();
     let mut last = Title::default();
     for _ in 0..5 {
