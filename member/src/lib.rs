@@ -17,6 +17,7 @@
 
 mod content;
 mod desk;
+pub mod door;
 mod member;
 mod queue;
 
