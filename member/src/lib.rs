@@ -19,6 +19,7 @@ mod content;
 mod desk;
 pub mod door;
 mod member;
+pub mod plane;
 mod queue;
 
 pub use content::{RangeContent, content_of, from_wire, to_wire};

@@ -69,8 +69,8 @@ const _: () = {
     }
 };
 
-/// The flows of a session's calls. Calls of one flow arrive in their order and share a credit, so
-/// that each use has flows of its own.
+/// The flows of a session's calls. Calls of one flow share a credit, so that each use has flows of
+/// its own. They are sent in their order, by size, and may arrive in another one.
 pub mod flows {
     use std::ops::Range;
 
@@ -81,8 +81,7 @@ pub mod flows {
     /// Channels of remote disks, one flow each.
     pub const CHANNELS: Range<u16> = 1..REPLICAS;
 
-    /// Messages between members of replicated volumes: all of them, since they must keep their
-    /// order.
+    /// Messages between members of replicated volumes.
     pub const REPLICAS: u16 = DOMAINS - 1;
 
     /// Messages between the hosts of domains.

@@ -17,6 +17,10 @@ use crate::record::{MEMBERS_MAX, VolumeRecord};
 /// The longest head of a message between members.
 pub const WIRE_HEAD_MAX: usize = 192;
 
+/// The bytes of a head in which the sender numbers the messages about a volume; the codec does not
+/// look at them.
+pub const WIRE_SEQUENCE: std::ops::Range<usize> = 2..4;
+
 /// The longest name of a volume.
 pub const WIRE_NAME_MAX: usize = 63;
 
@@ -740,7 +744,9 @@ mod tests {
         let with = |rest: &[u8]| [&begin[..], rest].concat();
         let (long, other) = (vec![b'n'; WIRE_NAME_MAX + 1], [&[kind::PING], &begin[1..]].concat());
         let subject = [&begin[..1], &[1], &begin[2..], b"a"].concat();
-        for head in [&[][..], &begin[..7], &with(&[]), &with(&long), &with(&[0xff]), &other, &subject] {
+        for head in
+            [&[][..], &begin[..7], &with(&[]), &with(&long), &with(&[0xff]), &other, &subject]
+        {
             assert!(decode_name(head).is_err(), "{head:?}");
         }
     }
