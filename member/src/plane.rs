@@ -201,8 +201,8 @@ impl Poll for ReplicaPlane {
         self.arrivals.poll(now_ns, endpoint)
     }
 
-    fn arm(&mut self, _: &mut Wake) -> Progress {
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
         self.routes.let_go(&mut self.endpoint.borrow_mut());
-        self.arrivals.arm()
+        self.arrivals.arm(wake)
     }
 }
