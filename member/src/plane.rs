@@ -20,6 +20,7 @@
 
 mod arrivals;
 mod counters;
+mod mail;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ use routes::Routes;
 
 pub use arrivals::WAITING_MAX;
 pub use counters::ReplicaPlaneCounters;
+pub use mail::PlaneMail;
 pub use routes::{BYTES_UNDER_WAY_MAX, CALLS_UNDER_WAY_MAX, ReplicaRoute};
 
 /// Volumes that a session numbers: as many as a node's configuration has objects of a kind.
