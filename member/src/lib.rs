@@ -13,8 +13,8 @@
 //!
 //! A member never waits: its [`MemberHost`] is polled by one sidecore, and users of its volume are
 //! on any ([`FrontVolume`]). Its messages go by the [`plane`] of its sidecore, and its errands are
-//! done by threads or by a test, so `tests/` runs several members of the real code in one thread, on
-//! simulated volumes.
+//! done by threads or by a test, so `tests/` runs several members of the real code in one thread,
+//! on simulated volumes.
 #![deny(unsafe_code)]
 
 mod content;
