@@ -20,7 +20,7 @@ use net::{
     Bridge, Burst, Chosen, Mac, Offload, Port, PortCounters, PortOptions, Stations, VlanSet, Vlans,
 };
 use random::Random;
-use sidecore::{Poll, Progress, Services};
+use sidecore::{Progress, Services};
 use simnet::{SimNetwork, Weather};
 use transport::{
     Endpoint, EndpointConfig, Keyring, KnownKey, PeerInfo, SecretKey, Security, SessionId,
@@ -431,7 +431,7 @@ impl World {
             let host = &mut self.hosts[at];
             host.wired.begin(now_ns);
             host.serve(now_ns);
-            let (from, network) = (host.addr, &mut self.network);
+            let (from, network) = (host.wired.addr, &mut self.network);
             host.wired.send(now_ns, &mut self.datagram, |to, bytes| {
                 network.send(now_ns, from, to, bytes);
             });
