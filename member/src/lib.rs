@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A member never waits: its [`MemberHost`] is polled by one sidecore, and users of its volume are
-//! on any sidecore ([`FrontVolume`]). It has no network of its own. Threads or a test do its
-//! errands, so `tests/` runs several members of the real code in one thread, on simulated volumes.
+//! on any sidecore ([`FrontVolume`]). Its messages go by the [`plane`] of its sidecore. Threads or a
+//! test do its errands, so `tests/` runs several members of the real code in one thread, on
+//! simulated volumes.
 #![deny(unsafe_code)]
 
 mod content;
@@ -24,6 +25,7 @@ mod front;
 mod host;
 mod member;
 mod notes;
+pub mod plane;
 mod queue;
 mod status;
 mod tasks;
