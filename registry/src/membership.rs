@@ -246,6 +246,37 @@ impl<'a> Membership<'a> {
         })
     }
 
+    /// A node that has joined.
+    ///
+    /// # Errors
+    /// When there is no such node, or the registry does not answer.
+    pub fn node(&mut self, name: &str) -> Result<NodeRecord, RegistryError> {
+        let key = self.keys.node(name)?;
+        let found = self.read::<NodeRecord>(&key)?.map(|(found, _)| found);
+        found.ok_or_else(|| refused(format!("the cluster has no node {name:?}")))
+    }
+
+    /// Removes a node for good, also if it is present. Its agent is refused from then on.
+    ///
+    /// # Errors
+    /// When the registry does not answer.
+    pub fn evict(&mut self, name: &str) -> Result<(), RegistryError> {
+        let [node, present] = [self.keys.node(name)?, self.keys.present(name)?];
+        self.change(|this| {
+            let mut swap = Swap::new();
+            for key in [&node, &present] {
+                swap = match this.registry.get(key)?.entry {
+                    Some(entry) => swap.unchanged(key, entry.revision).delete(key),
+                    None => swap.absent(key),
+                };
+            }
+            match swap.changes().is_empty() {
+                true => Ok(ChangePlan::Done(())),
+                false => Ok(ChangePlan::Try(swap, ())),
+            }
+        })
+    }
+
     /// Removes a node that is away, so that its name is free.
     ///
     /// # Errors
@@ -261,7 +292,8 @@ impl<'a> Membership<'a> {
                 return Err(refused(format!("the cluster has no node {name:?}")));
             };
             if this.registry.get(&present)?.entry.is_some() {
-                let text = format!("node {name:?} is present; stop its agent first");
+                let text =
+                    format!("node {name:?} is present; stop it first, or evict it by `--revoke`");
                 return Err(refused(text));
             }
             tried = true;

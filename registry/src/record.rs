@@ -101,6 +101,9 @@ pub struct PresenceRecord {
 pub struct PoolSpace {
     /// The pool's name.
     pub name: String,
+    /// The kind of its devices, as the node's configuration names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
     /// The most that it can hold.
     pub size_bytes: u64,
     /// How much of that is free, rounded down.
@@ -108,10 +111,10 @@ pub struct PoolSpace {
 }
 
 impl PoolSpace {
-    /// The space of a pool.
+    /// The space of a pool without a class.
     pub fn new(name: &str, size_bytes: u64, used_bytes: u64) -> Self {
         let (free, step) = (size_bytes.saturating_sub(used_bytes), (size_bytes / 16).max(1));
-        Self { name: name.to_owned(), size_bytes, free_bytes: free / step * step }
+        Self { name: name.to_owned(), class: None, size_bytes, free_bytes: free / step * step }
     }
 }
 
@@ -173,14 +176,17 @@ mod tests {
         let present = PresenceRecord {
             agent: "a".to_owned(),
             addresses: vec!["10.0.0.1:4870".to_owned()],
-            pools: vec![PoolSpace::new("p", 160, 75)],
+            pools: vec![PoolSpace {
+                class: Some("ssd".to_owned()),
+                ..PoolSpace::new("p", 160, 75)
+            }],
             program: "0.1.0".to_owned(),
             since_s: 3,
             certificate_ends_s: Some(4),
         };
         let wanted = concat!(
             r#"{"version":1,"agent":"a","addresses":["10.0.0.1:4870"],"#,
-            r#""pools":[{"name":"p","size_bytes":160,"free_bytes":80}],"#,
+            r#""pools":[{"name":"p","class":"ssd","size_bytes":160,"free_bytes":80}],"#,
             r#""program":"0.1.0","since_s":3,"certificate_ends_s":4}"#
         );
         assert_eq!(text(stored(&present)), wanted);

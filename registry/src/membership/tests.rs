@@ -128,6 +128,29 @@ fn a_node_is_present_while_its_agent_is_heard_and_no_longer() {
 }
 
 #[test]
+fn a_node_that_is_evicted_is_away_at_once_and_its_agent_is_told() {
+    let (mut registry, keys) = (registry(), keys());
+    Membership::new(&mut registry, &keys).join(&node("io1", "t"), 50).unwrap();
+    let (key, mut keeper) = (Some("key of io1"), PresenceKeeper::new(keys.clone(), "io1"));
+    assert_eq!(keeper.keep(&mut registry, key, &presence("a")), Ok(Kept::Present));
+    Membership::new(&mut registry, &keys).evict("io1").unwrap();
+    let contents = Membership::new(&mut registry, &keys).contents().unwrap();
+    assert!(contents.nodes.is_empty());
+    let error = keeper.keep(&mut registry, key, &presence("a")).unwrap_err().to_string();
+    assert!(error.contains("it was removed, or never joined"), "{error}");
+    // Again, as after an answer that was lost.
+    Membership::new(&mut registry, &keys).evict("io1").unwrap();
+    let error = Membership::new(&mut registry, &keys).node("io1").unwrap_err().to_string();
+    assert!(error.contains("no node \"io1\""), "{error}");
+    // Its name is free, and the agent of the node that joins by it is present.
+    Membership::new(&mut registry, &keys).issue("u", &token()).unwrap();
+    Membership::new(&mut registry, &keys).join(&node("io1", "u"), 50).unwrap();
+    assert_eq!(keeper.keep(&mut registry, key, &presence("a")), Ok(Kept::Present));
+    let contents = Membership::new(&mut registry, &keys).contents().unwrap();
+    assert_eq!(contents.nodes[0].presence, Some(presence("a")));
+}
+
+#[test]
 fn epochs_of_a_volume_grow_and_volumes_change_together() {
     let (mut registry, keys) = (registry(), keys());
     let record = |epoch| VolumeRecord { epoch, content: vec![epoch as u8] };
