@@ -200,7 +200,7 @@ fn documented(members: &EtcdMembers, text: &str) -> String {
     let is_in = |line: &&str| line.starts_with("    ");
     let lines: Vec<_> = page.lines().collect();
     let block = lines
-        .chunk_by(|a, b| is_in(&a) == is_in(&b))
+        .chunk_by(|a, b| is_in(a) == is_in(b))
         .find(|block| is_in(&block[0]) && block.iter().any(|line| line.contains(text)))
         .unwrap_or_else(|| panic!("docs/cluster.md has no commands with {text:?}"));
     let mut commands = block.iter().map(|line| &line[4..]).collect::<Vec<_>>().join("\n");

@@ -197,7 +197,7 @@ pub(crate) struct RenewArgs {
 pub(crate) struct JoinArgs {
     /// The token that `vrio cluster token` has printed; `-` reads it from standard input.
     token: String,
-    /// The node's configuration: its key, and its section [cluster].
+    /// The node's configuration: its key, and its section `[cluster]`.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
