@@ -4,12 +4,14 @@
 //! readers skip fields that they do not know. Counters are maps from name to number, so that a new
 //! counter does not change the shape.
 
+mod cluster;
 mod pools;
 mod quotas;
 mod strangers;
 
 use std::collections::BTreeMap;
 
+pub use cluster::NodeClusterStatus;
 pub use pools::{
     HistoryReport, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport,
     SharedReport, StoragePoolStatus,
@@ -52,6 +54,9 @@ pub struct Status {
     pub version: u32,
     /// The node as a whole.
     pub node: NodeStatus,
+    /// Its part in a cluster; none for a node of no cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<NodeClusterStatus>,
     /// By index.
     pub sidecores: Vec<SidecoreStatus>,
     /// In the configuration's order.

@@ -8,7 +8,7 @@ use crate::kinds::peer::PeerConfig;
 use crate::kinds::{Kind, ObjectConfigs};
 use crate::reader::Lines;
 use crate::sections::{
-    Directories, LinkConfig, MemoryConfig, Privileges, Sidecores, Trust, Watchdog,
+    ClusterConfig, Directories, LinkConfig, MemoryConfig, Privileges, Sidecores, Trust, Watchdog,
 };
 
 /// A configuration that has been read and found consistent.
@@ -42,6 +42,8 @@ pub struct Config {
     pub sidecores: Sidecores,
     /// Where files and sockets may be.
     pub directories: Directories,
+    /// The node's part in a cluster; `None` for a node of no cluster.
+    pub cluster: Option<ClusterConfig>,
     /// The objects: also reached as fields of the configuration itself, such as `config.disks`.
     pub objects: ObjectConfigs,
     /// The socket at which processes join a domain.

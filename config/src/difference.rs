@@ -81,6 +81,7 @@ pub fn needs_restart(running: &Config, wanted: &Config) -> Vec<&'static str> {
         ("[sidecores]", running.sidecores != wanted.sidecores),
         ("[directories]", running.directories != wanted.directories),
         ("[link]", running.link != wanted.link),
+        ("[cluster]", running.cluster != wanted.cluster),
         ("user", running.user != wanted.user),
         ("privileges", running.privileges != wanted.privileges),
         ("watchdog", running.watchdog != wanted.watchdog),

@@ -13,8 +13,8 @@ use crate::config::Config;
 use crate::kinds::{Kind, ObjectConfigs, domain};
 use crate::reader::{Reader, TableReader, Value};
 use crate::sections::{
-    Directories, FaultConfig, LinkConfig, LinkKind, MemoryConfig, Privileges, SIDECORES_MAX,
-    Sidecores, Trust, Watchdog,
+    ClusterConfig, Directories, FaultConfig, LinkConfig, LinkKind, MemoryConfig, Privileges,
+    SIDECORES_MAX, Sidecores, Trust, Watchdog,
 };
 use crate::values::{absolute_path, address, beside_sockets, name, socket_path};
 
@@ -30,7 +30,7 @@ const GUEST_ADDRESSES_BYTES: RangeInclusive<u64> = 1 << 20..=112 << 40;
 /// (`vm.max_map_count`, 65,530), since a mapping becomes two when memory in it is lost.
 const GUEST_MAPPINGS: RangeInclusive<u64> = 1..=32_000;
 
-const FILE_KEYS: [&str; 14] = [
+const FILE_KEYS: [&str; 15] = [
     "name",
     "listen",
     "shm",
@@ -45,7 +45,11 @@ const FILE_KEYS: [&str; 14] = [
     "memory",
     "sidecores",
     "directories",
+    "cluster",
 ];
+
+/// Where a node has its cluster's directory: the units let nodes write below it.
+const CLUSTER_HOME: &str = "/var/lib/vrio";
 
 /// The table of the link, which comes after those of the objects.
 const LINK_KEY: &str = "link";
@@ -86,6 +90,7 @@ pub(crate) fn document(
         memory: memory(&file),
         sidecores: sidecores(&file),
         link: link(&file),
+        cluster: cluster(&file, &name),
         directories,
         objects,
         fabric,
@@ -253,6 +258,16 @@ fn directories(file: &TableReader<'_, '_>) -> Directories {
         directories.state = directories.volumes.first().map(|first| first.join(".vrio"));
     }
     directories
+}
+
+fn cluster(file: &TableReader<'_, '_>, node: &str) -> Option<ClusterConfig> {
+    let table = section(file, "cluster", &["directory", "name", "pools"])?;
+    let name = table.get("name").and_then(|value| name(&value)).unwrap_or_else(|| node.to_owned());
+    let pools = table.get("pools").and_then(|value| value.array());
+    let pools = pools.map(|all| all.iter().filter_map(self::name).collect());
+    let directory = table.get("directory").and_then(|value| absolute_path(&value));
+    let default = || Path::new(CLUSTER_HOME).join(format!("{node}.cluster"));
+    Some(ClusterConfig { directory: directory.unwrap_or_else(default), name, pools })
 }
 
 fn link(file: &TableReader<'_, '_>) -> LinkConfig {

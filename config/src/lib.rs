@@ -42,7 +42,7 @@ pub use reader::{ConfigError, Lines, Problem};
 pub use request::{Resize, value};
 pub use schedule::{SnapshotRule, show_snapshot_rules};
 pub use sections::{
-    Directories, FaultConfig, KEYS_PER_PEER_MAX, LinkConfig, LinkKind, MemoryConfig,
+    ClusterConfig, Directories, FaultConfig, KEYS_PER_PEER_MAX, LinkConfig, LinkKind, MemoryConfig,
     NAME_BYTES_MAX, OBJECTS_MAX, Privileges, QUEUES_DEFAULT, QUEUES_MAX, Role,
     SESSION_BUFFERS_BYTES_DEFAULT, SIDECORES_MAX, SOCKET_PATH_BYTES_MAX, Sidecores, Trust,
     Watchdog,

@@ -24,11 +24,12 @@ fn whole() -> KeyTable {
 }
 
 /// The sections of the file.
-fn sections() -> [KeyTable; 5] {
+fn sections() -> [KeyTable; 6] {
     [
         KeyTable::new("[sidecores]", "[sidecores]\n?", SIDECORE_KEYS),
         KeyTable::new("[memory]", "[memory]\n?", MEMORY_KEYS),
         KeyTable::new("[directories]", "[directories]\n?", DIRECTORY_KEYS),
+        KeyTable::new("[cluster]", "[cluster]\n?", CLUSTER_KEYS),
         KeyTable::new("[link]", "[link]\n?", LINK_KEYS),
         KeyTable::new("fault", "[link]\nfault = { ? }", FAULT_KEYS),
     ]
@@ -93,6 +94,7 @@ const NODE_KEYS: &[SettingKey] = &[
     key("memory", "The section [[memory]](#memory)."),
     key("sidecores", "The section [[sidecores]](#sidecores)."),
     key("directories", "The section [[directories]](#directories)."),
+    key("cluster", "The section [[cluster]](#cluster)."),
 ];
 
 const SIDECORE_KEYS: &[SettingKey] = &[
@@ -186,6 +188,20 @@ const DIRECTORY_KEYS: &[SettingKey] = &[
         "captures",
         "The directory in which the node makes the files of mirrors. The node makes the \
          directory if it is missing, for its own user alone.",
+    ),
+];
+
+const CLUSTER_KEYS: &[SettingKey] = &[
+    key(
+        "directory",
+        "The directory that `vrio node join` makes, with the place of the registry and the node's \
+         certificate. Default: `/var/lib/vrio/NAME.cluster`.",
+    ),
+    key("name", "The node's name in the cluster. Default: the node's name."),
+    key(
+        "pools",
+        "The names of the pools that the cluster sees, `[\"fast\"]`. Default: all pools of the \
+         node, also pools that are added later.",
     ),
 ];
 

@@ -125,6 +125,17 @@ pub struct Directories {
     pub captures: Option<PathBuf>,
 }
 
+/// The node's part in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// The directory that `vrio node join` makes: the registry's place and a certificate.
+    pub directory: PathBuf,
+    /// The node's name in the cluster.
+    pub name: String,
+    /// The pools that the cluster sees; `None`: all of them.
+    pub pools: Option<Vec<String>>,
+}
+
 /// The process that makes a vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {

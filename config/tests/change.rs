@@ -230,9 +230,10 @@ fn changes_that_take_a_restart_are_named() {
     let before = config(&[]);
     assert!(needs_restart(&before, &before).is_empty());
     let text = "name = \"m\"\nlisten = \"127.0.0.1:4871\"\ncontrol = \"/c\"\n[sidecores]\ncount = \
-                2\n[directories]\nvolumes = \"/w\"\n[link]\nfault = { loss = 0.5 }\n";
+                2\n[directories]\nvolumes = \"/w\"\n[link]\nfault = { loss = 0.5 }\n[cluster]\n";
     let after = Config::parse(Path::new("n.toml"), text).unwrap();
-    let wanted = ["name", "listen", "control", "[sidecores]", "[directories]", "[link]"];
+    let wanted =
+        ["name", "listen", "control", "[sidecores]", "[directories]", "[link]", "[cluster]"];
     assert_eq!(needs_restart(&before, &after), wanted);
     assert!(changes(&before, &after).is_empty());
 }

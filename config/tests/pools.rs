@@ -53,6 +53,10 @@ fn volumes_are_cut_from_pools() {
     assert_eq!(texts, ["change pool \"p\": deduplication is now on, with 64MiB of memory"]);
     let texts: Vec<_> = changes(&shared, &config).iter().map(ToString::to_string).collect();
     assert_eq!(texts, ["change pool \"p\": deduplication is now off"]);
+    let classed = POOLS.replace("log =", "class = \"ssd\"\nlog =");
+    let classed = Config::parse(Path::new("a.toml"), &classed).expect("this is fine");
+    let texts: Vec<_> = changes(&config, &classed).iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["change pool \"p\": its class is now ssd"]);
     // The memory of an index that is off makes no change.
     let memory = POOLS.replace("log =", "deduplication-memory = \"1GiB\"\nlog =");
     let memory = Config::parse(Path::new("a.toml"), &memory).expect("this is fine");

@@ -1,5 +1,7 @@
 //! A node's life: start everything, wait for a signal, stop everything within a bound.
 
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -45,10 +47,17 @@ pub enum Origin {
 /// Runs a node until SIGTERM or SIGINT, or until another process takes it over. On SIGHUP it
 /// reloads its configuration.
 ///
+/// `agent` starts the agent of a node that is in a cluster, and returns the socket at which the
+/// agent reports. It is called while this process has one thread and all its rights.
+///
 /// # Errors
 /// When something that the configuration asks for cannot be started; nothing is left running then.
 /// Or when the running node cannot be taken over; it goes on.
-pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
+pub fn run(
+    config: &Config,
+    origin: Origin,
+    agent: impl FnOnce(&Config) -> io::Result<UnixStream>,
+) -> Result<(), StartError> {
     let system = |source| StartError::System { what: "wait for signals", source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(system)?;
@@ -60,7 +69,11 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
     raise_descriptor_limit();
     // Before the files are restricted: its socket may be anywhere.
     let manager = Manager::from_environment();
+    let cluster = start_agent(config, agent)?;
     let node = start(config, origin)?;
+    if let Some((name, agent)) = cluster {
+        node.listen_to_agent(name, agent);
+    }
     privilege::filter(config)?;
     tracing::info!(
         node = config.name,
@@ -106,6 +119,17 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), StartError> {
     drop(stopped);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Starts the agent, if the configuration is for a node of a cluster.
+fn start_agent(
+    config: &Config,
+    agent: impl FnOnce(&Config) -> io::Result<UnixStream>,
+) -> Result<Option<(&str, UnixStream)>, StartError> {
+    let Some(cluster) = &config.cluster else { return Ok(None) };
+    let what = "start the cluster's agent";
+    let started = agent(config).map_err(|source| StartError::System { what, source })?;
+    Ok(Some((&*cluster.name, started)))
 }
 
 /// Takes as many descriptors as this process may have. A shell gives 1,024; a front end alone may
@@ -158,7 +182,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn listen() -> std::io::Result<Self> {
+    fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

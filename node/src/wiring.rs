@@ -15,6 +15,7 @@
 //! of a kind), `report` (the status), `hand_over`.
 
 mod change;
+mod cluster;
 mod disks;
 mod drain;
 mod error;

@@ -44,6 +44,26 @@ pub(super) fn restrict_to_none() -> Result<(), PrivilegeError> {
     restricted.map(drop).map_err(|error| refuse(std::io::Error::other(error)))
 }
 
+/// Restricts this thread, and all that it will start, to files of these directories, as far as the
+/// kernel can. It may connect by TCP, and it may not listen.
+pub(super) fn restrict_to(directories: &[&Path]) -> Result<(), PrivilegeError> {
+    // A file is written to a new file, which is renamed.
+    let files = make_bitflags!(AccessFs::{
+        ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile
+    });
+    let rules = || -> Result<RulesetCreated, RulesetError> {
+        let rules = Ruleset::default()
+            .handle_access(AccessFs::from_all(ABI_WANTED))?
+            .handle_access(AccessNet::BindTcp)?
+            .scope(Scope::from_all(ABI_WANTED))?
+            .create()?;
+        directories.iter().try_fold(rules, |rules, path| allow(rules, path, files))
+    };
+    let refuse = system::<std::io::Error>("restrict files by Landlock");
+    let restricted = rules().and_then(RulesetCreated::restrict_self);
+    restricted.map(drop).map_err(|error| refuse(std::io::Error::other(error)))
+}
+
 /// No file, no connection by TCP, no signal to others, no abstract socket of others.
 fn nothing() -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()

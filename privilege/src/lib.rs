@@ -15,6 +15,7 @@
 //! since a start needs calls (`io_uring_setup`, sockets of the network) that a running node does
 //! not need.
 
+pub mod agent;
 mod calls;
 mod error;
 mod files;

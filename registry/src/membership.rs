@@ -18,7 +18,8 @@ pub use presence::{Kept, PRESENCE_S, PresenceKeeper};
 use crate::error::RegistryError;
 use crate::key::Key;
 use crate::record::{
-    ClusterRecord, NodeRecord, PresenceRecord, TokenRecord, VolumeRecord, read, stored,
+    ClusterRecord, NodeRecord, PresenceRecord, StoredRecord, TokenRecord, VolumeRecord, read,
+    stored,
 };
 use crate::registry::{Registry, Stamp};
 use crate::swap::{Swap, SwapOutcome};
@@ -122,10 +123,7 @@ impl<'a> Membership<'a> {
         Self { registry, keys }
     }
 
-    fn read<T: serde::de::DeserializeOwned>(
-        &mut self,
-        key: &Key,
-    ) -> Result<Option<(T, u64)>, RegistryError> {
+    fn read<T: StoredRecord>(&mut self, key: &Key) -> Result<Option<(T, u64)>, RegistryError> {
         let Some(entry) = self.registry.get(key)?.entry else { return Ok(None) };
         Ok(Some((read(key, &entry.value)?, entry.revision)))
     }
@@ -246,6 +244,37 @@ impl<'a> Membership<'a> {
         })
     }
 
+    /// A node that has joined.
+    ///
+    /// # Errors
+    /// When there is no such node, or the registry does not answer.
+    pub fn node(&mut self, name: &str) -> Result<NodeRecord, RegistryError> {
+        let key = self.keys.node(name)?;
+        let found = self.read::<NodeRecord>(&key)?.map(|(found, _)| found);
+        found.ok_or_else(|| refused(format!("the cluster has no node {name:?}")))
+    }
+
+    /// Removes a node for good, also if it is present. Its agent is refused from then on.
+    ///
+    /// # Errors
+    /// When the registry does not answer.
+    pub fn evict(&mut self, name: &str) -> Result<(), RegistryError> {
+        let [node, present] = [self.keys.node(name)?, self.keys.present(name)?];
+        self.change(|this| {
+            let mut swap = Swap::new();
+            for key in [&node, &present] {
+                swap = match this.registry.get(key)?.entry {
+                    Some(entry) => swap.unchanged(key, entry.revision).delete(key),
+                    None => swap.absent(key),
+                };
+            }
+            match swap.changes().is_empty() {
+                true => Ok(ChangePlan::Done(())),
+                false => Ok(ChangePlan::Try(swap, ())),
+            }
+        })
+    }
+
     /// Removes a node that is away, so that its name is free.
     ///
     /// # Errors
@@ -254,14 +283,16 @@ impl<'a> Membership<'a> {
         let [node, present] = [self.keys.node(name)?, self.keys.present(name)?];
         let mut tried = false;
         self.change(|this| {
-            let Some((_, revision)) = this.read::<NodeRecord>(&node)? else {
+            // The record is not read: a damaged one must go as well.
+            let Some(revision) = this.registry.get(&node)?.entry.map(|entry| entry.revision) else {
                 if tried {
                     return Ok(ChangePlan::Done(()));
                 }
                 return Err(refused(format!("the cluster has no node {name:?}")));
             };
             if this.registry.get(&present)?.entry.is_some() {
-                let text = format!("node {name:?} is present; stop its agent first");
+                let text =
+                    format!("node {name:?} is present; stop it first, or evict it by `--revoke`");
                 return Err(refused(text));
             }
             tried = true;

@@ -9,12 +9,38 @@ use std::path::{Path, PathBuf};
 /// any file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Makes a directory for its owner alone, with those above it.
+/// Makes a directory for its owner alone, with those above it. It belongs to the owner of the
+/// directory above it, as a file does ([`open`]).
 ///
 /// # Errors
 /// When the system refuses it.
 pub fn make_directory(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
+    if path.is_dir() {
+        return Ok(());
+    }
+    make_directory(above(path))?;
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made.and_then(|()| give(&open_found(path)?, above(path))),
+    }
+}
+
+/// Opens a file or a directory that is there; not what a symbolic link of another user names.
+fn open_found(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(NO_LINK).open(path)
+}
+
+const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+
+/// Gives a file of root's to the owner of a directory: the operator is root, and a node's agent is
+/// not.
+fn give(file: &File, directory: &Path) -> io::Result<()> {
+    let (own, wanted) = (file.metadata()?, std::fs::metadata(directory)?);
+    let is_owners = (own.uid(), own.gid()) == (wanted.uid(), wanted.gid());
+    if !is_owners && rustix::process::geteuid().is_root() {
+        fchown(file, Some(wanted.uid()), Some(wanted.gid()))?;
+    }
+    Ok(())
 }
 
 /// The directory of a file.
@@ -23,18 +49,15 @@ fn above(path: &Path) -> &Path {
 }
 
 /// Opens a file for writing, and makes it if it is missing. It belongs to the owner of its
-/// directory: the operator is root, and a node's agent is not.
+/// directory. A symbolic link is refused: root would write where another user says.
 ///
 /// # Errors
 /// When the system refuses it.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).mode(0o600).open(path)?;
-    let (own, wanted) = (file.metadata()?, std::fs::metadata(above(path))?);
-    let is_owners = (own.uid(), own.gid()) == (wanted.uid(), wanted.gid());
-    if !is_owners && rustix::process::geteuid().is_root() {
-        fchown(&file, Some(wanted.uid()), Some(wanted.gid()))?;
-    }
+    let options = options.create(true).truncate(false).write(true).mode(0o600);
+    let file = options.custom_flags(NO_LINK).open(path)?;
+    give(&file, above(path))?;
     Ok(file)
 }
 
@@ -85,6 +108,23 @@ mod tests {
             let found = std::fs::metadata(&path).unwrap();
             assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), (65534, 65534, 0o600));
         }
+        let deep = home.path().join("b/c");
+        make_directory(&deep).unwrap();
+        make_directory(&deep).unwrap();
+        for path in [deep.clone(), home.path().join("b")] {
+            let found = std::fs::metadata(path).unwrap();
+            assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), (65534, 65534, 0o700));
+        }
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let (target, link) = (home.path().join("target"), home.path().join("a.new"));
+        std::fs::write(&target, "mine").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(replace(&home.path().join("a"), b"theirs").is_err());
+        assert_eq!(std::fs::read(&target).unwrap(), b"mine");
     }
 
     #[test]

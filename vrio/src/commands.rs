@@ -11,7 +11,7 @@ use node::status::{STATUS_VERSION, Status};
 use crate::failure::CommandFailure;
 use crate::nodes::{self, choose};
 use crate::output::print;
-use crate::{client, drain, live, tables};
+use crate::{client, cluster, drain, live, tables};
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -42,9 +42,12 @@ pub(crate) enum NodeCommand {
     /// Drain a running node: it takes no new user, and the command lists the users that are left.
     #[command(after_help = drain::DRAIN_EXAMPLES)]
     Drain(drain::DrainArgs),
+    /// Have a node join a cluster, by a token of `vrio cluster token`.
+    #[command(after_help = cluster::JOIN_EXAMPLES)]
+    Join(cluster::JoinArgs),
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Log {
     /// For people.
     Human,
@@ -73,6 +76,7 @@ pub(crate) fn node(args: &NodeArgs) -> Result<(), CommandFailure> {
     match &args.command {
         Some(NodeCommand::Reload(reload)) => return live::reload(reload),
         Some(NodeCommand::Drain(args)) => return drain::drain(args),
+        Some(NodeCommand::Join(args)) => return cluster::join_node(args),
         None => {}
     }
     let path = args.config.as_deref().expect("required unless there is a subcommand");
@@ -86,7 +90,8 @@ pub(crate) fn node(args: &NodeArgs) -> Result<(), CommandFailure> {
         Log::Json => LogFormat::Json,
     });
     let origin = if args.take_over { node::Origin::TakeOver } else { node::Origin::Start };
-    node::run(&config, origin).map_err(|error| match error {
+    let agent = |config: &Config| cluster::agent::start(config, args.log == Log::Json);
+    node::run(&config, origin, agent).map_err(|error| match error {
         node::StartError::TakeOver(node::TakeOverError::NoNode { .. }) => {
             CommandFailure::no_answer(error)
         }

@@ -6,6 +6,7 @@
 mod attach;
 mod bench;
 mod client;
+mod cluster;
 mod commands;
 mod completion;
 mod demo;
@@ -94,6 +95,9 @@ enum Command {
     /// Make keys, and show their public halves.
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Make a cluster of nodes around a registry, have nodes join, and show its state.
+    #[command(subcommand, after_help = cluster::CLUSTER_EXAMPLES)]
+    Cluster(cluster::ClusterCommand),
     /// The commands of each kind of objects.
     #[command(flatten)]
     Object(live::kinds::ObjectCommand),
@@ -152,6 +156,7 @@ fn run(command: Command) -> Result<(), CommandFailure> {
         Command::Status(args) => commands::status(&args),
         Command::Top(args) => top::top(&args),
         Command::Key(command) => key::key(&command),
+        Command::Cluster(command) => cluster::cluster(&command),
         Command::Object(command) => command.run(),
         Command::Mpi(command) => mpi::mpi(&command),
         Command::Attach(args) => attach::attach(&args),

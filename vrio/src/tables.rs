@@ -1,6 +1,7 @@
 //! A status as tables for people.
 
 mod any_kind;
+mod cluster;
 mod layout;
 mod nics;
 mod pools;
@@ -21,6 +22,7 @@ use node::status::{
 use report::store::ListedRun;
 
 pub(crate) use self::any_kind::{any_kind_alone, any_kind_list};
+pub(crate) use self::cluster::cluster;
 use self::layout::{STRING, counter_table, fit, number, section, table, words};
 pub(crate) use self::layout::{fold, set_wide, uptime};
 pub(crate) use self::nics::{network_alone, network_list, nic_alone, nic_list};
@@ -193,6 +195,7 @@ pub(crate) fn show(status: &Status, all: bool) -> String {
     if let Some(key) = &node.key {
         writeln!(text, "its public key is {key}").expect("to a string");
     }
+    text.extend(status.cluster.iter().map(cluster::of_node));
     if !node.differs.is_empty() {
         writeln!(text, "\nThe configuration differs from the file {}:", node.file).expect(STRING);
         for what in &node.differs {

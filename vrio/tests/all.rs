@@ -10,6 +10,8 @@ mod caches;
 mod causes;
 mod churn;
 mod cli;
+mod cluster_guide;
+mod clusters;
 mod compare_net;
 mod compare_store;
 mod demo;

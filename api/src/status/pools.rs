@@ -10,6 +10,9 @@ use crate::ReceiveProgress;
 pub struct StoragePoolStatus {
     /// Its name.
     pub name: String,
+    /// The kind of its devices, as the configuration names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
     /// One word: see [`PoolState`].
     pub state: PoolState,
     /// The fault and the way out; empty if there is none.

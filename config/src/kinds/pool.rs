@@ -34,6 +34,8 @@ const LOG_BYTES_DEFAULT: u64 = 1 << 30;
 pub struct PoolConfig {
     /// Its name, unique on the node.
     pub name: String,
+    /// The kind of its devices, for a cluster's placement.
+    pub class: Option<String>,
     /// The absolute paths of its files and block devices, inside of the volumes' directories.
     pub devices: Vec<PathBuf>,
     /// The most memory for the map's pages.
@@ -55,6 +57,9 @@ const DEDUPLICATION_MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=64 << 30;
 const DEDUPLICATION_MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
 
 impl PoolConfig {
+    /// The step that changes what a cluster knows about it.
+    pub const CLASS: &str = "class";
+
     /// The step that changes the search for blocks with the same content.
     pub const DEDUPLICATION: &str = "deduplication";
 
@@ -64,7 +69,7 @@ impl PoolConfig {
     }
 }
 
-const POOL_KEYS: [SettingKey; 6] = [
+const POOL_KEYS: [SettingKey; 7] = [
     key("name", "The pool's name, unique on the node."),
     key(
         "devices",
@@ -72,6 +77,11 @@ const POOL_KEYS: [SettingKey; 6] = [
          `[\"p.pool\"]`. `vrio pool create` makes them. Their order does not matter. The pool \
          itself knows which devices it has: a device that did not come to join it, or has left it, \
          is passed over.",
+    ),
+    key(
+        "class",
+        "A word for the kind of its devices, `\"ssd\"`, by which a [cluster](#cluster) tells pools \
+         apart. Default: none. A reload changes it in place.",
     ),
     key(
         "memory",
@@ -106,12 +116,14 @@ fn pool(value: &Value<'_, '_>, directories: &Directories) -> Option<PoolConfig> 
     let name = table.require("name", "name = \"p\"").and_then(|value| name(&value));
     let devices = table.require("devices", "devices = [\"p.pool\"]");
     let devices = devices.and_then(|value| devices_of(&value, directories));
+    let class = table.get("class").and_then(|value| self::name(&value));
     let memory = size(&table, "memory", &MEMORY_BYTES);
     let log = size(&table, "log", &LOG_BYTES);
     let deduplication = table.get("deduplication").and_then(|value| value.bool());
     let of_deduplication = size(&table, "deduplication-memory", &DEDUPLICATION_MEMORY_BYTES);
     Some(PoolConfig {
         name: name?,
+        class,
         devices: devices?,
         memory_bytes: memory.unwrap_or(MEMORY_BYTES_DEFAULT),
         log_bytes: log.unwrap_or(LOG_BYTES_DEFAULT),
@@ -187,6 +199,7 @@ impl Object for PoolConfig {
         ];
         let mut moved = Self {
             lines: wanted.lines.clone(),
+            class: wanted.class.clone(),
             deduplication: wanted.deduplication,
             deduplication_memory_bytes: wanted.deduplication_memory_bytes,
             ..self.clone()
@@ -198,14 +211,20 @@ impl Object for PoolConfig {
     }
 
     fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
-        if self.dedup_bytes() == wanted.dedup_bytes() {
-            return Vec::new();
+        let mut steps = Vec::new();
+        if self.class != wanted.class {
+            let class = wanted.class.as_deref().unwrap_or("none");
+            let text = format!("change pool {:?}: its class is now {class}", self.name);
+            steps.push(InPlace { step: Self::CLASS, text });
         }
-        let now = match wanted.dedup_bytes() {
-            Some(bytes) => format!("on, with {} of memory", show_size(bytes)),
-            None => "off".to_owned(),
-        };
-        let text = format!("change pool {:?}: deduplication is now {now}", self.name);
-        vec![InPlace { step: Self::DEDUPLICATION, text }]
+        if self.dedup_bytes() != wanted.dedup_bytes() {
+            let now = match wanted.dedup_bytes() {
+                Some(bytes) => format!("on, with {} of memory", show_size(bytes)),
+                None => "off".to_owned(),
+            };
+            let text = format!("change pool {:?}: deduplication is now {now}", self.name);
+            steps.push(InPlace { step: Self::DEDUPLICATION, text });
+        }
+        steps
     }
 }

@@ -156,6 +156,8 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
     }
     let mut objects = objects.clone();
     objects.file_read(file);
+    // The successor starts an agent of its own by the section as it is now.
+    objects.take_cluster_of_file();
     let differs = objects.differs();
     if !differs.is_empty() {
         let error = format!("the node is not what its file says: {}", differs.join("; "));

@@ -7,6 +7,7 @@ use link::ShmListener;
 use parking_lot::{Mutex, MutexGuard};
 use sessions::{LinkedSidecore, keys::SidecoreKeys, sidecores};
 
+use super::cluster::ClusterView;
 use super::disks::Disks;
 use super::disks::shown::ServedDisk;
 use super::disks::steerer::Steerer;
@@ -37,6 +38,7 @@ pub(crate) struct Inside {
     pub(crate) steerer: Steerer,
     pub(crate) watchdog: Watchdog,
     pub(crate) timed: TimedSnapshots,
+    pub(crate) cluster: ClusterView,
     /// Works until it is dropped.
     pub(crate) _strangers: Watcher,
     /// A thread that changes something waits for its turn first.

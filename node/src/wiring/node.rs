@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -11,6 +12,7 @@ use config::{Config, Kind};
 use parking_lot::Mutex;
 use sessions::{NetworkGate, keys::SidecoreKeys, links, sidecores};
 
+use super::cluster::ClusterView;
 use super::disks::shown::ServedDisk;
 use super::disks::steerer::Steerer;
 use super::error::StartError;
@@ -91,6 +93,7 @@ impl Node {
             steerer,
             watchdog,
             timed: TimedSnapshots::default(),
+            cluster: ClusterView::default(),
             _strangers: strangers,
             turns,
             objects,
@@ -120,6 +123,11 @@ impl Node {
     /// The change that failed. Changes that were made before it stay.
     pub fn reload(&self) -> Result<Done, Refused> {
         self.inside.reload(&Reload::default())
+    }
+
+    /// Shows from now on what the node's agent tells about the cluster.
+    pub(crate) fn listen_to_agent(&self, node: &str, agent: UnixStream) {
+        self.inside.cluster.listen(node, agent);
     }
 
     /// Tells the service manager from now on that the node lives.

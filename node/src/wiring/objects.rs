@@ -221,6 +221,11 @@ impl Objects {
         has(&self.file, kind, name)
     }
 
+    /// Takes the section of the cluster from the file: a successor follows it.
+    pub(crate) fn take_cluster_of_file(&mut self) {
+        self.config.cluster.clone_from(&self.file.cluster);
+    }
+
     /// Notes the file as it was read. The node is compared with it from now on.
     pub(crate) fn file_read(&mut self, file: Config) {
         self.commanded.retain(|(kind, name)| !has(&file, *kind, name));

@@ -33,6 +33,7 @@ pub(crate) fn status(inside: &Inside) -> Status {
     let mut status = Status {
         version: STATUS_VERSION,
         node: node(inside, &objects),
+        cluster: inside.cluster.status(),
         sidecores: sidecores(inside, &objects.config, &asked),
         sessions: sessions(&inside.keys, &asked),
         strangers: refused(inside, &objects.config, &asked),

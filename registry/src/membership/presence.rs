@@ -2,13 +2,15 @@
 
 use super::ClusterKeys;
 use crate::error::RegistryError;
+use crate::key::Key;
 use crate::record::{NodeRecord, PresenceRecord, read, stored};
 use crate::registry::{LeaseId, Registry};
 use crate::swap::{Swap, SwapOutcome};
 
-/// How long a node counts as present after its agent was heard last, in seconds. An election of
-/// etcd's leader takes a second or two, and must not make nodes away.
-pub const PRESENCE_S: u64 = 10;
+/// How long a node counts as present after its agent was heard last, in seconds. A member of etcd
+/// that has lost its power does not answer, which a client notices after 8 s; then it asks another
+/// member. That must not make nodes away.
+pub const PRESENCE_S: u64 = 15;
 
 /// The outcome of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +30,8 @@ pub struct PresenceKeeper {
     keys: ClusterKeys,
     name: String,
     lease: Option<LeaseId>,
-    /// The record under the lease.
-    told: Option<PresenceRecord>,
+    /// The record under the lease, and the revision of the node's own record then.
+    told: Option<(PresenceRecord, u64)>,
 }
 
 impl PresenceKeeper {
@@ -38,8 +40,8 @@ impl PresenceKeeper {
         Self { keys, name: name.to_owned(), lease: None, told: None }
     }
 
-    /// One round: renews the lease, and tells what has changed. A round each third of
-    /// [`PRESENCE_S`] survives a round that is lost.
+    /// One round: renews the lease, and tells what has changed. A round each fifth of
+    /// [`PRESENCE_S`] survives rounds that are lost.
     ///
     /// # Errors
     /// When the registry does not answer, or the node is not in the cluster under this key.
@@ -51,15 +53,14 @@ impl PresenceKeeper {
     ) -> Result<Kept, RegistryError> {
         if let Some(lease) = self.lease {
             match registry.renew(lease) {
-                Ok(()) if self.told.as_ref() == Some(wanted) => return Ok(Kept::Present),
                 Ok(()) => {}
                 Err(RegistryError::LeaseEnded) => (self.lease, self.told) = (None, None),
                 Err(error) => return Err(error),
             }
         }
-        self.told = None;
         let node_key = self.keys.node(&self.name)?;
         let Some(entry) = registry.get(&node_key)?.entry else {
+            self.told = None;
             let what = format!(
                 "the cluster has no node {:?}: it was removed, or never joined; `vrio node join` \
                  has it join",
@@ -67,6 +68,11 @@ impl PresenceKeeper {
             );
             return Err(RegistryError::Refused { what });
         };
+        // A node that was removed, and has joined again, has another revision.
+        if self.told.as_ref().is_some_and(|(told, at)| (told, *at) == (wanted, entry.revision)) {
+            return Ok(Kept::Present);
+        }
+        self.told = None;
         let node: NodeRecord = read(&node_key, &entry.value)?;
         if node.key.as_deref() != key {
             let what = format!(
@@ -76,22 +82,25 @@ impl PresenceKeeper {
             );
             return Err(RegistryError::Refused { what });
         }
-        self.tell(registry, Swap::new().unchanged(&node_key, entry.revision), wanted)
+        self.tell(registry, (&node_key, entry.revision), wanted)
     }
 
     fn tell(
         &mut self,
         registry: &mut dyn Registry,
-        swap: Swap,
+        (node, revision): (&Key, u64),
         wanted: &PresenceRecord,
     ) -> Result<Kept, RegistryError> {
+        let swap = Swap::new().unchanged(node, revision);
         let present = self.keys.present(&self.name)?;
         let swap = match registry.get(&present)?.entry {
             None => swap.absent(&present),
             Some(entry) => {
-                let found: PresenceRecord = read(&present, &entry.value)?;
-                if found.agent != wanted.agent {
-                    return Ok(Kept::Elsewhere(found));
+                match read::<PresenceRecord>(&present, &entry.value) {
+                    Ok(found) if found.agent != wanted.agent => return Ok(Kept::Elsewhere(found)),
+                    // No agent writes it, so it is nobody's, and has no lease perhaps.
+                    Ok(_) | Err(RegistryError::Damaged { .. }) => {}
+                    Err(error) => return Err(error),
                 }
                 swap.unchanged(&present, entry.revision)
             }
@@ -102,7 +111,7 @@ impl PresenceKeeper {
         };
         match registry.swap(&swap.put_under(&present, stored(wanted), lease)) {
             Ok(SwapOutcome::Made { .. }) => {
-                self.told = Some(wanted.clone());
+                self.told = Some((wanted.clone(), revision));
                 Ok(Kept::Present)
             }
             Ok(SwapOutcome::Lost | SwapOutcome::Unknown { .. }) => Ok(Kept::Later),

@@ -128,6 +128,29 @@ fn a_node_is_present_while_its_agent_is_heard_and_no_longer() {
 }
 
 #[test]
+fn a_node_that_is_evicted_is_away_at_once_and_its_agent_is_told() {
+    let (mut registry, keys) = (registry(), keys());
+    Membership::new(&mut registry, &keys).join(&node("io1", "t"), 50).unwrap();
+    let (key, mut keeper) = (Some("key of io1"), PresenceKeeper::new(keys.clone(), "io1"));
+    assert_eq!(keeper.keep(&mut registry, key, &presence("a")), Ok(Kept::Present));
+    Membership::new(&mut registry, &keys).evict("io1").unwrap();
+    let contents = Membership::new(&mut registry, &keys).contents().unwrap();
+    assert!(contents.nodes.is_empty());
+    let error = keeper.keep(&mut registry, key, &presence("a")).unwrap_err().to_string();
+    assert!(error.contains("it was removed, or never joined"), "{error}");
+    // Again, as after an answer that was lost.
+    Membership::new(&mut registry, &keys).evict("io1").unwrap();
+    let error = Membership::new(&mut registry, &keys).node("io1").unwrap_err().to_string();
+    assert!(error.contains("no node \"io1\""), "{error}");
+    // Its name is free, and the agent of the node that joins by it is present.
+    Membership::new(&mut registry, &keys).issue("u", &token()).unwrap();
+    Membership::new(&mut registry, &keys).join(&node("io1", "u"), 50).unwrap();
+    assert_eq!(keeper.keep(&mut registry, key, &presence("a")), Ok(Kept::Present));
+    let contents = Membership::new(&mut registry, &keys).contents().unwrap();
+    assert_eq!(contents.nodes[0].presence, Some(presence("a")));
+}
+
+#[test]
 fn epochs_of_a_volume_grow_and_volumes_change_together() {
     let (mut registry, keys) = (registry(), keys());
     let record = |epoch| VolumeRecord { epoch, content: vec![epoch as u8] };
@@ -160,6 +183,31 @@ fn a_record_that_cannot_be_read_hides_no_other() {
     assert_eq!(contents.tokens.len(), 1);
     assert!(contents.unreadable[0].to_string().contains("nodes/bad is damaged"));
     assert_eq!(contents.unreadable.len(), 1);
+}
+
+/// Any client can write any bytes. Neither a node's record nor its presence may be stuck then.
+#[test]
+fn a_damaged_record_of_a_node_is_removed_and_a_damaged_presence_is_told_anew() {
+    let (mut registry, keys) = (registry(), keys());
+    Membership::new(&mut registry, &keys).join(&node("io1", "t"), 50).unwrap();
+    let present = keys.present("io1").unwrap();
+    assert!(registry.swap(&Swap::new().put(&present, "{")).is_ok());
+    let mut keeper = PresenceKeeper::new(keys.clone(), "io1");
+    let kept = keeper.keep(&mut registry, Some("key of io1"), &presence("a"));
+    assert_eq!(kept, Ok(Kept::Present));
+    let found = registry.get(&present).unwrap().entry.unwrap();
+    assert!(found.lease.is_some(), "it ends with its agent");
+    // A newer program's presence is left alone.
+    assert!(registry.swap(&Swap::new().put(&present, r#"{"version":2}"#)).is_ok());
+    let mut other = PresenceKeeper::new(keys.clone(), "io1");
+    let kept = other.keep(&mut registry, Some("key of io1"), &presence("b"));
+    assert!(matches!(kept, Err(RegistryError::OtherVersion { .. })), "{kept:?}");
+    assert!(registry.swap(&Swap::new().delete(&present)).is_ok());
+    assert!(registry.swap(&Swap::new().put(&keys.node("io1").unwrap(), "{")).is_ok());
+    let mut records = Membership::new(&mut registry, &keys);
+    assert!(matches!(records.node("io1"), Err(RegistryError::Damaged { .. })));
+    records.remove("io1").unwrap();
+    assert!(records.contents().unwrap().unreadable.is_empty());
 }
 
 /// Seeds of the simulation below.

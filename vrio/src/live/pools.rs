@@ -129,6 +129,9 @@ pub(crate) struct PoolAdd {
     /// Its files and block devices, inside of the volumes' directories; with commas between them.
     #[arg(long, required = true, value_name = "PATH", value_delimiter = ',')]
     devices: Vec<String>,
+    /// A word for the kind of its devices, for a cluster: ssd.
+    #[arg(long, value_name = "WORD")]
+    class: Option<String>,
     /// The most memory for its map; default: 64MiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -153,6 +156,7 @@ pub(crate) fn pool(command: &PoolCommand) -> Result<(), CommandFailure> {
             let mut fields = Fields::default();
             fields.text("name", Some(&add.name));
             fields.put("devices", Some(json!(add.devices)));
+            fields.text("class", add.class.as_ref());
             fields.text("memory", add.memory.as_ref());
             fields.text("log", add.log.as_ref());
             fields.put("deduplication", add.deduplication.then_some(json!(true)));

@@ -3,8 +3,8 @@
 
 use node::config::show_size;
 use node::status::{
-    DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, PoolDeviceStatus, PoolState,
-    Status, StoragePoolStatus, VolumeStatus,
+    DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, NodeClusterStatus,
+    PoolDeviceStatus, PoolState, Status, StoragePoolStatus, VolumeStatus,
 };
 
 use super::layout::fold;
@@ -67,11 +67,21 @@ fn problems(status: &Status) -> Vec<String> {
         nics(&status.nics),
         networks(&status.networks),
         domains(&status.domains),
+        cluster(status),
         limits(status),
         strangers(status),
         drained(status),
     ]
     .concat()
+}
+
+/// A node that its cluster does not see.
+fn cluster(status: &Status) -> Vec<String> {
+    let part = status.cluster.as_ref().filter(|part| part.state != "present");
+    let line = |part: &NodeClusterStatus| {
+        format!("node {} is away for its cluster: {}", part.node, part.detail)
+    };
+    part.map(line).into_iter().collect()
 }
 
 /// The problems of disks: each disk that a guest could not use now.

@@ -21,6 +21,7 @@ use super::fds::HandoverFds;
 use super::meeting::{ANSWER_TIME_MAX, digest, meeting};
 use super::state::{HandoverEnd, NodeState, Verdict};
 use crate::control::{Claim, Service, Standby};
+use crate::wiring::cluster::ClusterView;
 use crate::wiring::disks::hand_over::TakenDisk;
 use crate::wiring::disks::steerer::Steerer;
 use crate::wiring::disks::{self, Disks};
@@ -328,6 +329,7 @@ fn serve(config: &Config, ready: StartedParts, taken: TakenParts) -> Node {
         steerer,
         watchdog,
         timed: TimedSnapshots::default(),
+        cluster: ClusterView::default(),
         _strangers: strangers,
         turns,
         objects,

@@ -22,8 +22,12 @@ impl RunningObject for PoolConfig {
         node.add_pool(self)
     }
 
-    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
-        node.change_deduplication(self)
+    fn change(&self, step: &InPlace, node: &Inside) -> Changed {
+        if step.step == Self::DEDUPLICATION {
+            node.change_deduplication(self);
+        }
+        node.objects().replace(self);
+        Ok(Vec::new())
     }
 
     fn remove(name: &str, node: &Inside, force: bool) -> Changed {
@@ -74,12 +78,10 @@ impl Inside {
     }
 
     /// A pool that is not open hears of it when it is opened.
-    fn change_deduplication(&self, pool: &PoolConfig) -> Changed {
+    fn change_deduplication(&self, pool: &PoolConfig) {
         if let Some(Ok(opened)) = self.volumes.stock().pools().get(&pool.name) {
             opened.set_dedup(pool.dedup_bytes());
         }
-        self.objects().replace(pool);
-        Ok(Vec::new())
     }
 
     pub(crate) fn remove_pool(&self, name: &str, force: bool) -> Changed {

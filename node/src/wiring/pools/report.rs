@@ -26,7 +26,8 @@ pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus>
             Some(Err(why)) => not_open(config, origin, &why),
             None => not_open(config, origin, "it is being removed"),
         };
-        StoragePoolStatus { name: config.name.clone(), origin, ..found }
+        let (name, class) = (config.name.clone(), config.class.clone());
+        StoragePoolStatus { name, class, origin, ..found }
     })
     .collect()
 }

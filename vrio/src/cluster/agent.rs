@@ -1,0 +1,313 @@
+//! The agent of a node: it asks the node at its control socket, keeps the node's presence in the
+//! registry, and reports to the node.
+//!
+//! ```text
+//!   vrio node ── starts ──▶ starter ── starts, also again ──▶ agent ══ TLS ══ registry
+//!       ▲  ▲                                                  │   │
+//!       │  └── reports, line by line, at a socket pair ───────┘   │
+//!       └───── GET /v1/status at the control socket ──────────────┘
+//! ```
+//!
+//! Both end when the node's process ends, which closes its end of the socket pair. Signals do not
+//! end them: a service manager sends SIGTERM to all processes of a unit, and a node may go on for
+//! seconds then.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
+use std::time::Duration;
+
+use ::cluster::registry::{PoolSpace, know_boot};
+use ::cluster::{
+    Agent, AgentRound, ClusterDirectory, ClusterVerdict, NodeView, ROUND, RegistryPlace, status,
+};
+use anyhow::{Context, anyhow};
+use node::Config;
+use node::config::ClusterConfig;
+use node::logging::{self, LogFormat};
+use node::status::{NodeClusterStatus, StoragePoolStatus};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{identity, now_s, random};
+use crate::commands;
+use crate::failure::CommandFailure;
+
+/// This program, also after another file has taken its name: an agent of the node's own release.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// The time until an agent that has died is started again: a presence outlives it.
+const RESTART: Duration = Duration::from_secs(2);
+
+/// The time between two rounds while the node is not present.
+const ROUND_AWAY: Duration = Duration::from_secs(1);
+
+/// The time between two verdicts of the whole cluster: each is a listing and a question to each
+/// member of etcd.
+const VERDICT: Duration = Duration::from_secs(30);
+
+/// The problems of the cluster that a node shows; `vrio cluster status` has all of them.
+const PROBLEMS_MAX: usize = 8;
+
+/// The longest text that a node shows of each problem: a report is within the node's limit.
+const TEXT_CHARS_MAX: usize = 1000;
+
+/// The pools that a node tells the cluster: their record is far from a value's limit.
+const POOLS_MAX: usize = 64;
+
+/// How long the agent may take to have the node be away at once, when the node has ended. A service
+/// manager may wait for the agent before it starts the node again; without it the presence ends by
+/// itself.
+const LEAVE: Duration = Duration::from_millis(200);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AgentArgs {
+    /// The node's configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Log lines as JSON.
+    #[arg(long)]
+    json_log: bool,
+    /// Be the agent; without it, start one, and another one whenever it dies.
+    #[arg(long)]
+    work: bool,
+}
+
+/// Starts the agent of a node, and returns the socket at which it reports.
+pub(crate) fn start(config: &Config, json_log: bool) -> io::Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = Command::new(PROGRAM);
+    command.args(["cluster", "agent", "--config"]).arg(&config.path);
+    if json_log {
+        command.arg("--json-log");
+    }
+    // It is no service of its own for the service manager.
+    command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC");
+    command.stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)));
+    command.stdout(Stdio::from(OwnedFd::from(theirs)));
+    // No thread waits for it: it lives as long as this process, or its end is heard at the socket.
+    command.spawn()?;
+    Ok(ours)
+}
+
+/// `vrio cluster agent`, which the node starts.
+pub(super) fn run(args: &AgentArgs) -> Result<(), CommandFailure> {
+    logging::start(if args.json_log { LogFormat::Json } else { LogFormat::Human });
+    ignore_signals().context("the system refuses a signal").map_err(CommandFailure::running)?;
+    let config = Config::load(&args.config).map_err(CommandFailure::configuration)?;
+    node::agent::drop(&config).map_err(CommandFailure::running)?;
+    if args.work {
+        return work(&config);
+    }
+    loop {
+        match start_worker().context("no agent").map_err(CommandFailure::running)? {
+            ended if ended.success() => return Ok(()),
+            ended => tracing::warn!(%ended, "the cluster's agent has ended; it is started again"),
+        }
+        std::thread::sleep(RESTART);
+    }
+}
+
+/// Starts the agent with the words of this process, and waits for its end.
+fn start_worker() -> io::Result<ExitStatus> {
+    Command::new(PROGRAM).args(std::env::args_os().skip(1)).arg("--work").status()
+}
+
+/// Has the signals of a stop end nothing: a handler that is set once stays.
+fn ignore_signals() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let _inside = runtime.enter();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
+        drop(signal(kind)?);
+    }
+    Ok(())
+}
+
+/// The work of an agent until its node ends.
+fn work(config: &Config) -> Result<(), CommandFailure> {
+    let Some(cluster) = &config.cluster else {
+        let text = format!("{:?} has no section [cluster]", config.path);
+        return Err(CommandFailure::configuration(anyhow!(text)));
+    };
+    let key = identity(config)?;
+    let node_ended = listen_to_node().context("no thread").map_err(CommandFailure::running)?;
+    let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
+    let mut report = NodeClusterStatus {
+        node: cluster.name.clone(),
+        state: "away".to_owned(),
+        agent_pid: std::process::id(),
+        ..NodeClusterStatus::default()
+    };
+    let directory = loop {
+        match ClusterDirectory::open(&cluster.directory) {
+            Ok(directory) => break directory,
+            Err(error) => note(&mut report, &error.to_string()),
+        }
+        if tell(&report).is_err() || ended(ROUND_AWAY) {
+            return Ok(());
+        }
+    };
+    restrict(config, cluster, &directory)?;
+    report.cluster = directory.file().name.clone();
+    let random = u64::from_be_bytes(random()?);
+    let mut agent = Agent::new(&directory, &cluster.name, key, random);
+    let verdicts = start_verdicts(&directory).context("no thread");
+    let verdicts = verdicts.map_err(CommandFailure::running)?;
+    loop {
+        // Another directory, of another cluster perhaps, is another agent's.
+        let found = ClusterDirectory::open(&cluster.directory).map(|it| it.file().id.clone());
+        if found.as_ref().ok() != Some(&directory.file().id) {
+            let text = format!("{:?} has been replaced", cluster.directory);
+            return Err(CommandFailure::running(anyhow!(text)));
+        }
+        let round = agent.round(look(config, cluster).as_ref());
+        note(&mut report, &detail(&round));
+        let is_present = round == AgentRound::Present;
+        if let Some((verdict, problems)) = verdicts.try_iter().last() {
+            (report.verdict, report.problems) = (verdict.word().to_owned(), problems);
+        }
+        let pause = if is_present { ROUND } else { ROUND_AWAY };
+        if tell(&report).is_err() || ended(pause) {
+            break;
+        }
+    }
+    // An error is no news: the presence ends by itself.
+    let _ = agent.leave();
+    Ok(())
+}
+
+/// Gives up all files but those of the cluster's directory, and of a registry in a file.
+fn restrict(
+    config: &Config,
+    cluster: &ClusterConfig,
+    directory: &ClusterDirectory,
+) -> Result<(), CommandFailure> {
+    let mut directories = vec![&*cluster.directory];
+    if let RegistryPlace::File(path) = &directory.file().registry {
+        directories.push(path);
+        know_boot().context("the system has no id of its boot").map_err(CommandFailure::running)?;
+    }
+    node::agent::restrict(config, &directories).map_err(CommandFailure::running)
+}
+
+/// Tells when the node's process has ended, and ends this process if it has not ended by then.
+fn listen_to_node() -> io::Result<Receiver<()>> {
+    let (sender, ended) = channel();
+    let listen = move || {
+        // The node sends nothing, so this ends with the node.
+        let _ = io::stdin().lock().read(&mut [0]);
+        drop(sender);
+        std::thread::sleep(LEAVE);
+        std::process::exit(0);
+    };
+    std::thread::Builder::new().name("node".to_owned()).spawn(listen)?;
+    Ok(ended)
+}
+
+/// Reports to the node. An error means that the node has ended.
+fn tell(report: &NodeClusterStatus) -> io::Result<()> {
+    let mut line = serde_json::to_vec(report).expect("texts and numbers");
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    out.write_all(&line)?;
+    out.flush()
+}
+
+/// Notes why the node is away, or that it is present, and logs what is new.
+fn note(report: &mut NodeClusterStatus, detail: &str) {
+    let state = if detail.is_empty() { "present" } else { "away" };
+    if (&*report.state, &*report.detail) == (state, &*begin_of(detail)) {
+        return;
+    }
+    match detail {
+        "" => tracing::info!("the node is present in the cluster's registry"),
+        detail => tracing::warn!("the node is away for its cluster: {detail}"),
+    }
+    (report.state, report.detail) = (state.to_owned(), begin_of(detail));
+}
+
+/// The beginning of a text: the errors of a library and of the system have no bound.
+fn begin_of(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+/// Why the node is away; empty if it is not.
+fn detail(round: &AgentRound) -> String {
+    match round {
+        AgentRound::Present => String::new(),
+        AgentRound::NodeSilent => "the node does not answer at its control socket".to_owned(),
+        AgentRound::Elsewhere(text) | AgentRound::NotKept(text) => text.clone(),
+    }
+}
+
+/// Asks for the state of the whole cluster again and again, on a thread of its own: a member of
+/// etcd that does not answer may hold this up for longer than a presence lasts.
+fn start_verdicts(
+    directory: &ClusterDirectory,
+) -> io::Result<Receiver<(ClusterVerdict, Vec<String>)>> {
+    let (sender, verdicts) = sync_channel(1);
+    let directory = directory.clone();
+    let ask = move || {
+        loop {
+            let (verdict, problems) = match status(&directory, now_s()) {
+                Ok(found) => (found.verdict, found.problems),
+                Err(error) => (ClusterVerdict::Away, vec![error.to_string()]),
+            };
+            let problems = problems.iter().take(PROBLEMS_MAX).map(|it| begin_of(it)).collect();
+            if sender.send((verdict, problems)).is_err() {
+                return;
+            }
+            std::thread::sleep(VERDICT);
+        }
+    };
+    std::thread::Builder::new().name("verdicts".to_owned()).spawn(ask)?;
+    Ok(verdicts)
+}
+
+/// The node, if it answers.
+fn look(config: &Config, cluster: &ClusterConfig) -> Option<NodeView> {
+    let status = commands::ask(&config.control).ok()?;
+    Some(NodeView {
+        addresses: status.node.listen.into_iter().collect(),
+        pools: pools(&status.pools, cluster.pools.as_deref()),
+        since_s: now_s().saturating_sub(status.node.uptime_s),
+        program: status.node.release,
+    })
+}
+
+/// The pools that the cluster sees. A pool that is not open has no size.
+fn pools(all: &[StoragePoolStatus], wanted: Option<&[String]>) -> Vec<PoolSpace> {
+    let is_wanted = |pool: &&StoragePoolStatus| {
+        pool.size_bytes > 0 && wanted.is_none_or(|wanted| wanted.contains(&pool.name))
+    };
+    let told = all.iter().filter(is_wanted).map(|pool| PoolSpace {
+        class: pool.class.clone(),
+        ..PoolSpace::new(&pool.name, pool.size_bytes, pool.used_bytes)
+    });
+    told.take(POOLS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cluster_sees_the_pools_that_are_open_and_named() {
+        let pool = |name: &str, size_bytes| StoragePoolStatus {
+            name: name.to_owned(),
+            class: Some("ssd".to_owned()),
+            size_bytes,
+            ..StoragePoolStatus::default()
+        };
+        let all = [pool("a", 160), pool("b", 0), pool("c", 320)];
+        let names = |wanted: Option<&[String]>| -> Vec<String> {
+            pools(&all, wanted).into_iter().map(|pool| pool.name).collect()
+        };
+        assert_eq!(names(None), ["a", "c"]);
+        assert_eq!(names(Some(&["c".to_owned(), "b".to_owned()])), ["c"]);
+        assert_eq!(pools(&all, None)[0].class.as_deref(), Some("ssd"));
+        assert_eq!(pools(&vec![pool("p", 16); 2 * POOLS_MAX], None).len(), POOLS_MAX);
+    }
+}
