@@ -1,6 +1,7 @@
 //! Write-back with real processes: nodes that are killed, handed over and stopped with writes that
 //! only the VMhost has, an IOhost that is away, and a volume that another node takes.
 
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use workload::Mix;
 use workload::checker::Checker;
 
 use crate::caches::{CACHE, Pair, cache, connect, connect_with, work_with_hits};
-use crate::pools::{PATIENCE, refused, told, tried};
+use crate::pools::{PATIENCE, make_pool, refused, told, tried};
 
 /// Nothing is sent before an hour has passed, or half of 64 MiB is dirty: more than the guest has.
 const LATE: &str = "cache = { pool = \"local\", size = \"16MiB\", mode = \"write-back\", \
@@ -107,6 +108,8 @@ fn writes_go_back_while_the_guest_works() {
     guest.disconnect();
     told(&vm, "node drain");
     refused(&vm, "disk cache alice --none", "the node is drained");
+    pair.vm("vm1", CACHE).write().expect("the file");
+    refused(&vm, "node reload --yes", "the node is drained");
     assert!(told(&vm, "disk list").contains("alice"));
     told(&vm, "node drain --undo");
     // The disk goes with its volumes.
@@ -228,13 +231,15 @@ fn a_guest_waits_when_too_much_is_dirty_and_goes_on_with_the_iohost() {
     io.stop().expect("the IOhost stops in order");
 }
 
+/// The text of the disk's state in the status.
+fn detail(node: &Node) -> String {
+    let status = node.status().expect("it answers");
+    status["disks"][0]["detail"].as_str().unwrap_or_default().to_owned()
+}
+
 /// The disk is not served, and says this.
 fn not_served(mut vm: Node, why: &str) -> NodePlan {
-    let is_told = |vm: &Node| {
-        let status = vm.status().expect("it answers");
-        status["disks"][0]["detail"].as_str().is_some_and(|detail| detail.contains(why))
-    };
-    vm.wait_until(why, is_told).expect("it is refused");
+    vm.wait_until(why, |vm| detail(vm).contains(why)).expect("it is refused");
     vm.stop().expect("it stops in order")
 }
 
@@ -323,6 +328,13 @@ fn an_older_copy_of_the_pool_is_not_written_over_newer_writes() {
         };
         std::fs::copy(&copy, &pool).expect("the copy is put back");
         let mut vm = killed.start().expect("it starts again");
+        if round == 1 {
+            // After a kill the pool may have had more.
+            let is_told = |vm: &Node| detail(vm).contains("has not got the last writes");
+            vm.wait_until("its writes are missed", is_told).expect("it is refused");
+            told(&vm, "disk remove alice --force");
+            told(&vm, "node reload --yes");
+        }
         vm.wait_until("the older writes are kept", |vm| stranded(vm) == 1).expect("it is served");
         guest.read_all().expect("all of the disk is as promised");
         assert!(told(&vm, "pool show local").contains("rest.alice.1"));
@@ -375,6 +387,89 @@ fn a_disk_that_was_renamed_is_not_served_without_its_writes() {
     guest.read_all().expect("all of the disk is as promised");
     vm.wait_for_disk("alice").expect("the disk is served");
     vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+/// Gives the path of the pool, and where it is now.
+fn put_aside(plan: &NodePlan) -> (PathBuf, PathBuf) {
+    let pool = plan.file("local.pool");
+    let right = pool.with_extension("right");
+    std::fs::rename(&pool, &right).expect("the pool is put aside");
+    (pool, right)
+}
+
+fn make_anew(pool: &Path) {
+    let _ = std::fs::remove_file(pool);
+    make_pool(pool, "128MiB", "1MiB");
+}
+
+#[test]
+fn a_pool_without_the_writes_that_only_the_right_pool_has_is_noticed() {
+    let (pair, mut random) = (Pair::new(12), Random::new(13));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect(&mut vm, &mut random);
+    work_with_hits(&mut guest, &vm, 100);
+    assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+    let (pool, right) = put_aside(&vm.kill().expect("it ran"));
+    make_anew(&pool);
+    // Not once only, and in no mode: the first start must not make the pool one that passes.
+    for (cache, why) in [
+        (LATE, "the pool has not got the last writes"),
+        (LATE, "the pool has not got the last writes"),
+        (CACHE, "no open pool of this node has the last writes"),
+        ("", "no open pool of this node has the last writes"),
+    ] {
+        not_served(pair.vm("vm1", cache).start().expect("it starts"), why);
+    }
+    std::fs::rename(&right, &pool).expect("the right pool is back");
+    let vm = pair.vm("vm1", LATE).start().expect("it starts");
+    work_with_hits(&mut guest, &vm, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    guest.checker.settle();
+    let stopped = vm.stop().expect("it stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    // After a stop in order the pool has nothing that is missed.
+    make_anew(&pool);
+    let mut vm = stopped.start().expect("it starts");
+    work_with_hits(&mut guest, &vm, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    // A guest that has gone leaves nothing that is missed either.
+    guest.checker.settle();
+    guest.disconnect();
+    let is_ready = |vm: &Node| vm.status().expect("it answers")["disks"][0]["state"] == "ready";
+    vm.wait_until("the disk waits for a guest", is_ready).expect("its attachment is closed");
+    vm.kill().expect("it ran");
+    std::fs::remove_file(&pool).expect("the pool is lost");
+    let mut vm = pair.vm("vm1", "").start().expect("it starts without a pool");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn writes_of_a_pool_that_is_lost_are_given_up_by_the_operator() {
+    let (pair, mut random) = (Pair::new(16), Random::new(17));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    let killed = vm.kill().expect("it ran");
+    drop(guest);
+    make_anew(&killed.file("local.pool"));
+    let mut vm = killed.start().expect("it starts");
+    let is_told = |vm: &Node| detail(vm).contains("`vrio disk remove DISK --force`");
+    vm.wait_until("the way out", is_told).expect("it is refused");
+    let removed = told(&vm, "disk remove alice --force");
+    assert!(unfolded(&removed).contains("the writes that no pool has are given up"), "{removed}");
+    told(&vm, "node reload --yes");
+    // Nothing was sent, so the next guest finds zeroes.
+    let mut guest = connect(&mut vm, &mut random);
+    work_with_hits(&mut guest, &vm, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    guest.checker.settle();
+    vm.stop().expect("it stops in order");
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
     io.stop().expect("the IOhost stops in order");
 }

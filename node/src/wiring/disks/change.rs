@@ -103,7 +103,18 @@ impl Inside {
             };
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
-        let notes = self.disks.remove(&shown);
+        let mut notes = Vec::new();
+        let pools = self.volumes.stock().pools();
+        let given_up = shown.cache.as_ref().filter(|_| force).map(|it| it.give_up_missing(pools));
+        if given_up.transpose().map_err(|why| {
+            let way_out = "nothing was changed; give \"state\" of [directories] to the node's user";
+            Refused::new(RefusedKind::Failed, why, way_out)
+        })? == Some(true)
+        {
+            tracing::warn!(disk = name, "writes that no pool of this node has are given up");
+            notes.push(format!("disk {name:?}: the writes that no pool has are given up"));
+        }
+        notes.extend(self.disks.remove(&shown));
         self.objects().remove_disk(name);
         Ok(notes)
     }
