@@ -40,7 +40,7 @@ mod sweep;
 pub use keeper::DirtyKeeper;
 pub use layer::WriteBackVolume;
 pub(crate) use pool::dirty_volume_name;
-pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX, attached};
+pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX, attached, kept_for};
 pub use rounds::RoundNotes;
 
 use map::DirtyMap;

@@ -473,3 +473,31 @@ fn writes_of_a_pool_that_is_lost_are_given_up_by_the_operator() {
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
     io.stop().expect("the IOhost stops in order");
 }
+
+#[test]
+fn writes_in_a_pool_are_given_up_by_force_alone() {
+    let (pair, mut random) = (Pair::new(13), Random::new(14));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    guest.drain().expect("all requests end");
+    drop(guest);
+    vm.kill().expect("it ran");
+    // Without write-back the disk is not served, and its volume is not in use.
+    let mut vm = pair.vm("vm1", "").start().expect("it starts");
+    let is_told = |vm: &Node| detail(vm).contains("has writes of this disk");
+    vm.wait_until("the writes are named", is_told).expect("it is refused");
+    let number = dirty_volume(&vm);
+    let remove = format!("volume remove local:{number} --data");
+    let (is_done, text) = tried(&vm, &remove);
+    let text = unfolded(&text);
+    assert!(!is_done && text.contains("of writes of disk \"alice\""), "{text}");
+    assert!(text.contains("MiB") || text.contains("KiB"), "{text}");
+    assert!(text.contains("io1/root has not got them") && text.contains("--force"), "{text}");
+    told(&vm, &format!("{remove} --force"));
+    // They were given up: nothing is missed.
+    vm.wait_for_disk("alice").expect("the disk is served");
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}

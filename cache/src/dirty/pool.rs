@@ -321,6 +321,17 @@ fn disk_of(name: &str) -> Option<&str> {
     parse_name(name, disk).map(|_| disk)
 }
 
+/// The disk whose write-back has made a volume of a pool, by the volume's name: its dirty blocks,
+/// what was put aside of them, or the number of its last round.
+pub fn kept_for(name: &str) -> Option<&str> {
+    let numbered = |prefix: &str, suffix: &str| {
+        let (disk, number) = name.strip_prefix(prefix)?.rsplit_once('.')?;
+        number.parse::<u64>().ok().and_then(|_| disk.strip_suffix(suffix))
+    };
+    let round = numbered("dirty.", &format!(".{ROUND}"));
+    round.or_else(|| disk_of(name)).or_else(|| numbered("rest.", ""))
+}
+
 /// The names and the owner that the name of a disk's dirty volume says.
 fn parse(it: &PoolVolume, disk: &str) -> Option<(String, Option<DirtyOwner>)> {
     if it.kind != store::PoolVolumeKind::Volume {
@@ -361,6 +372,11 @@ mod tests {
             assert_eq!(parse_name(name, disk), None, "{name}");
         }
         assert_eq!((disk_of("dirty.a.b.x.0.0"), disk_of("dirty.a.round.1")), (Some("a.b"), None));
+        let all = ["dirty.a.b.x.0.0", "dirty.a.b.round.7", "rest.a.b.7"];
+        assert_eq!(all.map(kept_for), [Some("a.b"); 3]);
+        for name in ["dirty.a", "rest.a.x", "rest.7", "restored.a.7", "cache.a", "a"] {
+            assert_eq!(kept_for(name), None, "{name}");
+        }
         let name = format!("{}.{ROUND}.{}", dirty_volume_name(&disk), u64::MAX);
         assert!(name.len() <= 64, "{} characters", name.len());
         assert_eq!((parse_number(&name, &disk), parse_name(&name, &disk)), (Some(u64::MAX), None));
