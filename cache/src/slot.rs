@@ -146,6 +146,11 @@ impl CacheSlot {
         })
     }
 
+    /// Whether the end of a guest may have to write much back.
+    pub fn has_write_back(&self) -> bool {
+        self.write_back.is_some()
+    }
+
     /// Writes that only this node's pool has.
     pub fn dirty_bytes(&self) -> u64 {
         let dirty = self.write_back.as_ref().and_then(|it| it.dirty());

@@ -62,6 +62,15 @@ pub(crate) trait RunningObject: ListedObject {
     /// Ends the access of nodes that this configuration no longer allows, on a running node.
     fn readmit(&self, _node: &Inside) {}
 
+    /// The part of a removal by a command that may take minutes, before the removal has its turn:
+    /// other changes go on meanwhile.
+    ///
+    /// # Errors
+    /// Why it cannot be removed.
+    fn end_users(_name: &str, _node: &Inside, _force: bool) -> Result<(), Refused> {
+        Ok(())
+    }
+
     /// Removes the object of this name, which exists; with `force` also while it has users.
     fn remove(name: &str, node: &Inside, force: bool) -> Changed;
 
@@ -92,6 +101,8 @@ pub(crate) trait RunningKind: Sync {
     fn change(&self, object: &dyn AnyObject, step: &InPlace, node: &Inside) -> Changed;
     /// Ends the access of nodes that `before` allowed and `left` does not.
     fn readmit(&self, before: &ObjectConfigs, left: &ObjectConfigs, node: &Inside);
+    /// See [`RunningObject::end_users`].
+    fn end_users(&self, name: &str, node: &Inside, force: bool) -> Result<(), Refused>;
     /// See [`RunningObject::remove`].
     fn remove(&self, name: &str, node: &Inside, force: bool) -> Changed;
     /// See [`RunningObject::users`].
@@ -148,6 +159,10 @@ impl<T: RunningObject> RunningKind for RunningRow<T> {
                 left.readmit(node);
             }
         }
+    }
+
+    fn end_users(&self, name: &str, node: &Inside, force: bool) -> Result<(), Refused> {
+        T::end_users(name, node, force)
     }
 
     fn remove(&self, name: &str, node: &Inside, force: bool) -> Changed {

@@ -12,7 +12,7 @@ use workload::Mix;
 use workload::checker::Checker;
 
 use crate::caches::{CACHE, Pair, cache, connect, connect_with, work_with_hits};
-use crate::pools::{PATIENCE, make_pool, refused, told, tried};
+use crate::pools::{PATIENCE, make_pool, refused, told, told_to, tried};
 
 /// Nothing is sent before an hour has passed, or half of 64 MiB is dirty: more than the guest has.
 const LATE: &str = "cache = { pool = \"local\", size = \"16MiB\", mode = \"write-back\", \
@@ -348,18 +348,22 @@ fn an_older_copy_of_the_pool_is_not_written_over_newer_writes() {
     io.stop().expect("the IOhost stops in order");
 }
 
+/// So many bytes take longer to a slow IOhost than a stop without progress may take.
+const SLOW_BYTES: u64 = 7 << 20;
+
+/// An IOhost that takes half a MiB in a second.
+fn slow(io: NodePlan) -> NodePlan {
+    let limit = "chain = [{ limit = { bytes-per-second = \"512KiB\" } }]\nallow";
+    NodePlan { config: io.config.replace("allow", limit), ..io }
+}
+
 #[test]
 fn a_stop_that_makes_progress_goes_on_until_all_is_written_back() {
     let (pair, mut random) = (Pair::new(10), Random::new(11));
-    let io = pair.io();
-    // Slower than a stop without progress may take.
-    let limit = "chain = [{ limit = { bytes-per-second = \"512KiB\" } }]\nallow";
-    let io = NodePlan { config: io.config.replace("allow", limit), ..io };
-    let io = io.start().expect("the IOhost starts");
+    let io = slow(pair.io()).start().expect("the IOhost starts");
     let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
     let mut guest = connect_with(&mut vm, Mix { hot_blocks: 0, ..WRITES }, &mut random);
-    let wanted = 7 << 20;
-    while dirty_bytes(&vm) < wanted {
+    while dirty_bytes(&vm) < SLOW_BYTES {
         work_writes(&mut guest, 50);
     }
     guest.drain().expect("all requests end");
@@ -498,6 +502,29 @@ fn writes_in_a_pool_are_given_up_by_force_alone() {
     told(&vm, &format!("{remove} --force"));
     // They were given up: nothing is missed.
     vm.wait_for_disk("alice").expect("the disk is served");
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn other_commands_go_on_while_a_disk_is_removed_and_written_back() {
+    let (pair, mut random) = (Pair::new(14), Random::new(15));
+    let io = slow(pair.io()).start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, Mix { hot_blocks: 0, ..WRITES }, &mut random);
+    while dirty_bytes(&vm) < SLOW_BYTES {
+        work_writes(&mut guest, 50);
+    }
+    guest.drain().expect("all requests end");
+    let control = vm.plan().control();
+    let removing = thread::spawn(move || told_to(&control, "disk remove alice --force"));
+    let is_leaving = |vm: &Node| detail(vm).contains("it is being removed");
+    vm.wait_until("it is written back", is_leaving).expect("the disk is there meanwhile");
+    told(&vm, "volume add extra --pool local --size 1MiB");
+    assert!(told(&vm, "disk list").contains("alice"), "the removal goes on");
+    let (is_done, text) = removing.join().expect("it ends");
+    assert!(is_done && !told(&vm, "disk list").contains("alice"), "{text}");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
     vm.stop().expect("the VMhost stops in order");
     io.stop().expect("the IOhost stops in order");
 }

@@ -53,6 +53,7 @@ impl Inside {
 
     /// Removes an object; with `force` also one that is in use.
     pub(crate) fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused> {
+        running_kind(kind).end_users(name, self, force)?;
         let _turn = self.turn()?;
         let change = {
             let objects = self.objects();

@@ -1,7 +1,5 @@
 //! Disks that come and go while the node runs.
 
-use std::sync::Arc;
-
 use block::disk::QueueCounters;
 use cache::CacheSlot;
 use config::{Config, DiskConfig, InPlace, show_size};
@@ -9,6 +7,7 @@ use sessions::ObjectError;
 use sidecore::CounterText;
 
 use super::report::{self, DISK_METRICS};
+use super::shown::ServedDisk;
 use crate::kinds::{Changed, RunningObject, with_prefix};
 use crate::wiring::change::{refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
@@ -32,6 +31,10 @@ impl RunningObject for DiskConfig {
 
     fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
         node.change_disk_cache(self)
+    }
+
+    fn end_users(name: &str, node: &Inside, force: bool) -> Result<(), Refused> {
+        node.end_guest(name, force)
     }
 
     fn remove(name: &str, node: &Inside, force: bool) -> Changed {
@@ -77,12 +80,25 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    pub(crate) fn remove_disk(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
-        let (shown, users) = {
-            let objects = self.objects();
-            let shown = objects.disk(name).expect("the caller has looked");
-            (Arc::clone(shown), objects.user_of_disk(name))
+    /// Ends the guest of a disk that will be removed. With write-back this may take minutes, so the
+    /// caller has no turn; the disk is in no other guest's reach from then on.
+    fn end_guest(&self, name: &str, force: bool) -> Result<(), Refused> {
+        let shown = {
+            let _turn = self.turn()?;
+            // The removal says that there is none.
+            let Some(shown) = self.objects().disk(name).cloned() else { return Ok(()) };
+            self.refuse_removal(&shown, force)?;
+            shown
         };
+        if shown.cache.as_ref().is_some_and(CacheSlot::has_write_back) {
+            shown.take_away();
+        }
+        Ok(())
+    }
+
+    fn refuse_removal(&self, shown: &ServedDisk, force: bool) -> Result<(), Refused> {
+        let name = &shown.config.name;
+        let users = self.objects().user_of_disk(name);
         refuse_used(&format!("disk {name:?}"), &users, force, "stop the guest or unplug the disk")?;
         // A guest that is there is drained; without a guest nothing is written back.
         let dirty_bytes = shown.cache.as_ref().map_or(0, CacheSlot::dirty_bytes);
@@ -102,6 +118,14 @@ impl Inside {
                 }
             };
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_disk(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let shown = self.objects().disk(name).cloned().expect("the caller has looked");
+        if !shown.is_leaving() {
+            self.refuse_removal(&shown, force)?;
         }
         let mut notes = Vec::new();
         let pools = self.volumes.stock().pools();

@@ -102,6 +102,9 @@ fn by_sidecore(core: &DiskCore) -> Vec<ShareStatus> {
 
 /// The state, in one word and in a few.
 pub(crate) fn state(shown: &ServedDisk, look: &DiskSnapshot) -> (DiskState, String) {
+    if look.leaves {
+        return (DiskState::Waiting, LEAVING.to_owned());
+    }
     if let Some(why) = &look.refused {
         return (DiskState::Waiting, why.clone());
     }
@@ -136,6 +139,9 @@ fn ready(shown: &ServedDisk, detail: &str) -> (DiskState, String) {
         None => (DiskState::Ready, detail.to_owned()),
     }
 }
+
+/// The disk ends, and other changes of the node go on meanwhile.
+const LEAVING: &str = "it is being removed: its writes are written back";
 
 /// The guest has gone, and the disk has not let go of its volume yet.
 const DRAINING: &str = "its guest has gone: its writes are written back";
