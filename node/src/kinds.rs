@@ -51,6 +51,15 @@ pub(crate) trait RunningObject: ListedObject {
         Ok(())
     }
 
+    /// Refuses what [`Self::add`] would refuse for reasons that no other change of a reload takes
+    /// away: asked before the first change.
+    ///
+    /// # Errors
+    /// Why it cannot be added.
+    fn check_addition(&self, _node: &Inside) -> Result<(), Refused> {
+        Ok(())
+    }
+
     /// Starts it on a running node, or leaves everything as it was.
     fn add(&self, node: &Inside) -> Changed;
 
@@ -95,6 +104,8 @@ pub(crate) trait RunningObject: ListedObject {
 
 /// A row of the table: [`RunningObject`] without its type.
 pub(crate) trait RunningKind: Sync {
+    /// See [`RunningObject::check_addition`]. The object is of this kind.
+    fn check_addition(&self, object: &dyn AnyObject, node: &Inside) -> Result<(), Refused>;
     /// See [`RunningObject::add`]. The object is of this kind.
     fn add(&self, object: &dyn AnyObject, node: &Inside) -> Changed;
     /// See [`RunningObject::change`]. The object is of this kind.
@@ -144,6 +155,10 @@ fn of_kind<T: RunningObject>(object: &dyn AnyObject) -> &T {
 }
 
 impl<T: RunningObject> RunningKind for RunningRow<T> {
+    fn check_addition(&self, object: &dyn AnyObject, node: &Inside) -> Result<(), Refused> {
+        of_kind::<T>(object).check_addition(node)
+    }
+
     fn add(&self, object: &dyn AnyObject, node: &Inside) -> Changed {
         of_kind::<T>(object).add(node)
     }

@@ -528,3 +528,29 @@ fn other_commands_go_on_while_a_disk_is_removed_and_written_back() {
     vm.stop().expect("the VMhost stops in order");
     io.stop().expect("the IOhost stops in order");
 }
+
+#[test]
+fn a_reload_that_could_not_add_a_disk_again_does_not_remove_it() {
+    let pair = Pair::new(15);
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    let outside = tempfile::tempdir().expect("a directory");
+    let pool = outside.path().join("other.pool");
+    make_pool(&pool, "128MiB", "1MiB");
+    let other = LATE.replace("\"local\"", "\"other\"");
+    let config = format!("{other}[[pool]]\nname = \"other\"\ndevices = [{pool:?}]\n");
+    pair.vm("vm1", &config).write().expect("the file");
+    refused(&vm, "node reload --yes", "outside the directories");
+    assert_eq!(cache(&vm)["pool"], "local");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    // The same for a socket in a place that takes a restart.
+    let (volumes, sockets) = (vm.plan().home.join("volumes"), outside.path());
+    let directories = Some(format!("volumes = [{volumes:?}]\nsockets = {sockets:?}\n"));
+    NodePlan { directories, ..pair.vm("vm1", CACHE) }.write().expect("the file");
+    refused(&vm, "node reload --yes", "its socket is in another directory");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    assert!(cache(&vm)["write_back"].is_object(), "{}", cache(&vm));
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}

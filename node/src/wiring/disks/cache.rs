@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{Config, DiskConfig, changes};
+use config::{Change, Config, DiskConfig, changes, show_size};
 use serde_json::Value;
 use sidecore::Sidecore;
 
@@ -32,8 +32,10 @@ impl Inside {
         if !problems.is_empty() {
             return Err(bad(&problems));
         }
+        let changes = changes(&running, &wanted);
+        self.check_additions(&changes).map_err(|(_, refused)| refused)?;
         let mut done = Done { version: API_VERSION, ..Done::default() };
-        for change in changes(&running, &wanted) {
+        for change in changes {
             done.notes.extend(self.apply(&change, false)?);
             done.applied.push(change.to_string());
             done.notes.push(UNTIL_RESTART.to_owned());

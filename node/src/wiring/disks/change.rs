@@ -25,6 +25,10 @@ impl RunningObject for DiskConfig {
         own.chain(cache).chain(dirty).collect()
     }
 
+    fn check_addition(&self, node: &Inside) -> Result<(), Refused> {
+        node.check_disk(self)
+    }
+
     fn add(&self, node: &Inside) -> Changed {
         node.add_disk(self)
     }
@@ -59,19 +63,22 @@ impl RunningObject for DiskConfig {
 }
 
 impl Inside {
-    pub(crate) fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
+    fn check_disk(&self, disk: &DiskConfig) -> Result<(), Refused> {
         self.refuse_while_drained()?;
-        let (source, home) = {
-            let objects = self.objects();
-            (objects.source(disk), objects.config.directories.sockets.clone())
-        };
+        let home = self.objects().config.directories.sockets.clone();
+        if home.is_none_or(|home| !disk.socket.starts_with(home)) {
+            return Err(takes_restart("its socket is in another directory", "[directories]"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
+        self.check_disk(disk)?;
+        let source = self.objects().source(disk);
         let source = source.map_err(|error| {
             let error = format!("{}: {}", error.object, error.text);
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
         })?;
-        if home.is_none_or(|home| !disk.socket.starts_with(home)) {
-            return Err(takes_restart("its socket is in another directory", "[directories]"));
-        }
         let shown = self.disks.show(disk, source).map_err(|text| {
             let way_out = "nothing was changed; try again when that is done";
             Refused::new(RefusedKind::Failed, format!("disk {:?}: {text}", disk.name), way_out)

@@ -18,6 +18,10 @@ impl RunningObject for PoolConfig {
         report::metrics()
     }
 
+    fn check_addition(&self, node: &Inside) -> Result<(), Refused> {
+        node.volumes.stock().check(self).map_err(|error| not_added(self, &error))
+    }
+
     fn add(&self, node: &Inside) -> Changed {
         node.add_pool(self)
     }
@@ -47,6 +51,11 @@ impl RunningObject for PoolConfig {
     }
 }
 
+fn not_added(pool: &PoolConfig, error: &str) -> Refused {
+    let error = format!("pool {:?}: {error}", pool.name);
+    Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
+}
+
 fn object(volume: &str) -> String {
     format!("volume {volume:?}")
 }
@@ -63,10 +72,7 @@ impl Inside {
 
     pub(crate) fn add_pool(&self, pool: &PoolConfig) -> Changed {
         let stock = self.volumes.stock();
-        let opened = stock.open(pool).map_err(|error| {
-            let error = format!("pool {:?}: {error}", pool.name);
-            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
-        })?;
+        let opened = stock.open(pool).map_err(|error| not_added(pool, &error))?;
         stock.pools().insert(&pool.name, Ok(opened));
         self.have_caches(&pool.name);
         self.objects().note(pool);
