@@ -82,7 +82,9 @@ fn writes_that_only_the_vmhost_has_are_there_after_kills_and_go_back_at_a_stop()
     let shown = told(&vm, "disk show alice");
     assert!(shown.contains("only on this host"), "{shown}");
     refused(&vm, "pool remove local --force", "alice");
-    refused(&vm, "disk cache alice pool=local,size=16MiB", "alice");
+    let (is_done, text) = tried(&vm, "disk cache alice pool=local,size=16MiB");
+    assert!(!is_done && text.contains("while it is used by a guest"), "{text}");
+    assert!(!text.contains("--force") && !text.contains("remove"), "{text}");
     assert_eq!(guest.workload.counts.errors, 0, "a kill is a pause, not an error");
     vm.stop().expect("the VMhost stops in order");
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
@@ -417,6 +419,12 @@ fn a_pool_without_the_writes_that_only_the_right_pool_has_is_noticed() {
     work_with_hits(&mut guest, &vm, 100);
     assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
     let (pool, right) = put_aside(&vm.kill().expect("it ran"));
+    let vm = pair.vm("vm1", LATE).start().expect("it starts without the pool");
+    let shown = unfolded(&told(&vm, "pool show local"));
+    assert!(shown.contains("restart the node: disk \"alice\" writes back from it"), "{shown}");
+    let (is_done, text) = tried(&vm, "pool remove local --force");
+    assert!(!is_done && text.contains("disk \"alice\"") && !text.contains("--force"), "{text}");
+    vm.stop().expect("it stops in order");
     make_anew(&pool);
     // Not once only, and in no mode: the first start must not make the pool one that passes.
     for (cache, why) in [
@@ -502,6 +510,7 @@ fn writes_in_a_pool_are_given_up_by_force_alone() {
     told(&vm, &format!("{remove} --force"));
     // They were given up: nothing is missed.
     vm.wait_for_disk("alice").expect("the disk is served");
+    refused(&vm, "volume remove nosuch --data", "there is no such volume");
     vm.stop().expect("the VMhost stops in order");
     io.stop().expect("the IOhost stops in order");
 }

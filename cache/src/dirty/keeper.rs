@@ -198,8 +198,9 @@ impl DirtyKeeper {
             volume = name,
             bytes,
             epoch,
-            "another client has had the remote volume: writes that only this VMhost has are not \
-             written over it, and are kept in this volume of the pool"
+            "the remote volume may have newer content, of another client, a rollback or a \
+             smaller size: writes that only this VMhost has are not written over it, and are kept \
+             in this volume of the pool"
         );
         self.dirty.map.blocks.clear();
         self.dirty.since_ns.store(0, SeqCst);

@@ -483,6 +483,9 @@ impl VolumeRemove {
         let is_served = found.is_none_or(|(_, it)| it.served);
         if !is_of_pool && is_served {
             if removes_data && place.is_none() {
+                // The node says so of a volume that it has not.
+                let path = format!("/v1/volumes/{}", segment(&self.name)?);
+                ask(&self.which.socket()?, "GET", &path, None)?;
                 let text = format!(
                     "volume {:?} has no data in a pool; remove it without --data and --shred, and \
                      its file by hand",

@@ -172,9 +172,10 @@ fn stranded(disk: &DiskStatus) -> Vec<String> {
     let all = cache.flat_map(|cache| cache.write_back.iter().map(move |it| (&cache.pool, it)));
     let line = |pool: &String, name: &String| {
         format!(
-            "disk {}: writes that were not written back before another client had its volume, or \
-             that an older copy of the pool had, are in volume {name} of pool {pool}: look at \
-             them, then remove it",
+            "disk {}: writes that were not written back before its volume was used by another \
+             client, rolled back or made smaller, or that an older copy of the pool had, are in \
+             volume {name} of pool {pool}: look at them, then remove it (`vrio volume remove \
+             {pool}:NUMBER --data --force`)",
             disk.name
         )
     };

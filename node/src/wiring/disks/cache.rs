@@ -11,7 +11,7 @@ use crate::kinds::Changed;
 use crate::wiring::change::{bad, log};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
-use api::{API_VERSION, Done, Refused};
+use api::{API_VERSION, Done, Refused, RefusedKind};
 
 /// The note for a cache that a command has given.
 const UNTIL_RESTART: &str =
@@ -34,6 +34,9 @@ impl Inside {
         }
         let changes = changes(&running, &wanted);
         self.check_additions(&changes).map_err(|(_, refused)| refused)?;
+        if changes.iter().any(Change::removes) {
+            self.refuse_change_of_write_back(name)?;
+        }
         let mut done = Done { version: API_VERSION, ..Done::default() };
         for change in changes {
             done.notes.extend(self.apply(&change, false)?);
@@ -42,6 +45,29 @@ impl Inside {
         }
         log(&done);
         Ok(done)
+    }
+
+    /// Write-back begins and ends with a disk, which is removed and added again for that.
+    fn refuse_change_of_write_back(&self, name: &str) -> Result<(), Refused> {
+        let (users, shown) = {
+            let objects = self.objects();
+            (objects.user_of_disk(name), objects.disk(name).cloned())
+        };
+        let dirty_bytes = shown.map_or(0, |shown| shown.dirty_bytes());
+        let way_out = "stop its guest, or unplug the disk; when its writes are written back, give \
+                       the command again";
+        let error = match (users.is_empty(), dirty_bytes) {
+            (true, 0) => return Ok(()),
+            (true, _) => format!(
+                "disk {name:?} keeps its write-back: {} are only in this node's pool",
+                show_size(dirty_bytes)
+            ),
+            (false, _) => format!(
+                "write-back of disk {name:?} does not begin, end or change while it is used by {}",
+                users.join(", ")
+            ),
+        };
+        Err(Refused::new(RefusedKind::Conflict, error, way_out))
     }
 
     /// Makes the cache of a disk what this configuration says.

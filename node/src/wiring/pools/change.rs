@@ -94,7 +94,12 @@ impl Inside {
         refuse_used(&format!("pool {name:?}"), &users, force, "remove those first")?;
         // Also with `force`: the guests were told that their writes are there.
         let users = self.written_back_from(name);
-        refuse_used(&format!("pool {name:?}"), &users, false, "remove these disks first")?;
+        if !users.is_empty() {
+            let error = format!("pool {name:?} has writes of {}, or may have", users.join(", "));
+            let way_out = "remove these disks first; to open a pool that has failed again, restart \
+                           the node";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
         let mut notes = Vec::new();
         for volume in volumes {
             notes.extend(self.remove_volume(&volume, true)?);
