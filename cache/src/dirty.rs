@@ -595,6 +595,11 @@ impl Dirty {
         self.story.lock().why.clone()
     }
 
+    /// Why the disk fails for each guest, if it does.
+    pub(crate) fn why_failed(&self) -> Option<String> {
+        self.story.lock().failed.clone()
+    }
+
     /// Volumes of the pool that were put aside. The last answer while the pool is at work.
     pub fn stranded(&self) -> Vec<String> {
         let now = self.storage.try_lock().map(|storage| storage.stranded());
@@ -652,6 +657,18 @@ mod tests {
         fn strand(&mut self) -> Result<(String, Arc<dyn Volume>), String> {
             Err("there is nothing".to_owned())
         }
+    }
+
+    #[test]
+    fn a_pool_that_has_failed_fails_each_guest_by_name() {
+        let bounds = DirtyBounds { blocks: 100, capacity: 100, age_ns: 1 };
+        let dirty =
+            Dirty::load(bounds, Box::new(NewStorage), RoundNotes::nowhere(), 1).expect("a new one");
+        assert_eq!(dirty.why_failed(), None);
+        let options = block::attachment::AttachOptions::new(1);
+        dirty.fail(&Attachment::new("a", options), "its pool has failed a write");
+        let why = dirty.why_failed().expect("it is told without a guest");
+        assert!(why.contains("failed a write") && why.contains("restart the node"), "{why}");
     }
 
     /// The clock counts from the host's start, which is long ago.

@@ -151,6 +151,11 @@ impl CacheSlot {
         self.write_back.is_some()
     }
 
+    /// Why the disk fails for each guest of this process: its pool has failed a change.
+    pub fn why_failed(&self) -> Option<String> {
+        self.write_back.as_ref()?.dirty()?.why_failed()
+    }
+
     /// Writes that only this node's pool has.
     pub fn dirty_bytes(&self) -> u64 {
         let dirty = self.write_back.as_ref().and_then(|it| it.dirty());

@@ -134,6 +134,9 @@ pub(crate) fn state(shown: &ServedDisk, look: &DiskSnapshot) -> (DiskState, Stri
 /// The state of a disk that no guest has started: a volume that is out of reach is out of reach for
 /// the next guest, too.
 fn ready(shown: &ServedDisk, detail: &str) -> (DiskState, String) {
+    if let Some(why) = shown.cache.as_ref().and_then(CacheSlot::why_failed) {
+        return (DiskState::Failed, format!("{why} ({detail})"));
+    }
     match away(shown) {
         Some(why) => (DiskState::Lost, format!("{why} ({detail})")),
         None => (DiskState::Ready, detail.to_owned()),
