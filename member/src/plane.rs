@@ -15,8 +15,8 @@
 //! about a volume are numbered, and taken in this order.
 //!
 //! The host of a member sends by the plane of its own sidecore. A message may come by any sidecore:
-//! its session is with the peer's sidecore, and the mailbox of the [door](crate::door::MemberDoor) leads
-//! to the host.
+//! its session is with the peer's sidecore, and the mailbox of the
+//! [door](crate::door::MemberDoor) leads to the host.
 
 mod arrivals;
 mod counters;
