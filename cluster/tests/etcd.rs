@@ -145,7 +145,7 @@ fn strangers(members: &EtcdMembers) {
     };
     let stranger = credentials(cluster::init(&plan).unwrap().path());
     let own = credentials(members.operator.path());
-    // Its certificate is of another authority; and it is told to trust another one.
+    // Its certificate is of another authority; and it is told to trust another authority.
     let forged = EtcdCredentials { authority_pem: own.authority_pem, ..stranger.clone() };
     for credentials in [stranger, forged] {
         let mut registry = EtcdRegistry::open(&endpoints(members), &credentials).unwrap();
@@ -175,7 +175,7 @@ fn hostile_records(members: &EtcdMembers) {
         assert!(!problems.replace('\n', "").contains(char::is_control), "{problems:?}");
         (status, problems)
     };
-    // More than a page of keys that are no text, before those of nodes.
+    // More than a page of keys that are no text, before the keys of nodes.
     let puts = (1..=120).map(|number| format!("put \"{root}/a\\xff\\x{number:02x}\" x\n"));
     etcdctl(members, &["txn"], format!("\n{}\n\n", puts.collect::<String>()).as_bytes());
     for (name, value) in [
@@ -237,7 +237,7 @@ fn one_member_may_fail_and_a_restored_registry_is_frozen() {
     assert_eq!(frozen.verdict, ClusterVerdict::Frozen, "{:?}", frozen.problems);
     let refused = token(4).unwrap_err().to_string();
     assert!(refused.contains("changes are frozen"), "{refused}");
-    // A node that has seen more refuses as well, and another one cannot know.
+    // A node that has seen more refuses as well, and another node cannot know.
     let mut node = ClusterDirectory::open(&home.join("io2")).unwrap().registry().unwrap();
     assert!(matches!(node.grant(60), Err(RegistryError::Frozen { .. })));
     forget_seen(&operator.seen_path()).unwrap();
@@ -356,7 +356,7 @@ fn rotation(members: &EtcdMembers, node: &ClusterDirectory, renewed: &Path) {
 }
 
 /// A node that is revoked is away at once, its agent is told, and its certificate opens no new
-/// connection; others go on.
+/// connection; other nodes go on.
 fn revocation(members: &EtcdMembers, other: &ClusterDirectory) {
     let operator = &members.operator;
     let token = JoinToken::read(&issue_token(operator, [9; 16], (now_s(), 3600)).unwrap()).unwrap();
