@@ -39,8 +39,9 @@ mod sweep;
 
 pub use keeper::DirtyKeeper;
 pub use layer::WriteBackVolume;
-pub(crate) use pool::dirty_volume_name;
-pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX, attached, kept_for};
+pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX, kept_for, numbers_rounds_of, writes_of};
+pub(crate) use pool::{attached, dirty_volume_name};
+pub(crate) use rounds::OtherNote;
 pub use rounds::RoundNotes;
 
 use map::DirtyMap;

@@ -38,7 +38,8 @@ mod works;
 pub use counters::{CacheCounters, DirtyCounters};
 pub use dirty::{
     DamagedBlocks, Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage,
-    DirtyStore, RoundNotes, WRITE_BACK_DISK_NAME_MAX, WriteBackVolume, attached, kept_for,
+    DirtyStore, RoundNotes, WRITE_BACK_DISK_NAME_MAX, WriteBackVolume, kept_for, numbers_rounds_of,
+    writes_of,
 };
 pub use gate::{Gate, HeldEpoch, Pass};
 pub use keeper::{CacheKeeper, CacheStorage};

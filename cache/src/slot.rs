@@ -15,7 +15,7 @@ use volume::settings::show_size;
 
 use crate::counters::{CacheCounters, DirtyCounters};
 use crate::dirty::{
-    Dirty, DirtyBounds, DirtyStore, GIVE_UP, RoundNotes, WriteBackVolume, attached,
+    Dirty, DirtyBounds, DirtyStore, GIVE_UP, OtherNote, RoundNotes, WriteBackVolume, attached,
     dirty_volume_name,
 };
 use crate::map::BLOCK_BYTES;
@@ -206,22 +206,16 @@ impl CacheSlot {
     }
 
     /// Looks for dirty blocks where this disk does not look: its write-back was in another pool
-    /// before, or there was one.
+    /// before, or there was one; or it had another name or another line.
     fn look_for_left(&self, pools: &Pools, notes: &RoundNotes) -> Result<(), String> {
         let wanted = self.state.lock().wanted.clone().filter(|it| it.write_back.is_some());
+        // Clients of a shared volume write back beside each other.
+        let is_shared = self.remote.is_sole() == Some(false);
+        let others = if is_shared { Vec::new() } else { self.other_notes(notes)? };
+        if !is_shared {
+            self.look_for_other_names(pools, &others)?;
+        }
         for pool in pools.opened() {
-            let names = (self.remote_name.as_str(), self.of.as_str());
-            let other = || DirtyStore::left_by_another(&pool, &self.disk, names);
-            // Clients of a shared volume write back beside each other.
-            let is_shared = self.remote.is_sole() == Some(false);
-            if let Some((volume, disk)) = (!is_shared).then(other).flatten() {
-                return Err(format!(
-                    "volume {volume} of pool {:?} has writes to the same volume by disk {disk:?}, \
-                     which are not there yet: give the disk that name again; or give the writes \
-                     up, and remove that volume",
-                    pool.name()
-                ));
-            }
             let its = (self.disk.as_str(), self.of.as_str());
             if let Some(why) = DirtyStore::left_by_another_line(&pool, its) {
                 return Err(why);
@@ -252,13 +246,85 @@ impl CacheSlot {
                  guest was told of. {GIVE_UP}"
             ));
         }
-        Ok(())
+        let forgotten = others.iter().try_for_each(OtherNote::forget_former);
+        forgotten.map_err(|why| self.not_forgotten(&why))
+    }
+
+    /// Looks for dirty blocks of the same remote volume by disks of other names, by other
+    /// attachments and by other lists of peers, in open pools and in this node's memory.
+    fn look_for_other_names(&self, pools: &Pools, others: &[OtherNote]) -> Result<(), String> {
+        if let Some((pool, volume, disk)) = self.left_by_another(pools, others) {
+            return Err(format!(
+                "volume {volume} of pool {pool:?} has writes to the same volume by disk {disk:?}, \
+                 which are not there yet: give the disk that name again; or give the writes up, \
+                 and remove that volume"
+            ));
+        }
+        // The right pool may be open under a name that is not the disk's any more.
+        let is_here = |it: &OtherNote, disk: &str| {
+            let of = attached(&it.volume, &it.attachment);
+            let has = |pool| !it.is_missing(DirtyStore::left(&pool, (disk, &of)).number);
+            pools.opened().into_iter().any(has)
+        };
+        let is_away = |it: &&OtherNote| {
+            it.is_marked() && !is_here(it, &it.attachment) && !is_here(it, &self.disk)
+        };
+        let Some(away) = others.iter().find(is_away) else { return Ok(()) };
+        let OtherNote { volume, attachment, .. } = away;
+        Err(format!(
+            "this node had write-back to {volume:?} by the attachment {attachment:?}, and no open \
+             pool of it has the last writes that the guest was told of. Give the disk that volume \
+             and that attachment (or name) again, and open the pool that has these writes; or give \
+             them up there: `vrio disk remove DISK --force`"
+        ))
+    }
+
+    fn other_notes(&self, notes: &RoundNotes) -> Result<Vec<OtherNote>, String> {
+        notes.others(&self.remote_name).map_err(|error| error.to_string())
+    }
+
+    /// Writes to the same volume in an open pool, by disks of other names: the names of the pool,
+    /// the pool's volume and the disk.
+    fn left_by_another(
+        &self,
+        pools: &Pools,
+        others: &[OtherNote],
+    ) -> Option<(String, String, String)> {
+        let mut all: Vec<_> =
+            others.iter().map(|it| attached(&it.volume, &it.attachment)).collect();
+        all.push(self.of.clone());
+        pools.opened().into_iter().find_map(|pool| {
+            let names = (self.remote_name.as_str(), &all[..]);
+            let (volume, disk) = DirtyStore::left_by_another(&pool, &self.disk, names)?;
+            Some((pool.name().to_owned(), volume, disk))
+        })
+    }
+
+    /// The notes, if the disk is not served since no open pool has the last writes that its guest
+    /// was told of.
+    fn missing(&self, pools: &Pools) -> Option<&RoundNotes> {
+        let marked = self.notes.get().filter(|notes| notes.is_marked());
+        let notes = marked.filter(|_| self.why_not_ready().is_some())?;
+        let has = |pool| {
+            let left = DirtyStore::left(&pool, (&self.disk, &self.of));
+            !notes.is_missing(left.number)
+        };
+        // A disk that was renamed has them under its former name.
+        let is_renamed = self.left_by_another(pools, &[]).is_some();
+        (!is_renamed && !pools.opened().into_iter().any(has)).then_some(&**notes)
+    }
+
+    /// Whether the removal of the disk, which is not served, would give writes up.
+    pub fn misses_writes(&self, pools: &Pools) -> bool {
+        self.missing(pools).is_some()
+    }
+
+    fn not_forgotten(&self, why: &str) -> String {
+        format!("this node cannot note that nothing of disk {:?} is dirty: {why}", self.disk)
     }
 
     fn forget_mark(&self, notes: &RoundNotes) -> Result<(), String> {
-        notes.forget_mark().map_err(|why| {
-            format!("this node cannot note that nothing of disk {:?} is dirty: {why}", self.disk)
-        })
+        notes.forget_mark().map_err(|why| self.not_forgotten(&why))
     }
 
     /// Gives up writes that no open pool has, of a disk that is not served without them and goes.
@@ -268,18 +334,7 @@ impl CacheSlot {
     /// Why the disk will still not be served.
     pub fn give_up_missing(&self, pools: &Pools) -> Result<bool, String> {
         let _turn = self.turn.lock();
-        let marked = self.notes.get().filter(|notes| notes.is_marked());
-        let Some(notes) = marked.filter(|_| self.why_not_ready().is_some()) else {
-            return Ok(false);
-        };
-        let has = |pool| {
-            let left = DirtyStore::left(&pool, (&self.disk, &self.of));
-            !notes.is_missing(left.number)
-        };
-        if pools.opened().into_iter().any(has) {
-            return Ok(false);
-        }
-        self.forget_mark(notes).map(|()| true)
+        self.missing(pools).map_or(Ok(false), |notes| self.forget_mark(notes).map(|()| true))
     }
 
     fn try_it(&self, pools: &Pools) {

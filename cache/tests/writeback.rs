@@ -117,7 +117,7 @@ struct World {
 }
 
 fn notes_in(memory: &Arc<NodeMemory>) -> Arc<RoundNotes> {
-    RoundNotes::load(Arc::clone(memory) as _, "a").expect("it is read")
+    RoundNotes::load(Arc::clone(memory) as _, "a", Vec::new()).expect("it is read")
 }
 
 fn begin(

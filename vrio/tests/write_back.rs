@@ -41,19 +41,34 @@ fn work_writes(guest: &mut StandIn, writes: u64) {
 
 /// The number in the pool of the volume that has the dirty blocks.
 fn dirty_volume(node: &Node) -> u64 {
+    volume_of(node, |name| !name.contains(".round."))
+}
+
+/// The same of the volume whose name has the number of the last round.
+fn round_volume(node: &Node) -> u64 {
+    volume_of(node, |name| name.contains(".round."))
+}
+
+fn volume_of(node: &Node, is: impl Fn(&str) -> bool) -> u64 {
     let status = node.status().expect("it answers");
     let volumes = status["pools"][0]["volumes"].as_array().cloned().unwrap_or_default();
-    let is_dirty = |it: &&serde_json::Value| {
+    let is_it = |it: &&serde_json::Value| {
         let name = it["name"].as_str().unwrap_or_default();
-        name.starts_with("dirty.") && !name.contains(".round.")
+        name.starts_with("dirty.") && is(name)
     };
-    let found = volumes.iter().find(is_dirty).unwrap_or_else(|| panic!("{status}"));
+    let found = volumes.iter().find(is_it).unwrap_or_else(|| panic!("{status}"));
     found["number"].as_u64().expect("a number")
 }
 
 /// A text without its ends of lines.
 fn unfolded(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A command that must fail with these words, which may be in two lines.
+fn refused_in_lines(node: &Node, words: &str, wanted: &str) {
+    let (is_done, text) = tried(node, words);
+    assert!(!is_done && unfolded(&text).contains(wanted), "vrio {words}: {text}");
 }
 
 fn stranded(node: &Node) -> usize {
@@ -420,6 +435,14 @@ fn a_disk_whose_line_was_changed_is_not_served_without_its_writes() {
         let vm = with(cache, line).start().expect("it starts");
         not_served(vm, "has writes of this disk to another volume, by another list of peers");
     }
+    // With the name changed, and a pool that has nothing of it, the node's memory is left.
+    let (pool, right) = put_aside(&pair.vm("vm1", LATE));
+    make_anew(&pool);
+    let renamed = pair.vm("vm1", "name = \"bob\"\n").start().expect("it starts");
+    not_served(renamed, "by the attachment \"alice\", and no open pool");
+    let listed = with("name = \"bob\"\n", lines[0]).start().expect("it starts");
+    not_served(listed, "this node had write-back to \"io1/root\"");
+    std::fs::rename(&right, &pool).expect("the right pool is back");
     let mut vm = pair.vm("vm1", LATE).start().expect("it starts");
     work_writes(&mut guest, 300);
     guest.read_all().expect("all of the disk is as promised");
@@ -511,6 +534,7 @@ fn writes_of_a_pool_that_is_lost_are_given_up_by_the_operator() {
     let mut vm = killed.start().expect("it starts");
     let is_told = |vm: &Node| detail(vm).contains("`vrio disk remove DISK --force`");
     vm.wait_until("the way out", is_told).expect("it is refused");
+    refused_in_lines(&vm, "disk remove alice", "its removal would give them up");
     let removed = told(&vm, "disk remove alice --force");
     assert!(unfolded(&removed).contains("the writes that no pool has are given up"), "{removed}");
     told(&vm, "node reload --yes");
@@ -538,6 +562,9 @@ fn writes_in_a_pool_are_given_up_by_force_alone() {
     let mut vm = pair.vm("vm1", "").start().expect("it starts");
     let is_told = |vm: &Node| detail(vm).contains("has writes of this disk");
     vm.wait_until("the writes are named", is_told).expect("it is refused");
+    refused_in_lines(&vm, "pool remove local", "has writes of disk \"alice\"");
+    let round = format!("volume remove local:{} --data", round_volume(&vm));
+    refused_in_lines(&vm, &round, "has the number of the last round of disk \"alice\"");
     let number = dirty_volume(&vm);
     let remove = format!("volume remove local:{number} --data");
     let (is_done, text) = tried(&vm, &remove);

@@ -123,18 +123,19 @@ impl DirtyStore {
     }
 
     /// Looks for writes to the same remote volume of a disk of another name: this disk was renamed.
-    /// An attachment that has no name of its own has the disk's. Gives the names of the volume and
-    /// the disk.
-    pub fn left_by_another(
+    /// An attachment that has no name of its own has the disk's; `of` are those of this disk, and
+    /// the ones that this node remembers. Gives the names of the volume and the disk.
+    pub(crate) fn left_by_another(
         pool: &Arc<StorePool>,
         disk: &str,
-        (volume, of): (&str, &str),
+        (volume, of): (&str, &[String]),
     ) -> Option<(String, String)> {
         let all = pool.volumes().into_iter().filter(|it| it.referred_blocks != Some(0));
         let mut found = all.filter_map(|it| {
-            let other = disk_of(&it.name).filter(|other| *other != disk)?;
+            let other = writes_of(&it.name).filter(|other| *other != disk)?;
             let (names, _) = parse(&it, other)?;
-            let is_same = names == names_of(of) || names == names_of(&attached(volume, other));
+            let is_same = |of: &String| names == names_of(of);
+            let is_same = of.iter().any(is_same) || is_same(&attached(volume, other));
             is_same.then(|| (it.name.clone(), other.to_owned()))
         });
         found.next()
@@ -328,7 +329,7 @@ impl DirtyStorage for DirtyStore {
 }
 
 /// A remote volume and the attachment of a disk to it, by their names.
-pub fn attached(volume: &str, attachment: &str) -> String {
+pub(crate) fn attached(volume: &str, attachment: &str) -> String {
     format!("{volume} as {attachment}")
 }
 
@@ -342,11 +343,17 @@ fn names_of(of: &str) -> String {
     names
 }
 
-/// The disk whose dirty volume has this name.
-fn disk_of(name: &str) -> Option<&str> {
+/// The disk whose dirty blocks are in a volume of a pool, by the volume's name.
+pub fn writes_of(name: &str) -> Option<&str> {
     let mut parts = name.rsplitn(4, '.');
     let disk = parts.nth(3)?.strip_prefix("dirty.")?;
     parse_name(name, disk).map(|_| disk)
+}
+
+/// The disk of which a volume of a pool, by its name, has the number of the last round.
+pub fn numbers_rounds_of(name: &str) -> Option<&str> {
+    let disk = kept_for(name)?;
+    parse_number(name, disk).map(|_| disk)
 }
 
 /// The disk whose write-back has made a volume of a pool, by the volume's name: its dirty blocks,
@@ -357,7 +364,7 @@ pub fn kept_for(name: &str) -> Option<&str> {
         number.parse::<u64>().ok().and_then(|_| disk.strip_suffix(suffix))
     };
     let round = numbered("dirty.", &format!(".{ROUND}"));
-    round.or_else(|| disk_of(name)).or_else(|| numbered("rest.", ""))
+    round.or_else(|| writes_of(name)).or_else(|| numbered("rest.", ""))
 }
 
 /// The names and the owner that the name of a disk's dirty volume says.
@@ -399,9 +406,14 @@ mod tests {
         for (name, disk) in [("dirty.a.b.x.0.0", "a"), ("dirty.a", "a"), ("rest.a.1", "a")] {
             assert_eq!(parse_name(name, disk), None, "{name}");
         }
-        assert_eq!((disk_of("dirty.a.b.x.0.0"), disk_of("dirty.a.round.1")), (Some("a.b"), None));
+        assert_eq!(
+            (writes_of("dirty.a.b.x.0.0"), writes_of("dirty.a.round.1")),
+            (Some("a.b"), None)
+        );
         let all = ["dirty.a.b.x.0.0", "dirty.a.b.round.7", "rest.a.b.7"];
         assert_eq!(all.map(kept_for), [Some("a.b"); 3]);
+        let rounds = all.map(numbers_rounds_of);
+        assert_eq!(rounds, [None, Some("a.b"), None]);
         for name in ["dirty.a", "rest.a.x", "rest.7", "restored.a.7", "cache.a", "a"] {
             assert_eq!(kept_for(name), None, "{name}");
         }

@@ -44,6 +44,44 @@ pub struct RoundNotes {
     store: Option<Arc<dyn RecordStore>>,
     key: String,
     last: Mutex<RoundNote>,
+    /// The notes of volumes of the same name by other lists of peers, by the volume as a disk names
+    /// it.
+    kin: Vec<(String, Arc<dyn RecordStore>)>,
+}
+
+/// A note of this node about the same remote volume by another attachment, or another list of
+/// peers.
+#[derive(Debug)]
+pub(crate) struct OtherNote {
+    /// The remote volume as that disk named it.
+    pub(crate) volume: String,
+    pub(crate) attachment: String,
+    note: RoundNote,
+    /// Of the same attachment by another list of peers: no other disk can have it now.
+    is_former: bool,
+    store: Arc<dyn RecordStore>,
+}
+
+impl OtherNote {
+    /// Whether the pool that was there last may have dirty blocks.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.note.is_marked
+    }
+
+    /// Whether a pool with this number is not the one that was there last.
+    pub(crate) fn is_missing(&self, number: u64) -> bool {
+        number < self.note.number
+    }
+
+    /// Takes the mark away for a disk that goes on with another list of peers: the right pool is
+    /// open, and has nothing of it.
+    pub(crate) fn forget_former(&self) -> Result<(), String> {
+        if !(self.is_former && self.is_marked()) {
+            return Ok(());
+        }
+        let notes = RoundNotes::load(Arc::clone(&self.store), &self.attachment, Vec::new());
+        notes.map_err(|error| error.to_string())?.forget_mark()
+    }
 }
 
 impl fmt::Debug for RoundNotes {
@@ -52,27 +90,68 @@ impl fmt::Debug for RoundNotes {
     }
 }
 
-/// The name of the record beside the records of attachments, whose names have no space.
+/// The end of the name of the record beside the records of attachments, whose names have no space.
+const KEY_END: &str = " write-back";
+
 fn key_of(attachment: &str) -> String {
-    format!("{attachment} write-back")
+    format!("{attachment}{KEY_END}")
+}
+
+/// Whether two lists of peers with a volume, as disks name it, have a peer in common.
+fn has_common_peer(one: &str, other: &str) -> bool {
+    let peers = |text: &str| text.split('/').next().unwrap_or_default().to_owned();
+    let (ours, theirs) = (peers(one), peers(other));
+    ours.split(',').any(|peer| theirs.split(',').any(|it| it == peer))
+}
+
+/// Notes of older programs have 0 there: no mark.
+fn note_of(record: &Record) -> RoundNote {
+    RoundNote { number: record.epoch, is_marked: record.born != 0 }
 }
 
 impl RoundNotes {
-    /// The notes of an attachment among these records.
+    /// The notes of an attachment among these records. `kin` are the records of volumes of the same
+    /// name by other lists of peers, by the volume as a disk names it.
     ///
     /// # Errors
     /// Why the record cannot be read, and the way out.
-    pub fn load(store: Arc<dyn RecordStore>, attachment: &str) -> Result<Arc<Self>, RecordError> {
+    pub fn load(
+        store: Arc<dyn RecordStore>,
+        attachment: &str,
+        kin: Vec<(String, Arc<dyn RecordStore>)>,
+    ) -> Result<Arc<Self>, RecordError> {
         let key = key_of(attachment);
-        let record = store.find(&key)?.unwrap_or_default();
-        // Notes of older programs have 0 there: no mark.
-        let last = RoundNote { number: record.epoch, is_marked: record.born != 0 };
-        Ok(Arc::new(Self { store: Some(store), key, last: Mutex::new(last) }))
+        let last = Mutex::new(note_of(&store.find(&key)?.unwrap_or_default()));
+        Ok(Arc::new(Self { store: Some(store), key, last, kin }))
+    }
+
+    /// The notes that may be about the same volume, and are not these: of lists that have a peer in
+    /// common, and of this attachment. `volume` is the volume as the disk of these names it.
+    pub(crate) fn others(&self, volume: &str) -> Result<Vec<OtherNote>, RecordError> {
+        let mut found = Vec::new();
+        let own = self.store.iter().map(|store| (volume, store));
+        for (of, store) in own.chain(self.kin.iter().map(|(of, store)| (of.as_str(), store))) {
+            for (key, record) in store.load()? {
+                let Some(attachment) = key.strip_suffix(KEY_END) else { continue };
+                let (is_same, is_common) = (key == self.key, has_common_peer(of, volume));
+                if (of == volume && is_same) || !(is_same || is_common) {
+                    continue;
+                }
+                found.push(OtherNote {
+                    volume: of.to_owned(),
+                    attachment: attachment.to_owned(),
+                    note: note_of(&record),
+                    is_former: is_same && is_common,
+                    store: Arc::clone(store),
+                });
+            }
+        }
+        Ok(found)
     }
 
     /// For a node that has no place for notes: an older copy of its pool is not noticed.
     pub fn nowhere() -> Arc<Self> {
-        Arc::new(Self { store: None, key: String::new(), last: Mutex::default() })
+        Arc::new(Self { store: None, key: String::new(), last: Mutex::default(), kin: Vec::new() })
     }
 
     /// Whether there is a place for notes.
@@ -189,6 +268,23 @@ impl DirtyMark {
             let _ = self.wish.compare_exchange(AS_IT_IS, wish, SeqCst, SeqCst);
         } else if is_marked {
             self.is_there.store(true, SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_peers_are_compared_by_whole_names() {
+        for (other, is_common) in [
+            ("io1/root", true),
+            ("io9,io1/root", true),
+            ("io2,io11/root", false),
+            ("o1/root", false),
+        ] {
+            assert_eq!(has_common_peer("io1,io3/root", other), is_common, "{other}");
         }
     }
 }

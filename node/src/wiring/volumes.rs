@@ -24,7 +24,7 @@ use peer::Allow;
 use sessions::{LinkedSidecore, key_files};
 use volume::backend::{BackendVolume, HandedBlocks, Opening};
 use volume::chain::{Chain, Swap, SwapProgress};
-use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_private};
+use volume::record::{FileRecords, KeptRecords, RecordStore, RecordWriter, Ticket, make_private};
 use volume::{Durability, Volume, stage::VolumeKey};
 
 use self::ciphers::VolumeFile;
@@ -195,9 +195,27 @@ impl OwnDisks {
     /// over newer content.
     pub(crate) fn rounds(&self, volume: &str, attachment: &str) -> Result<Arc<RoundNotes>, String> {
         match self.store(volume) {
-            Ok(store) => RoundNotes::load(store, attachment).map_err(|error| error.to_string()),
+            Ok(store) => {
+                let notes = RoundNotes::load(store, attachment, self.kin(volume)?);
+                notes.map_err(|error| error.to_string())
+            }
             Err(_) => Ok(RoundNotes::nowhere()),
         }
+    }
+
+    /// The records of volumes of the same name under other lists of peers, by the volume as a disk
+    /// names it.
+    fn kin(&self, volume: &str) -> Result<Vec<(String, Arc<dyn RecordStore>)>, String> {
+        let name = |text: &str| text.rsplit_once('/').map(|it| it.1.to_owned());
+        let is_kin = |other: &String| other != volume && name(other) == name(volume);
+        let all = FileRecords::volumes_in(&self.directory).map_err(|error| error.to_string())?;
+        let own = format!("{}:", self.node);
+        let all = all.iter().filter_map(|it| it.strip_prefix(&own)).map(str::to_owned);
+        let opened = |volume: String| {
+            let store: Arc<dyn RecordStore> = self.store(&volume)?;
+            Ok((volume, store))
+        };
+        all.filter(is_kin).map(opened).collect()
     }
 
     fn store(&self, volume: &str) -> Result<Arc<FileRecords>, String> {

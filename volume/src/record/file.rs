@@ -174,6 +174,22 @@ impl FileRecords {
         Ok(Arc::new(Self { volume: volume.to_owned(), directory, home, writer, first: None }))
     }
 
+    /// The volumes that have records under `directory`.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn volumes_in(directory: &Path) -> Result<Vec<String>, RecordError> {
+        let unreadable = |error: io::Error| refused(directory, &error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(directory).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            if entry.file_type().map_err(unreadable)?.is_dir() {
+                found.push(attachment_name(&entry.file_name().to_string_lossy()));
+            }
+        }
+        Ok(found)
+    }
+
     /// Whether no attachment was ever remembered, as far as can be read.
     pub fn is_empty(&self) -> bool {
         files_in(&self.directory).is_ok_and(|files| files.is_empty())

@@ -107,6 +107,15 @@ impl Inside {
         let name = &shown.config.name;
         let users = self.objects().user_of_disk(name);
         refuse_used(&format!("disk {name:?}"), &users, force, "stop the guest or unplug the disk")?;
+        let pools = self.volumes.stock().pools();
+        if !force && shown.cache.as_ref().is_some_and(|it| it.misses_writes(pools)) {
+            let error = format!(
+                "disk {name:?} is not served since no open pool has the last writes that its \
+                 guest was told of: its removal would give them up"
+            );
+            let way_out = "open the pool that has these writes; or use --force (force=true)";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
         // A guest that is there is drained; without a guest nothing is written back.
         let dirty_bytes = shown.cache.as_ref().map_or(0, CacheSlot::dirty_bytes);
         if users.is_empty() && dirty_bytes > 0 && !force {

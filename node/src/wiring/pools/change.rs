@@ -2,6 +2,7 @@
 
 use config::{InPlace, PoolConfig, VolumeConfig};
 use sidecore::CounterText;
+use store::{PoolVolume, PoolVolumeKind};
 
 use super::report;
 use crate::kinds::{Changed, RunningObject};
@@ -90,6 +91,27 @@ impl Inside {
         }
     }
 
+    /// Refuses to close a pool that has writes of a disk that its volume has not got: without the
+    /// pool no status would name them.
+    fn refuse_loss_of_sight(&self, name: &str) -> Result<(), Refused> {
+        let Some(Ok(pool)) = self.volumes.stock().pools().get(name) else { return Ok(()) };
+        let has_writes = |it: &PoolVolume| {
+            it.kind == PoolVolumeKind::Volume
+                && it.referred_blocks != Some(0)
+                && cache::writes_of(&it.name).is_some()
+        };
+        let Some(found) = pool.volumes().into_iter().find(has_writes) else { return Ok(()) };
+        let error = format!(
+            "volume {:?} of pool {name:?} has writes of disk {:?}, of which its guest was told, \
+             and the disk's volume has not got them",
+            found.name,
+            cache::writes_of(&found.name).unwrap_or_default()
+        );
+        let way_out = "add that disk again as it was, and have them written back; or use --force \
+                       (force=true): the pool still has them";
+        Err(Refused::new(RefusedKind::Conflict, error, way_out))
+    }
+
     pub(crate) fn remove_pool(&self, name: &str, force: bool) -> Changed {
         let volumes = self.volumes_of_pool(name);
         let users: Vec<_> = volumes.iter().map(|volume| object(volume)).collect();
@@ -101,6 +123,9 @@ impl Inside {
             let way_out = "remove these disks first; to open a pool that has failed again, restart \
                            the node";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        if !force {
+            self.refuse_loss_of_sight(name)?;
         }
         let mut notes = Vec::new();
         for volume in volumes {

@@ -178,6 +178,19 @@ impl Inside {
 
     /// Refuses to remove writes of a disk that its volume has not got.
     fn refuse_loss(&self, pool: &StorePool, found: &PoolVolume) -> Result<(), Refused> {
+        let is_volume = found.kind == PoolVolumeKind::Volume;
+        if let Some(disk) = cache::numbers_rounds_of(&found.name).filter(|_| is_volume) {
+            let error = format!(
+                "volume {:?} of pool {:?} has the number of the last round of disk {disk:?}: \
+                 without it this pool passes for an older copy, and writes that only it has are \
+                 given up",
+                found.name,
+                pool.name()
+            );
+            let way_out = "leave it there while the disk has write-back in this pool, or writes; \
+                           or use --force (force=true)";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
         let blocks = found.referred_blocks;
         let is_empty = found.kind != PoolVolumeKind::Volume || blocks == Some(0);
         let Some(disk) = cache::kept_for(&found.name).filter(|_| !is_empty) else {
