@@ -72,12 +72,18 @@ pub(crate) trait RunningObject: ListedObject {
     fn readmit(&self, _node: &Inside) {}
 
     /// The part of a removal by a command that may take minutes, before the removal has its turn:
-    /// other changes go on meanwhile.
+    /// other changes go on meanwhile, and may remove the object, and add another one of its name.
+    /// Gives a number that tells the object from that; `None` where nothing was waited for.
     ///
     /// # Errors
     /// Why it cannot be removed.
-    fn end_users(_name: &str, _node: &Inside, _force: bool) -> Result<(), Refused> {
-        Ok(())
+    fn end_users(_name: &str, _node: &Inside, _force: bool) -> Result<Option<u64>, Refused> {
+        Ok(None)
+    }
+
+    /// The number of the present object of this name, for a kind whose [`Self::end_users`] waits.
+    fn number(_name: &str, _node: &Inside) -> Option<u64> {
+        None
     }
 
     /// Removes the object of this name, which exists; with `force` also while it has users.
@@ -113,7 +119,9 @@ pub(crate) trait RunningKind: Sync {
     /// Ends the access of nodes that `before` allowed and `left` does not.
     fn readmit(&self, before: &ObjectConfigs, left: &ObjectConfigs, node: &Inside);
     /// See [`RunningObject::end_users`].
-    fn end_users(&self, name: &str, node: &Inside, force: bool) -> Result<(), Refused>;
+    fn end_users(&self, name: &str, node: &Inside, force: bool) -> Result<Option<u64>, Refused>;
+    /// See [`RunningObject::number`].
+    fn number(&self, name: &str, node: &Inside) -> Option<u64>;
     /// See [`RunningObject::remove`].
     fn remove(&self, name: &str, node: &Inside, force: bool) -> Changed;
     /// See [`RunningObject::users`].
@@ -176,8 +184,12 @@ impl<T: RunningObject> RunningKind for RunningRow<T> {
         }
     }
 
-    fn end_users(&self, name: &str, node: &Inside, force: bool) -> Result<(), Refused> {
+    fn end_users(&self, name: &str, node: &Inside, force: bool) -> Result<Option<u64>, Refused> {
         T::end_users(name, node, force)
+    }
+
+    fn number(&self, name: &str, node: &Inside) -> Option<u64> {
+        T::number(name, node)
     }
 
     fn remove(&self, name: &str, node: &Inside, force: bool) -> Changed {

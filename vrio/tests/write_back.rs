@@ -604,6 +604,30 @@ fn other_commands_go_on_while_a_disk_is_removed_and_written_back() {
 }
 
 #[test]
+fn a_removal_that_waits_does_not_remove_a_new_disk_of_the_name() {
+    let (pair, mut random) = (Pair::new(19), Random::new(20));
+    let io = slow(pair.io()).start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, Mix { hot_blocks: 0, ..WRITES }, &mut random);
+    while dirty_bytes(&vm) < SLOW_BYTES {
+        work_writes(&mut guest, 50);
+    }
+    guest.drain().expect("all requests end");
+    let control = vm.plan().control();
+    let removing = thread::spawn(move || told_to(&control, "disk remove alice --force"));
+    let is_leaving = |vm: &Node| detail(vm).contains("it is being removed");
+    vm.wait_until("it is written back", is_leaving).expect("the disk is there meanwhile");
+    pair.vm("vm1", SOON).write().expect("the file");
+    told(&vm, "node reload --yes --force");
+    let (is_done, text) = removing.join().expect("it ends");
+    assert!(!is_done && unfolded(&text).contains("there is no such disk any more"), "{text}");
+    vm.wait_for_disk("alice").expect("the new disk stays");
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
 fn a_reload_that_could_not_add_a_disk_again_does_not_remove_it() {
     let pair = Pair::new(15);
     let io = pair.io().start().expect("the IOhost starts");

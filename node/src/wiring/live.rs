@@ -53,7 +53,8 @@ impl Inside {
 
     /// Removes an object; with `force` also one that is in use.
     pub(crate) fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused> {
-        running_kind(kind).end_users(name, self, force)?;
+        let row = running_kind(kind);
+        let ended = row.end_users(name, self, force)?;
         let _turn = self.turn()?;
         let change = {
             let objects = self.objects();
@@ -63,6 +64,9 @@ impl Inside {
             }
             Change::remove(kind, name, Vec::new())
         };
+        if ended.is_some() && ended != row.number(name, self) {
+            return Err(replaced(kind, name));
+        }
         let notes = self.apply(&change, force)?;
         let mut done = Done { version: API_VERSION, applied: vec![change.to_string()], notes };
         if self.objects().file_has(kind, name) {
@@ -167,6 +171,17 @@ impl Inside {
         self.accept_as_allowed();
         Ok(())
     }
+}
+
+/// The object that a command was to remove has gone in another way.
+fn replaced(kind: Kind, name: &str) -> Refused {
+    let kind = kind.key();
+    let error = format!(
+        "there is no such {kind} any more: it was removed meanwhile, and there is a new {kind} \
+         {name:?}"
+    );
+    let way_out = format!("the new {kind} stays as it is; give the command again to remove that");
+    Refused::new(RefusedKind::Conflict, error, way_out)
 }
 
 /// A change of a reload was refused, and the rest was not tried.

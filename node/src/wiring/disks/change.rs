@@ -37,8 +37,12 @@ impl RunningObject for DiskConfig {
         node.change_disk_cache(self)
     }
 
-    fn end_users(name: &str, node: &Inside, force: bool) -> Result<(), Refused> {
+    fn end_users(name: &str, node: &Inside, force: bool) -> Result<Option<u64>, Refused> {
         node.end_guest(name, force)
+    }
+
+    fn number(name: &str, node: &Inside) -> Option<u64> {
+        node.objects().disk(name).map(|shown| shown.number)
     }
 
     fn remove(name: &str, node: &Inside, force: bool) -> Changed {
@@ -88,19 +92,20 @@ impl Inside {
     }
 
     /// Ends the guest of a disk that will be removed. With write-back this may take minutes, so the
-    /// caller has no turn; the disk is in no other guest's reach from then on.
-    fn end_guest(&self, name: &str, force: bool) -> Result<(), Refused> {
+    /// caller has no turn; the disk is in no other guest's reach from then on. Gives the number of
+    /// the disk.
+    fn end_guest(&self, name: &str, force: bool) -> Result<Option<u64>, Refused> {
         let shown = {
             let _turn = self.turn()?;
             // The removal says that there is none.
-            let Some(shown) = self.objects().disk(name).cloned() else { return Ok(()) };
+            let Some(shown) = self.objects().disk(name).cloned() else { return Ok(None) };
             self.refuse_removal(&shown, force)?;
             shown
         };
         if shown.cache.as_ref().is_some_and(CacheSlot::has_write_back) {
             shown.take_away();
         }
-        Ok(())
+        Ok(Some(shown.number))
     }
 
     fn refuse_removal(&self, shown: &ServedDisk, force: bool) -> Result<(), Refused> {
