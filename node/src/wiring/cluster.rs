@@ -1,27 +1,77 @@
-//! The reports of the node's agent about the cluster. The agent is a process of its own, since the
-//! node's process has neither TCP nor certificates (`docs/decisions/080-registry.md`). A thread
-//! listens to it; nothing else of the node waits for it.
+//! The node's agent in the cluster: its reports, and questions to it about the records of
+//! replicated volumes. The agent is a process of its own, since the node's process has neither TCP
+//! nor certificates (`docs/decisions/080-registry.md`). A thread listens to it; only the threads of
+//! volumes' members that may wait ask it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordAsk, RecordOutcome, RecordQuestion};
 use api::status::NodeClusterStatus;
 
-/// The longest report of an agent: a dozen problems of some hundred characters.
-const REPORT_BYTES_MAX: u64 = 64 << 10;
+/// How long a question waits for its answer: etcd's members are asked in turn, 8 s each.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long a question may take to be handed to the agent. An agent that does not read for so long
+/// is given up.
+const ASK_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// How long an agent may be silent. Its rounds are 3 s apart, and a round may wait 15 s for its
 /// node, and several times 8 s for each of five members of etcd that do not answer.
 const SILENCE_S_MAX: u64 = 180;
 
-/// The last report about the cluster.
+/// The last report about the cluster, and the way to its registry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClusterView {
     heard: Arc<Mutex<Option<HeardReport>>>,
+    questions: Arc<Mutex<OpenQuestions>>,
+}
+
+/// The questions that wait for an answer.
+#[derive(Debug, Default)]
+struct OpenQuestions {
+    agent: Option<UnixStream>,
+    last: u64,
+    /// By number. A question is forgotten when its time is over.
+    waiting: BTreeMap<u64, SyncSender<RecordOutcome>>,
+}
+
+impl OpenQuestions {
+    /// Hands a question to the agent.
+    fn put(
+        &mut self,
+        volume: &str,
+        ask: RecordAsk,
+        answer: SyncSender<RecordOutcome>,
+    ) -> io::Result<u64> {
+        let Some(mut agent) = self.agent.as_ref() else {
+            return Err(io::Error::other("the cluster's agent does not run"));
+        };
+        self.last += 1;
+        let question = RecordQuestion { number: self.last, volume: volume.to_owned(), ask };
+        let mut line = serde_json::to_vec(&question)?;
+        line.push(b'\n');
+        if let Err(error) = agent.write_all(&line) {
+            // A part of a line may be there: the agent would not understand the next one.
+            self.agent = None;
+            return Err(error);
+        }
+        self.waiting.insert(self.last, answer);
+        Ok(self.last)
+    }
+
+    fn end(&mut self, number: u64, outcome: RecordOutcome) {
+        // The answer to a question whose time was over is of no use.
+        if let Some(answer) = self.waiting.remove(&number) {
+            let _ = answer.send(outcome);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -43,15 +93,37 @@ impl ClusterView {
             ..NodeClusterStatus::default()
         };
         *self.heard.lock() = Some(HeardReport { report, at: Instant::now(), ended: false });
-        let heard = Arc::clone(&self.heard);
+        let asked = agent.try_clone().and_then(|asked| {
+            asked.set_write_timeout(Some(ASK_TIME_MAX))?;
+            Ok(asked)
+        });
+        match asked {
+            Ok(asked) => self.questions.lock().agent = Some(asked),
+            Err(error) => tracing::error!(%error, "the cluster's agent cannot be asked"),
+        }
+        let view = self.clone();
         let listen = move || {
-            hear(&heard, agent);
-            note_end(&heard);
+            view.hear(agent);
+            view.note_end();
         };
         if let Err(error) = std::thread::Builder::new().name("cluster".to_owned()).spawn(listen) {
             tracing::error!(%error, "no thread that listens to the cluster's agent");
-            note_end(&self.heard);
+            self.note_end();
         }
+    }
+
+    /// Asks the registry about the record of a volume, for a thread that may wait.
+    pub(crate) fn ask(&self, volume: &str, ask: RecordAsk) -> RecordOutcome {
+        let (answer, answered) = sync_channel(1);
+        let number = match self.questions.lock().put(volume, ask, answer) {
+            Ok(number) => number,
+            Err(error) => return RecordOutcome::NoAnswer(error.to_string()),
+        };
+        answered.recv_timeout(ANSWER_TIME_MAX).unwrap_or_else(|_| {
+            self.questions.lock().waiting.remove(&number);
+            let text = "the cluster's agent has not answered, or has ended".to_owned();
+            RecordOutcome::NoAnswer(text)
+        })
     }
 
     /// The node's part in its cluster, if it is in one.
@@ -78,35 +150,47 @@ impl ClusterView {
     }
 }
 
-fn note_end(heard: &Mutex<Option<HeardReport>>) {
-    if let Some(heard) = heard.lock().as_mut() {
-        heard.ended = true;
-    }
-}
-
-/// Notes each report until the agent ends, or says what no agent says.
-fn hear(heard: &Mutex<Option<HeardReport>>, agent: UnixStream) {
-    let mut agent = BufReader::new(agent);
-    loop {
-        let mut line = Vec::new();
-        match (&mut agent).take(REPORT_BYTES_MAX).read_until(b'\n', &mut line) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) => return tracing::warn!(%error, "the cluster's agent cannot be heard"),
+impl ClusterView {
+    /// The agent has ended: nothing that was asked will be answered.
+    fn note_end(&self) {
+        if let Some(heard) = self.heard.lock().as_mut() {
+            heard.ended = true;
         }
-        let report = match serde_json::from_slice::<NodeClusterStatus>(&line) {
-            Ok(report) => report,
-            Err(error) => {
-                return tracing::error!(%error, "the cluster's agent says what no agent says");
+        let mut questions = self.questions.lock();
+        questions.agent = None;
+        // The threads that wait hear of it by the end of their channels.
+        questions.waiting.clear();
+    }
+
+    /// Notes each line until the agent ends, or says what no agent says.
+    fn hear(&self, agent: UnixStream) {
+        let mut agent = BufReader::new(agent);
+        loop {
+            let mut line = Vec::new();
+            match (&mut agent).take(AGENT_LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => return tracing::warn!(%error, "the cluster's agent cannot be heard"),
             }
-        };
-        *heard.lock() = Some(HeardReport { report, at: Instant::now(), ended: false });
+            match serde_json::from_slice::<AgentLine>(&line) {
+                Ok(AgentLine::Report(report)) => {
+                    let heard = HeardReport { report, at: Instant::now(), ended: false };
+                    *self.heard.lock() = Some(heard);
+                }
+                Ok(AgentLine::Answer(answer)) => {
+                    self.questions.lock().end(answer.number, answer.outcome);
+                }
+                Err(error) => {
+                    return tracing::error!(%error, "the cluster's agent says what no agent says");
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use api::agent::RecordAnswer;
 
     use super::*;
 
@@ -134,7 +218,7 @@ mod tests {
             verdict: "well".to_owned(),
             ..NodeClusterStatus::default()
         };
-        let mut line = serde_json::to_vec(&report).unwrap();
+        let mut line = serde_json::to_vec(&AgentLine::Report(report)).unwrap();
         line.push(b'\n');
         (&agent).write_all(&line).unwrap();
         assert_eq!(wait(&view, |it| it.state == "present").verdict, "well");
@@ -146,7 +230,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_says_what_none_says_is_not_heard_any_more() {
-        for said in [&b"x\n"[..], b"{}\n", &[b'x'; 2 * REPORT_BYTES_MAX as usize]] {
+        for said in [&b"x\n"[..], b"{}\n", &[b'x'; 2 * AGENT_LINE_BYTES_MAX as usize]] {
             let view = ClusterView::default();
             let (agent, node) = UnixStream::pair().unwrap();
             view.listen("io1", node);
@@ -154,5 +238,36 @@ mod tests {
             let _ = (&agent).write_all(said);
             wait(&view, |it| it.detail.contains("the agent has ended"));
         }
+    }
+
+    #[test]
+    fn a_question_is_answered_by_its_number_or_by_the_end_of_the_agent() {
+        let view = ClusterView::default();
+        let is_refused = |outcome| matches!(outcome, RecordOutcome::NoAnswer(_));
+        assert!(is_refused(view.ask("a", RecordAsk::Look)), "there is no agent");
+        let (agent, node) = UnixStream::pair().unwrap();
+        view.listen("io1", node);
+        let answering = std::thread::spawn(move || {
+            let mut questions = BufReader::new(&agent);
+            let mut line = String::new();
+            questions.read_line(&mut line).unwrap();
+            let asked: RecordQuestion = serde_json::from_str(&line).unwrap();
+            assert_eq!((&*asked.volume, asked.ask), ("a", RecordAsk::Look));
+            // No question waits for the first of these answers.
+            for number in [asked.number + 7, asked.number] {
+                let outcome = RecordOutcome::Record(format!("{number}"));
+                let answer = AgentLine::Answer(RecordAnswer { number, outcome });
+                let mut said = serde_json::to_vec(&answer).unwrap();
+                said.push(b'\n');
+                (&agent).write_all(&said).unwrap();
+            }
+            // It ends with the next question.
+            line.clear();
+            questions.read_line(&mut line).unwrap();
+        });
+        assert_eq!(view.ask("a", RecordAsk::Look), RecordOutcome::Record("1".to_owned()));
+        assert!(is_refused(view.ask("a", RecordAsk::Swap("00".to_owned()))), "it has ended");
+        answering.join().unwrap();
+        assert!(is_refused(view.ask("a", RecordAsk::Look)), "it has ended");
     }
 }

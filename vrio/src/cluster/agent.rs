@@ -12,12 +12,12 @@
 //! end them: a service manager sends SIGTERM to all processes of a unit, and a node may go on for
 //! seconds then.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use ::cluster::registry::PoolSpace;
@@ -25,6 +25,7 @@ use ::cluster::{
     Agent, AgentRound, ClusterDirectory, ClusterVerdict, NodeView, ROUND, RegistryPlace, status,
 };
 use anyhow::{Context, anyhow};
+use node::api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordQuestion};
 use node::Config;
 use node::config::ClusterConfig;
 use node::logging::{self, LogFormat};
@@ -58,6 +59,8 @@ const POOLS_MAX: usize = 64;
 /// manager may wait for the agent before it starts the node again; without it the presence ends by
 /// itself.
 const LEAVE: Duration = Duration::from_millis(200);
+
+mod records;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
@@ -129,7 +132,10 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
         return Err(CommandFailure::configuration(anyhow!(text)));
     };
     let key = identity(config)?;
-    let node_ended = listen_to_node().context("no thread").map_err(CommandFailure::running)?;
+    let questions = records::start(&cluster.directory).context("no thread");
+    let questions = questions.map_err(CommandFailure::running)?;
+    let node_ended = listen_to_node(questions).context("no thread");
+    let node_ended = node_ended.map_err(CommandFailure::running)?;
     let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
     let mut report = NodeClusterStatus {
         node: cluster.name.clone(),
@@ -188,12 +194,23 @@ fn restrict(
     node::agent::restrict(config, &directories).map_err(CommandFailure::running)
 }
 
-/// Tells when the node's process has ended, and ends this process if it has not ended by then.
-fn listen_to_node() -> io::Result<Receiver<()>> {
+/// Passes the node's questions on, tells when the node's process has ended, and ends this process
+/// if it has not ended by then.
+fn listen_to_node(questions: SyncSender<RecordQuestion>) -> io::Result<Receiver<()>> {
     let (sender, ended) = channel();
     let listen = move || {
-        // The node sends nothing, so this ends with the node.
-        let _ = io::stdin().lock().read(&mut [0]);
+        let mut node = BufReader::new(io::stdin().lock());
+        loop {
+            let mut line = Vec::new();
+            match (&mut node).take(AGENT_LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            }
+            // Also the rest of a line whose begin another agent has read.
+            let Ok(question) = serde_json::from_slice(&line) else { continue };
+            // A question beyond those that wait has no answer, which is an unknown outcome.
+            let _ = questions.try_send(question);
+        }
         drop(sender);
         std::thread::sleep(LEAVE);
         std::process::exit(0);
@@ -204,7 +221,12 @@ fn listen_to_node() -> io::Result<Receiver<()>> {
 
 /// Reports to the node. An error means that the node has ended.
 fn tell(report: &NodeClusterStatus) -> io::Result<()> {
-    let mut line = serde_json::to_vec(report).expect("texts and numbers");
+    say(&AgentLine::Report(report.clone()))
+}
+
+/// Says a line to the node. An error means that the node has ended.
+fn say(said: &AgentLine) -> io::Result<()> {
+    let mut line = serde_json::to_vec(said).expect("texts and numbers");
     line.push(b'\n');
     let mut out = io::stdout().lock();
     out.write_all(&line)?;

@@ -171,6 +171,10 @@ pub(crate) struct VolumeAdd {
     /// Several disks may use it at once.
     #[arg(long)]
     shared: bool,
+    /// A node that keeps a copy of it, this node among them; given for each of two to eight nodes,
+    /// in the same order on all of them.
+    #[arg(long, value_name = "NODE", requires = "pool")]
+    replicas: Vec<String>,
     /// The storage's block size that guests see; default: the size that the storage reports.
     #[arg(long, value_name = "SIZE", requires = "file")]
     physical_block_size: Option<String>,
@@ -209,6 +213,8 @@ impl VolumeAdd {
         fields.put("allow", allow(&self.allow));
         fields.flag("read-only", self.read_only);
         fields.flag("shared", self.shared);
+        let replicas = self.replicas.iter().cloned().map(Value::String).collect();
+        fields.put("replicas", Some(Value::Array(replicas)).filter(|_| !self.replicas.is_empty()));
         fields.text("physical-block-size", self.physical_block_size.as_ref());
         fields.text("optimal-io-size", self.optimal_io_size.as_ref());
         Ok(fields.0)

@@ -1,0 +1,89 @@
+//! Answers of the agent to its node's questions about the records of replicated volumes, on a
+//! thread of its own: the node's presence does not wait for them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use ::cluster::registry::{Guarded, RegistryError};
+use ::cluster::{ClusterDirectory, ClusterError};
+use node::api::agent::{AgentLine, RecordAnswer, RecordAsk, RecordOutcome, RecordQuestion};
+use node::member::{RecordDesk, SwapOutcome, record_from_text, record_text};
+
+use super::say;
+
+/// Questions that wait. Each volume of the node asks one at a time; a question beyond these has no
+/// answer, and is asked again.
+const QUESTIONS_MAX: usize = 256;
+
+/// Starts the thread, which ends with the process.
+pub(super) fn start(directory: &Path) -> io::Result<SyncSender<RecordQuestion>> {
+    let (questions, asked) = sync_channel::<RecordQuestion>(QUESTIONS_MAX);
+    let mut office = RecordOffice { path: directory.to_owned(), opened: None };
+    let work = move || {
+        for RecordQuestion { number, volume, ask } in asked {
+            let outcome = office.answer(&volume, &ask);
+            // Without a node there is nothing to answer, and the process ends.
+            let _ = say(&AgentLine::Answer(RecordAnswer { number, outcome }));
+        }
+    };
+    std::thread::Builder::new().name("records".to_owned()).spawn(work)?;
+    Ok(questions)
+}
+
+/// The registry, opened at the first question, and again after each failure: a certificate may have
+/// been renewed.
+struct RecordOffice {
+    path: PathBuf,
+    opened: Option<(ClusterDirectory, Guarded)>,
+}
+
+impl RecordOffice {
+    fn answer(&mut self, volume: &str, ask: &RecordAsk) -> RecordOutcome {
+        let answered = self.open().map_err(|error| error.to_string()).and_then(|opened| {
+            let (directory, registry) = opened;
+            let desk = RecordDesk::new(directory.keys().clone(), volume);
+            asked(&desk, registry, ask)
+        });
+        answered.unwrap_or_else(|why| {
+            self.opened = None;
+            RecordOutcome::NoAnswer(why)
+        })
+    }
+
+    fn open(&mut self) -> Result<&mut (ClusterDirectory, Guarded), ClusterError> {
+        let opened = match self.opened.take() {
+            Some(opened) => opened,
+            None => {
+                let directory = ClusterDirectory::open(&self.path)?;
+                let registry = directory.registry()?;
+                (directory, registry)
+            }
+        };
+        Ok(self.opened.insert(opened))
+    }
+}
+
+fn asked(
+    desk: &RecordDesk,
+    registry: &mut Guarded,
+    ask: &RecordAsk,
+) -> Result<RecordOutcome, String> {
+    let failed = |error: RegistryError| error.to_string();
+    match ask {
+        RecordAsk::Look => Ok(match desk.find(registry).map_err(failed)? {
+            Some(record) => RecordOutcome::Record(record_text(&record)),
+            None => RecordOutcome::NoRecord,
+        }),
+        RecordAsk::Create(text) => {
+            let first = record_from_text(text)?;
+            desk.create(registry, &first).map_err(failed)?;
+            Ok(RecordOutcome::Done)
+        }
+        RecordAsk::Swap(text) => match desk.swap(registry, &record_from_text(text)?) {
+            SwapOutcome::Done => Ok(RecordOutcome::Done),
+            SwapOutcome::Conflict(record) => Ok(RecordOutcome::Record(record_text(&record))),
+            SwapOutcome::Unknown => Err("the registry has not answered".to_owned()),
+        },
+    }
+}
