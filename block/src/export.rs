@@ -50,9 +50,6 @@ pub use close::Closing;
 use flush::Flushing;
 pub use judge::{Claimer, HOLDER_SILENT_NS};
 
-/// The most attachments that a volume remembers: names come from peers, memory must not.
-pub const ATTACHMENTS_MAX: usize = 1024;
-
 /// How far ahead of our records a client's epoch may be, when these were lost: more claims than a
 /// volume sees between two copies of them. A hostile peer needs 2^44 claims to use the epochs up.
 const EPOCH_JUMP_MAX: u64 = 1 << 16;
@@ -192,6 +189,8 @@ struct ExportState {
     stays: Option<BTreeSet<String>>,
     /// The node that serves the volume, if it is another node.
     elsewhere: Option<String>,
+    /// Ways from before the volume was served here again, with requests on them.
+    leaving: Vec<Arc<Gate>>,
     entries: BTreeMap<String, Entry>,
 }
 
@@ -346,7 +345,7 @@ impl Export {
         let mut state = self.state();
         // All of them are looked at, so that all forget what has ended.
         let busy = state.entries.values_mut().map(|entry| !entry.drained(|_| true));
-        busy.filter(|busy| *busy).count() == 0
+        busy.filter(|busy| *busy).count() == 0 && state.has_left()
     }
 
     /// Names of the attachments that have an open channel, for people.
@@ -457,9 +456,10 @@ impl Export {
         let mine = |name: &String| !shared || *name == claim.attachment;
         let entries = state.entries.iter_mut().filter(|(name, _)| mine(name));
         // All of them are looked at, so that all forget what has ended.
-        entries.fold(true, |drained, (_, entry)| {
+        let drained = entries.fold(true, |drained, (_, entry)| {
             entry.drained(|gate| gate.epoch() < claim.epoch) && drained
-        })
+        });
+        drained && state.has_left()
     }
 
     fn check_present(&self, claim: &PendingClaim) -> Result<(), Refusal> {

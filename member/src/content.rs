@@ -53,9 +53,11 @@ pub fn to_wire(message: Message<RangeContent>) -> (Message<WireContent>, Option<
 
 /// The message of a form on the wire and the bytes that came with it, which have the length that
 /// the form's range has.
-pub fn from_wire(message: Message<WireContent>, bytes: &[u8]) -> Message<RangeContent> {
+pub fn from_wire(message: Message<WireContent>, bytes: Vec<u8>) -> Message<RangeContent> {
+    let mut bytes = Some(bytes);
     message.map(|form| match form {
-        WireContent::Bytes => RangeContent::of(bytes.to_vec()),
+        // A message has one range.
+        WireContent::Bytes => RangeContent::of(bytes.take().unwrap_or_default()),
         WireContent::Zeroes => RangeContent::Zeroes,
         WireContent::Discarded => RangeContent::Discarded,
     })

@@ -47,19 +47,19 @@ impl StateFile {
         Self { path: path.to_owned() }
     }
 
-    /// The state that was kept last; that of a new member if there is no file.
+    /// The state that was kept last; none of a new member, which has no file.
     ///
     /// # Errors
     /// [`StateFileError`]
-    pub fn load(&self) -> Result<Durable, StateFileError> {
+    pub fn load(&self) -> Result<Option<Durable>, StateFileError> {
         let bytes = match private_file::read(&self.path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Durable::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
                 return Err(StateFileError::System { path: self.path.clone(), source });
             }
         };
-        decode_durable(&bytes).map_err(|error| StateFileError::Damaged {
+        decode_durable(&bytes).map(Some).map_err(|error| StateFileError::Damaged {
             path: self.path.clone(),
             reason: error.to_string(),
         })
@@ -72,6 +72,66 @@ impl StateFile {
     pub fn keep(&self, durable: &Durable) -> Result<(), StateFileError> {
         private_file::replace(&self.path, &encode_durable(durable))
             .map_err(|source| StateFileError::System { path: self.path.clone(), source })
+    }
+}
+
+/// The record of one volume in the registry, for a thread that may wait some seconds.
+pub trait VolumeRecords: Send {
+    /// The record; none if the registry says that there is no record.
+    ///
+    /// # Errors
+    /// The reason why there is no answer.
+    fn look(&mut self) -> Result<Option<VolumeRecord>, String>;
+
+    /// Puts the first record there.
+    ///
+    /// # Errors
+    /// When there is another record, or no answer.
+    fn create(&mut self, first: &VolumeRecord) -> Result<(), String>;
+
+    /// Replaces the record by the next one.
+    fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome;
+}
+
+impl VolumeRecords for Box<dyn VolumeRecords> {
+    fn look(&mut self) -> Result<Option<VolumeRecord>, String> {
+        (**self).look()
+    }
+
+    fn create(&mut self, first: &VolumeRecord) -> Result<(), String> {
+        (**self).create(first)
+    }
+
+    fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
+        (**self).swap(target)
+    }
+}
+
+/// The record of one volume in a registry that this process reaches itself.
+pub struct RegistryRecords {
+    /// The record's place.
+    pub desk: RecordDesk,
+    /// The registry.
+    pub registry: Box<dyn Registry + Send>,
+}
+
+impl std::fmt::Debug for RegistryRecords {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegistryRecords").field("desk", &self.desk).finish_non_exhaustive()
+    }
+}
+
+impl VolumeRecords for RegistryRecords {
+    fn look(&mut self) -> Result<Option<VolumeRecord>, String> {
+        self.desk.find(&mut *self.registry).map_err(|error| error.to_string())
+    }
+
+    fn create(&mut self, first: &VolumeRecord) -> Result<(), String> {
+        self.desk.create(&mut *self.registry, first).map_err(|error| error.to_string())
+    }
+
+    fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
+        self.desk.swap(&mut *self.registry, target)
     }
 }
 
@@ -92,15 +152,21 @@ impl RecordDesk {
         Membership::new(registry, &self.keys).volume(&self.volume)
     }
 
+    /// The record; none if there is none.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or has a damaged record.
+    pub fn find(&self, registry: &mut dyn Registry) -> Result<Option<VolumeRecord>, RegistryError> {
+        self.held(registry)?.map(|held| self.record(&held)).transpose()
+    }
+
     /// The record.
     ///
     /// # Errors
-    /// When the registry does not answer, has no record of the volume, or a damaged one.
+    /// As [`Self::find`], and when there is no record.
     pub fn look(&self, registry: &mut dyn Registry) -> Result<VolumeRecord, RegistryError> {
-        match self.held(registry)? {
-            Some(held) => self.record(&held),
-            None => Err(self.damaged("there is no record of the volume")),
-        }
+        let found = self.find(registry)?;
+        found.ok_or_else(|| self.damaged("there is no record of the volume"))
     }
 
     fn record(&self, held: &HeldVolume) -> Result<VolumeRecord, RegistryError> {

@@ -11,18 +11,34 @@
 //!        the channel of the member's volume
 //! ```
 //!
-//! A member never waits: a sidecore polls it. It has no network and no thread of its own, so
-//! `tests/` runs several members of the real code in one thread, on simulated volumes.
-#![forbid(unsafe_code)]
+//! A member never waits: its [`MemberHost`] is polled by one sidecore, and users of its volume are
+//! on any ([`FrontVolume`]). It has no network of its own, and its errands are done by threads or by
+//! a test, so `tests/` runs several members of the real code in one thread, on simulated volumes.
+#![deny(unsafe_code)]
 
 mod content;
 mod desk;
+mod desk_threads;
+pub mod door;
+mod front;
+mod host;
 mod member;
+mod notes;
 mod queue;
+mod status;
+mod tasks;
 
 pub use content::{RangeContent, content_of, from_wire, to_wire};
-pub use desk::{RecordDesk, StateFile, StateFileError};
+pub use desk::{RecordDesk, RegistryRecords, StateFile, StateFileError, VolumeRecords};
+pub use desk_threads::{DeskLanes, DeskThreads, DeskWork, ErrandDesk, RecordClerk};
+pub use front::FrontVolume;
+pub use host::{
+    HostOutside, MemberHost, MemberMail, MemberPlan, MemberSetup, NODE_PACING, PlaceWatch,
+};
 pub use member::{
     Answer, Errand, ErrandEnd, MemberCounters, MemberStart, Outbox, TICK_NS, VolumeMember,
 };
+pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
+pub use status::{MemberPart, MemberStatus, MemberView};
+pub use tasks::{PoolTasks, VolumeTasks};

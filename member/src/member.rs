@@ -55,6 +55,8 @@ pub enum ErrandEnd {
     Seen(VolumeRecord),
     /// The registry did not answer a look.
     NotSeen,
+    /// The registry has lost the volume's record, says this text: the member stops.
+    NoRecord(String),
     /// The end of a change of the volume.
     Volume(VolumeTaskEnd),
 }
@@ -189,30 +191,60 @@ impl VolumeMember {
         self.counters
     }
 
-    /// Time has passed, and its volume may have done something.
-    pub fn poll(&mut self, now_ns: u64, out: &mut Outbox) -> Progress {
+    /// The member's work on its own volume moves on. The protocol hears of it with the next other
+    /// call, whose time must have been read after this call: a block that was read is answered
+    /// under leases that still hold after it was read, and not under those of an earlier time.
+    pub fn work(&mut self, now_ns: u64, out: &mut Outbox) -> Progress {
         if self.failed.is_some() {
             return Progress::Idle;
         }
         let mut task = None;
         let polled = self.queue.poll(now_ns, &mut self.inputs, &mut task);
         out.errands.extend(task.map(Errand::Volume));
-        let progress = match polled {
+        match polled {
             Ok(progress) => progress,
             Err(why) => {
                 self.fail(why);
-                return Progress::Busy;
+                Progress::Busy
             }
-        };
+        }
+    }
+
+    /// Time has passed.
+    pub fn poll(&mut self, now_ns: u64, out: &mut Outbox) -> Progress {
+        if self.failed.is_some() {
+            return Progress::Idle;
+        }
         if now_ns >= self.next_tick_ns {
             self.next_tick_ns = now_ns + TICK_NS;
-            if self.is_full() {
-                return progress;
+            if !self.is_full() {
+                self.allow_resending(now_ns);
+                self.inputs.push(Input::Timer);
             }
-            self.allow_resending(now_ns);
-            self.inputs.push(Input::Timer);
         }
-        progress | Progress::busy_if(self.follow(now_ns, out))
+        Progress::busy_if(self.follow(now_ns, out))
+    }
+
+    /// The time from which on [`Self::poll`] has something to do.
+    pub fn next_tick_ns(&self) -> u64 {
+        self.next_tick_ns
+    }
+
+    /// The reign in which it serves, if it is a primary that has made all members equal. It may be
+    /// one that no lease allows to answer at this time.
+    pub fn serving(&self) -> Option<u64> {
+        self.replica.serving().filter(|_| self.failed.is_none())
+    }
+
+    /// Whether a request is taken now, so that it has an answer when its operation ends, and none
+    /// when this member's reign ends before.
+    pub fn takes_requests(&self) -> bool {
+        self.failed.is_none() && !self.is_full() && self.replica.takes_requests()
+    }
+
+    /// The attachments of the clients whose requests it remembers.
+    pub fn attachments(&self) -> BTreeSet<u128> {
+        self.replica.attachments()
     }
 
     /// A message of another member has come. A message that is not taken is as a lost one.
@@ -290,7 +322,7 @@ impl VolumeMember {
         }
         match end {
             ErrandEnd::Kept => self.is_keeping = false,
-            ErrandEnd::NotKept(why) => return self.fail(why),
+            ErrandEnd::NotKept(why) | ErrandEnd::NoRecord(why) => return self.fail(why),
             ErrandEnd::Swapped(target, outcome) => {
                 self.swapping = None;
                 self.inputs.push(Input::Swapped(target, outcome));
@@ -310,7 +342,7 @@ impl VolumeMember {
     }
 
     /// It stops as if its process had ended: the other members go on.
-    fn fail(&mut self, why: String) {
+    pub fn fail(&mut self, why: String) {
         self.failed = Some(why);
         self.outputs.clear();
         self.inputs.clear();
@@ -432,13 +464,12 @@ impl VolumeMember {
         self.sent.remove(&member);
     }
 
-    /// Before the sidecore sleeps.
+    /// Before the sidecore sleeps; its owner sees to [`Self::next_tick_ns`].
     pub fn arm(&mut self, wake: &mut Wake) -> Progress {
         if self.failed.is_some() {
             return Progress::Idle;
         }
-        wake.at(self.next_tick_ns);
-        self.queue.arm(wake)
+        self.queue.arm(wake) | Progress::busy_if(!self.inputs.is_empty())
     }
 
     /// After the sidecore slept.

@@ -269,6 +269,25 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         matches!(self.role, MemberRole::Primary(_))
     }
 
+    /// The reign in which it serves, if it is a primary that has made all members equal. It may be
+    /// one that no lease allows to answer at this time.
+    pub fn serving(&self) -> Option<u64> {
+        match &self.role {
+            MemberRole::Primary(primary) if primary.is_serving() => Some(primary.reign),
+            _ => None,
+        }
+    }
+
+    /// Whether it takes requests. Each that it takes has an answer, unless its reign ends before.
+    pub fn takes_requests(&self) -> bool {
+        matches!(&self.role, MemberRole::Primary(primary) if primary.takes_requests())
+    }
+
+    /// The attachments of the clients whose requests it remembers.
+    pub fn attachments(&self) -> BTreeSet<u128> {
+        self.holding.applied.requests().map(|id| id.client.attachment).collect()
+    }
+
     /// Whether it answers reads at this time.
     pub fn serves(&self, now_ns: u64) -> bool {
         match &self.role {
@@ -539,7 +558,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
 /// Cuts that a member keeps. There is one for each change of the members in sync; a member that
 /// missed more of them gets the whole volume.
-pub(crate) const CUTS_MAX: usize = 8;
+pub const CUTS_MAX: usize = 8;
 
 /// Ranges of a tail of earlier reigns, so that it fits a message. Of more of them the smallest gaps
 /// are closed: sectors that all members have alike are made equal without harm.

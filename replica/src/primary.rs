@@ -50,6 +50,10 @@ impl<D> Primary<D> {
         matches!(self.phase, ReignPhase::Serving | ReignPhase::Moving { .. })
     }
 
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.phase == ReignPhase::Serving
+    }
+
     /// The members that join and are about to be admitted.
     fn admitted(&self) -> impl Iterator<Item = MemberId> + '_ {
         let is_equal = |follower: &Follower| {

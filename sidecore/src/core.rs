@@ -18,7 +18,7 @@ use crate::idle::{Backoff, IdleStep};
 use crate::pulse::Pulse;
 use crate::sidecore::{Inbox, SidecoreShared};
 use crate::turns::{self, PollerTurns, TurnClocks};
-use crate::{Idle, Poll, Progress, RoundStage, Services, Wake};
+use crate::{Idle, Poll, Progress, RoundStage, Services, Wake, Waker};
 
 /// How many rounds without work go by one look at the clock, at most, while spinning: looking at
 /// the clock takes about as long as looking at a queue, and what arrives meanwhile waits for it.
@@ -253,8 +253,11 @@ pub(crate) struct SidecoreThread {
 
 impl SidecoreThread {
     pub(crate) fn new(index: usize, idle: Idle, inbox: Inbox, shared: Arc<SidecoreShared>) -> Self {
+        let services = Services::new();
+        // For channels that other sidecores answer.
+        services.insert(Rc::new(RefCell::new(Waker::new(Arc::clone(&shared.bell)))));
         Self {
-            local: Local::new(index, Services::new(), Arc::clone(&shared.pulse)),
+            local: Local::new(index, services, Arc::clone(&shared.pulse)),
             inbox,
             shared,
             backoff: Backoff::new(idle, crate::now_ns()),

@@ -36,6 +36,14 @@ pub use slots::{SlotId, Slots};
 pub use timers::{Timers, TimersFull};
 pub use waker::Waker;
 
+/// A clock that counts also while the host sleeps, in nanoseconds: for leases of other hosts, which
+/// do not sleep with it.
+pub fn boot_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // As in `now_ns`.
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// The monotonic clock, in nanoseconds.
 ///
 /// A sidecore reads it once per round and passes the value on; logic takes time as an argument.

@@ -44,11 +44,29 @@ pub struct Record {
     pub key: Option<AttachmentKey>,
 }
 
+/// The most attachments that a volume remembers: names come from peers, memory must not.
+pub const ATTACHMENTS_MAX: usize = 1024;
+
+/// Bytes of a record in [`Record::to_bytes`].
+pub const RECORD_BYTES: usize = size_of::<sealed::RecordBody>();
+
 /// Replaced claimants that are remembered: a client that comes back later than so many successors
 /// has long been given up.
 pub const REPLACED_MAX: usize = 8;
 
 impl Record {
+    /// The record as bytes, without a code: for places where no other program writes.
+    pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
+        zerocopy::transmute!(sealed::RecordBody::from(self))
+    }
+
+    /// The record of bytes that [`Self::to_bytes`] gave; `None` for any other bytes.
+    pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
+        let body: sealed::RecordBody = zerocopy::transmute!(*bytes);
+        let record = body.record();
+        (record.to_bytes() == *bytes).then_some(record)
+    }
+
     /// Whether the claimant was replaced.
     pub fn has_replaced(&self, claimant: u64) -> bool {
         claimant != 0 && self.replaced.contains(&claimant)
@@ -93,7 +111,7 @@ impl Ticket {
     }
 
     /// One that ended like this at once.
-    fn ended(result: Result<(), RecordError>) -> Self {
+    pub fn ended(result: Result<(), RecordError>) -> Self {
         let ticket = Self::new();
         ticket.end(result);
         ticket
@@ -128,6 +146,11 @@ pub trait RecordStore: Send + Sync + fmt::Debug {
 
     /// Begins a durable write; never blocks.
     fn write(&self, attachment: &str, record: Record) -> Ticket;
+
+    /// The most attachments that it has room for.
+    fn attachments_max(&self) -> usize {
+        ATTACHMENTS_MAX
+    }
 
     /// The last epoch of any record that was forgotten.
     ///
@@ -174,5 +197,39 @@ impl RecordStore for NoRecords {
         let ticket = Ticket::new();
         ticket.end(Ok(()));
         ticket
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_from_its_bytes_and_other_bytes_are_none() {
+        let record = Record {
+            epoch: 7,
+            claimant: u64::MAX,
+            incarnation: Incarnation([3; 16]),
+            clean: true,
+            replaced: [1, 2, 3, 0, 0, 0, 0, 9],
+            born: 5,
+            node: Name::new("vm1"),
+            key: Some(AttachmentKey([4; 32])),
+        };
+        for record in [record, Record::default()] {
+            assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
+        }
+        // Each record has one form: bytes that mean the same are none.
+        let bytes = record.to_bytes();
+        let changed = (0..RECORD_BYTES * 8).filter(|bit| {
+            let mut other = bytes;
+            other[bit / 8] ^= 1 << (bit % 8);
+            Record::from_bytes(&other).is_some_and(|it| it == record)
+        });
+        assert_eq!(changed.count(), 0);
+        let mut flag = Record::default().to_bytes();
+        let clean_at = 8 + 8 + 16 + 8 * REPLACED_MAX;
+        flag[clean_at] = 2;
+        assert_eq!(Record::from_bytes(&flag), None, "a flag is 0 or 1");
     }
 }

@@ -164,6 +164,22 @@ pub enum Durability {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Incarnation(pub [u8; 16]);
 
+impl Incarnation {
+    /// The incarnation that these parts name together: others have another one.
+    pub fn digest(parts: &[&[u8]]) -> Self {
+        let mut text = Vec::new();
+        for part in parts {
+            // Lengths first, so that no two lists of parts are the same bytes.
+            text.extend((part.len() as u64).to_le_bytes());
+            text.extend_from_slice(part);
+        }
+        let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.as_ref()[..16]);
+        Self(bytes)
+    }
+}
+
 impl fmt::Debug for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

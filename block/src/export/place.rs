@@ -1,7 +1,10 @@
-//! A copy of a replicated volume that another node serves.
+//! Which node serves a replicated volume: this node, or another node.
+
+use std::collections::BTreeMap;
 
 use super::{Entry, Export, ExportState, Refusal};
 use crate::wire::Outcome;
+use volume::record::RecordError;
 
 impl Export {
     /// From now on another node serves the volume: no client gets an epoch here, and each holder
@@ -15,6 +18,33 @@ impl Export {
         }
     }
 
+    /// From now on this node serves the volume, with the records that its store has by now: another
+    /// node may have granted epochs meanwhile. No epoch that a record or this guard knows is
+    /// granted again. Clients of before have no epoch; a claim waits for their requests.
+    ///
+    /// # Errors
+    /// When the records cannot be read: then the volume is served as before.
+    pub fn serve_here(&self) -> Result<(), RecordError> {
+        // Under the lock: no claim comes between the records and the word that they are right.
+        let mut state = self.state();
+        let (floor, records) = (self.records.floor()?, self.records.load()?);
+        let old = std::mem::take(&mut state.entries);
+        let gates = old.into_values().flat_map(|entry| {
+            entry.end();
+            entry.gates
+        });
+        let gates: Vec<_> = gates.filter(|gate| !gate.is_empty()).collect();
+        state.leaving.extend(gates);
+        state.floor = state.floor.max(floor);
+        let known = records.values().map(|record| record.epoch).fold(floor, u64::max);
+        state.epoch_last = state.epoch_last.max(known);
+        let entry = |record| Entry { record: Some(record), ..Entry::default() };
+        let entries = records.into_iter().map(|(name, record)| (name, entry(record)));
+        state.entries = entries.collect::<BTreeMap<_, _>>();
+        state.elsewhere = None;
+        Ok(())
+    }
+
     /// Whether this node serves the volume.
     ///
     /// # Errors
@@ -25,6 +55,12 @@ impl Export {
 }
 
 impl ExportState {
+    /// Whether nothing is on its way that came while this node served the volume before.
+    pub(super) fn has_left(&mut self) -> bool {
+        self.leaving.retain(|gate| !gate.is_empty());
+        self.leaving.is_empty()
+    }
+
     pub(super) fn check_here(&self) -> Result<(), Refusal> {
         match &self.elsewhere {
             None => Ok(()),

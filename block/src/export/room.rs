@@ -6,7 +6,7 @@
 use transport::Share;
 
 use super::judge::THIS_NODE;
-use super::{ATTACHMENTS_MAX, Export, ExportState, Refusal};
+use super::{Export, ExportState, Refusal};
 use crate::wire::Outcome;
 use volume::name::Name;
 use volume::record::Record;
@@ -50,30 +50,35 @@ impl ExportState {
 
     /// Of a volume with one user at a time those go that another attachment has claimed after,
     /// since their guests cannot be resumed. Half of them, so that it is rare.
-    fn make_room_of_one_user(&mut self) -> Vec<String> {
-        if self.entries.len() < ATTACHMENTS_MAX {
+    fn make_room_of_one_user(&mut self, max: usize) -> Vec<String> {
+        if self.entries.len() < max {
             return Vec::new();
         }
-        let (last, count) = (self.epoch_last, self.entries.len() - (ATTACHMENTS_MAX - 1) / 2);
+        let (last, count) = (self.epoch_last, self.entries.len() - (max - 1) / 2);
         self.forget_oldest(count, |record| record.epoch < last)
     }
 
     /// Of a shared volume, those that ended clean go: one of the node's own where it has its part,
     /// and else one that no other node of the volume counts on.
-    fn make_room_of_many(&mut self, node: Name, is_node_of_it: impl Fn(Name) -> bool) -> Room {
+    fn make_room_of_many(
+        &mut self,
+        max: usize,
+        node: Name,
+        is_node_of_it: impl Fn(Name) -> bool,
+    ) -> Room {
         let held = self.held_by(node);
-        let share = Share { max: ATTACHMENTS_MAX as u64, used: self.entries.len() as u64 };
+        let share = Share { max: max as u64, used: self.entries.len() as u64 };
         if share.admits(held as u64, 1) {
             return Room { is_there: true, forgotten: Vec::new() };
         }
         // In the place of one of its own, so its part does not grow.
         let own = self.forget_oldest(1, |record| record.clean && record.node == node);
         if !own.is_empty() {
-            return Room { is_there: self.entries.len() < ATTACHMENTS_MAX, forgotten: own };
+            return Room { is_there: self.entries.len() < max, forgotten: own };
         }
         // Another node has more than half only by an older release, which knew no parts.
         let mut nodes = self.nodes();
-        nodes.retain(|node| !is_node_of_it(*node) || self.held_by(*node) > ATTACHMENTS_MAX / 2);
+        nodes.retain(|node| !is_node_of_it(*node) || self.held_by(*node) > max / 2);
         let forgotten =
             self.forget_oldest(1, |record| record.clean && nodes.contains(&record.node));
         let share = Share { used: self.entries.len() as u64, ..share };
@@ -90,15 +95,16 @@ struct Room {
 impl Export {
     /// Makes room for one attachment more, claimed by `node`.
     pub(super) fn make_room(&self, state: &mut ExportState, node: &str) -> Result<(), Refusal> {
+        let max = self.records.attachments_max();
         let room = if self.shared {
             let allow = self.allowed.list();
-            state.make_room_of_many(Name::new(node), |node| {
+            state.make_room_of_many(max, Name::new(node), |node| {
                 let node = node.as_str();
                 node == THIS_NODE || allow.iter().any(|entry| entry.node == node)
             })
         } else {
-            let forgotten = state.make_room_of_one_user();
-            Room { is_there: state.entries.len() < ATTACHMENTS_MAX, forgotten }
+            let forgotten = state.make_room_of_one_user(max);
+            Room { is_there: state.entries.len() < max, forgotten }
         };
         if !room.forgotten.is_empty() {
             // Before the claim's own record, which is written behind it.
@@ -110,7 +116,7 @@ impl Export {
         let held = state.held_by(Name::new(node));
         // A text that is too long for a reply is cut at its end.
         let text = format!(
-            "{node} has {held} attachments of volume {}, its part of {ATTACHMENTS_MAX}, and none \
+            "{node} has {held} attachments of volume {}, its part of {max}, and none \
              is closed: detach disks there, or remove records here",
             self.name
         );

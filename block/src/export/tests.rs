@@ -5,10 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use sidecore::{Progress, Services, Wake};
 
-use super::{
-    ATTACHMENTS_MAX, Claimer, Export, ExportOptions, HOLDER_SILENT_NS, NotChanged, PendingClaim,
-    Refusal,
-};
+use super::{Claimer, Export, ExportOptions, HOLDER_SILENT_NS, NotChanged, PendingClaim, Refusal};
 use crate::attach::Attach;
 use crate::attachment::{AttachOptions, Attachment};
 use crate::export::Admitted;
@@ -18,7 +15,7 @@ use peer::{Allow, AttachmentKey};
 use volume::Size;
 use volume::contract::held::HeldVolume;
 use volume::contract::{self, Buffer};
-use volume::record::{NoRecords, Record, RecordError, RecordStore, Ticket};
+use volume::record::{ATTACHMENTS_MAX, NoRecords, Record, RecordError, RecordStore, Ticket};
 use volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, OpenArguments, OpenError, Status,
     Topology, Volume, VolumeInfo, Zeroing, io_table,

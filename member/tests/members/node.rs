@@ -131,6 +131,7 @@ impl SimNode {
             member.end(now_ns, end, &mut out);
         }
         // The simulated sidecore never sleeps.
+        let _ = member.work(now_ns, &mut out);
         let _ = member.poll(now_ns, &mut out);
         self.take(out)
     }

@@ -203,7 +203,7 @@ fn by_wire(message: Message<RangeContent>) -> Message<RangeContent> {
         body.extend_from_slice(&bytes);
     }
     let (_, message) = decode(&head, &body).expect("a member keeps to the limits");
-    from_wire(message, &body)
+    from_wire(message, body)
 }
 
 fn run(seed: u64) -> Result<Tally, String> {

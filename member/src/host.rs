@@ -1,0 +1,589 @@
+//! A member on a sidecore: its rounds, and all that goes in and out.
+//!
+//! ```text
+//!   other members ─▶ DoorInbox ──┐                    ┌─▶ MemberMail ─▶ other members
+//!   users ────────▶ FrontLinks ──┼─▶ VolumeMember ────┼─▶ FrontLinks ─▶ users
+//!   the guard ───▶ NoteRecords ──┤                    ├─▶ NoteRecords, PlaceWatch
+//!   ErrandDesk ──────────────────┘                    └─▶ ErrandDesk
+//! ```
+//!
+//! **A paused primary answers nothing that its successor does not know.** A process, a thread or a
+//! host can stand still at any place of this code, for longer than a lease. These rules hold:
+//!
+//! - All inputs of a round are taken first, and the clock is read after them ([`MemberHost::poll`]).
+//!   A block is answered under leases that held after it was read, so no other member had begun to
+//!   serve then. With a time from before, a read could be taken, done and answered behind a pause
+//!   in which another member has acknowledged a write to that block. And a backup that hears a ping
+//!   counts its patience from the time at which the ping was there: from an earlier time it could
+//!   take over under the lease that its answer gives.
+//! - A lease counts from the time in the ping, which was read before the ping was sent.
+//! - A write is answered when all members of each record that may be the registry's have it. That
+//!   stays true however late the answer is, so it needs no clock.
+//! - When the reign ends, requests that are under way end as [`Status::Fenced`], and an answer that
+//!   the protocol gives to one of them later finds it gone. A request that comes by a channel of an
+//!   earlier term is refused (`front.rs`).
+//! - An answer may lie in a mailbox for long. It answers a request that was open at the moment
+//!   at which it was right.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use replica::{
+    ClientId, ClientRequest, Durable, Input, Life, MemberId, Message, Note, Pacing, Place,
+    RequestId,
+};
+use sidecore::{Poll, Progress, Services, Wake, Waker};
+use volume::{Incarnation, OpenArguments, OpenError, Status, Volume};
+
+use crate::content::{RangeContent, from_wire};
+use crate::desk_threads::ErrandDesk;
+use crate::door::{ArrivedMessage, DoorInbox, MemberDoor};
+use crate::front::{FrontLinks, FrontPlace, FrontVolume, PutRequest};
+use crate::member::{Answer, ErrandEnd, MemberCounters, MemberStart, Outbox, VolumeMember};
+use crate::notes::{NoteBook, NoteRecords};
+use crate::queue::MEMBER_DEPTH;
+use crate::status::{MemberPart, MemberStatus, MemberView};
+
+/// Messages that are heard in a round, and bytes of content after which no more are taken: a round
+/// of some milliseconds.
+const MESSAGES_PER_ROUND: usize = 128;
+const BYTES_PER_ROUND: usize = 8 << 20;
+
+/// Messages to a member that wait for its session. More of them are dropped: the protocol sends
+/// them again.
+const OUTGOING_MAX: usize = 1024;
+
+/// Attachments that are forgotten at a tick, after a member has begun to serve.
+const FORGOTTEN_PER_TICK: usize = 256;
+
+/// The times of the protocol on nodes. Clocks of two hosts may differ by a fifth of a lease before
+/// a promise is in danger, which is far more than clocks drift.
+pub const NODE_PACING: Pacing = Pacing {
+    lease_ns: 2_000_000_000,
+    patience_ns: 2_500_000_000,
+    silence_ns: 1_000_000_000,
+    fetch_sectors_max: 1 << 11,
+    fetches_max: 8,
+};
+
+/// The way of messages to other members.
+pub trait MemberMail {
+    /// Sends a message. A message to a member that cannot be reached is as a lost one.
+    ///
+    /// # Errors
+    /// Gives the message back when the way is full: it is offered again, before later ones.
+    fn send(
+        &mut self,
+        now_ns: u64,
+        to: MemberId,
+        message: Message<RangeContent>,
+    ) -> Result<(), Message<RangeContent>>;
+
+    /// Grows with each session to the member that was lost, with what was under way in it.
+    fn losses(&self, to: MemberId) -> u64;
+}
+
+/// The guard of a volume, which hears where the volume is served.
+pub trait PlaceWatch {
+    /// This node serves it from now on, with the records of its store.
+    ///
+    /// # Errors
+    /// Why it cannot: the member stops.
+    fn serves(&mut self) -> Result<(), String>;
+
+    /// Another node serves it; an empty name says that it is not known which.
+    fn elsewhere(&mut self, node: &str);
+}
+
+/// What a member is made of, before it has a sidecore.
+#[derive(Debug)]
+pub struct MemberSetup {
+    /// The volume's name.
+    pub volume: String,
+    /// Its name among the members.
+    pub id: MemberId,
+    /// The nodes of all members, this one among them.
+    pub nodes: BTreeMap<MemberId, String>,
+    /// A random number of this start.
+    pub life: Life,
+    /// Random bytes, for a volume that is new.
+    pub number: [u8; 16],
+    /// The protocol's times.
+    pub pacing: Pacing,
+    /// The state that was kept.
+    pub durable: Durable,
+    /// The cuts that the volume has.
+    pub cuts: BTreeSet<Place>,
+    /// The member's own volume, with blocks of 512 bytes.
+    pub own: Arc<dyn Volume>,
+}
+
+/// A member that is not on its sidecore yet, and its parts for other threads.
+#[derive(Debug)]
+pub struct MemberPlan {
+    setup: MemberSetup,
+    /// The volume, for disks and servers.
+    pub front: Arc<FrontVolume>,
+    /// The records of the volume's guard.
+    pub records: Arc<NoteRecords>,
+    /// The way of other members' messages.
+    pub door: Arc<MemberDoor>,
+    /// Its state.
+    pub status: Arc<MemberStatus>,
+}
+
+impl MemberPlan {
+    /// The plan of a member. `home` wakes the sidecore that it will be on.
+    pub fn new(setup: MemberSetup, home: &Waker) -> Self {
+        let MemberSetup { volume, id, nodes, own, .. } = &setup;
+        let others = nodes.iter().filter(|(other, _)| *other != id);
+        let peers = others.map(|(other, node)| (node.clone(), *other)).collect();
+        let front = Arc::new(FrontVolume::new(&own.info(), home.clone()));
+        let records = NoteRecords::new(volume, home.clone());
+        let (door, status) = (MemberDoor::new(peers, home.clone()), Arc::default());
+        Self { front, records, door, status, setup }
+    }
+}
+
+/// The parts of a member's surroundings that its sidecore has.
+pub struct HostOutside {
+    /// The way to other members.
+    pub mail: Box<dyn MemberMail>,
+    /// The threads for errands.
+    pub desk: Box<dyn ErrandDesk>,
+    /// The volume's guard.
+    pub watch: Box<dyn PlaceWatch>,
+    /// The clock of the leases: [`sidecore::boot_ns`].
+    pub clock: Box<dyn FnMut() -> u64>,
+}
+
+impl fmt::Debug for HostOutside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HostOutside")
+    }
+}
+
+/// The way to one other member.
+#[derive(Debug, Default)]
+struct OutgoingMail {
+    waiting: VecDeque<Message<RangeContent>>,
+    losses: u64,
+}
+
+/// Inputs of a round, taken before the clock was read.
+#[derive(Debug, Default)]
+struct RoundInputs {
+    arrived: Vec<ArrivedMessage>,
+    ends: Vec<ErrandEnd>,
+    asked: Vec<PutRequest>,
+    gone: Vec<u128>,
+}
+
+/// A member with its surroundings, on one sidecore.
+#[derive(Debug)]
+pub struct MemberHost {
+    volume: String,
+    id: MemberId,
+    nodes: BTreeMap<MemberId, String>,
+    life: Life,
+    number: [u8; 16],
+    member: VolumeMember,
+    inbox: DoorInbox,
+    fronts: FrontLinks,
+    records: Arc<NoteRecords>,
+    status: Arc<MemberStatus>,
+    outside: HostOutside,
+    outgoing: BTreeMap<MemberId, OutgoingMail>,
+    dropped: u64,
+    inputs: RoundInputs,
+    out: Outbox,
+    /// The reign in which it serves, and its term.
+    reign: Option<u64>,
+    term: u64,
+    terms: u64,
+    /// The node that was told to the guard; none while this node serves.
+    told_elsewhere: Option<String>,
+    /// The note that the protocol has, or has put off.
+    note: Option<(RequestId, Note, bool)>,
+    notes: u64,
+    /// Attachments of other lives may be in the table of applied requests.
+    sweeps: bool,
+    shown: Option<(u64, MemberPart)>,
+}
+
+impl MemberHost {
+    /// A member on the calling sidecore.
+    ///
+    /// # Errors
+    /// When its own volume cannot be opened there.
+    pub fn start(
+        plan: MemberPlan,
+        services: &Services,
+        mut outside: HostOutside,
+    ) -> Result<Self, OpenError> {
+        let MemberPlan { setup, front, records, door, status } = plan;
+        let MemberSetup { volume, id, nodes, life, number, pacing, durable, cuts, own } = setup;
+        let channel = own.open(&OpenArguments { services, depth: MEMBER_DEPTH })?;
+        let sectors = own.info().size_bytes / replica::wire::SECTOR_BYTES;
+        let start = MemberStart { id, life, pacing, durable, cuts, sectors };
+        let now_ns = (outside.clock)();
+        let others = nodes.keys().filter(|other| **other != id);
+        let outgoing = others.map(|other| (*other, OutgoingMail::default())).collect();
+        outside.watch.elsewhere("");
+        Ok(Self {
+            member: VolumeMember::new(start, channel, now_ns),
+            inbox: DoorInbox::new(door),
+            fronts: FrontLinks::new(Arc::clone(front.shared()), life),
+            records,
+            status,
+            outside,
+            outgoing,
+            dropped: 0,
+            inputs: RoundInputs::default(),
+            out: Outbox::default(),
+            reign: None,
+            term: 0,
+            terms: 0,
+            told_elsewhere: Some(String::new()),
+            note: None,
+            notes: 0,
+            sweeps: false,
+            shown: None,
+            volume,
+            id,
+            nodes,
+            life,
+            number,
+        })
+    }
+
+    /// Why the member has stopped, if it has.
+    pub fn failed(&self) -> Option<&str> {
+        self.member.failed()
+    }
+
+    /// Its counters, and the messages that were dropped because a member takes none.
+    pub fn counters(&self) -> (MemberCounters, u64) {
+        (self.member.counters(), self.dropped)
+    }
+
+    /// An operator's word: [`Input::Move`] or [`Input::Evicted`].
+    pub fn order(&mut self, now_ns: u64, order: Input<RangeContent>) {
+        let clock_ns = (self.outside.clock)();
+        self.member.tell(clock_ns, order, &mut self.out);
+        self.settle(now_ns);
+    }
+
+    /// Ends the member: users' requests end, no client is admitted, and the volume is let go.
+    /// `true` once no request touches the volume any more; its caller goes on asking until then.
+    pub fn abandon(&mut self, now_ns: u64) -> bool {
+        self.member.fail("the member was ended on this node".to_owned());
+        self.settle(now_ns);
+        self.member.abandon(now_ns)
+    }
+
+    fn place(&self) -> FrontPlace {
+        let takes = self.member.takes_requests() && self.member.serving() == self.reign;
+        match self.reign {
+            Some(_) if takes => FrontPlace::Here(self.term),
+            Some(_) => FrontPlace::Busy(self.term),
+            None if self.is_elsewhere() => FrontPlace::Elsewhere,
+            None => FrontPlace::Unknown,
+        }
+    }
+
+    /// Whether another member serves by all that is known, or this one has ended.
+    fn is_elsewhere(&self) -> bool {
+        let primary = self.member.record().map(|record| record.primary);
+        self.member.failed().is_some() || primary.is_some_and(|primary| primary != self.id)
+    }
+
+    /// Takes the inputs of a round.
+    fn take_inputs(&mut self, now_ns: u64) -> Progress {
+        let place = self.place();
+        let RoundInputs { arrived, ends, asked, gone } = &mut self.inputs;
+        self.inbox.take(MESSAGES_PER_ROUND, BYTES_PER_ROUND, arrived);
+        while let Some(end) = self.outside.desk.take() {
+            ends.push(end);
+        }
+        let moved = self.fronts.gather(place, asked, gone);
+        let worked = self.member.work(now_ns, &mut self.out);
+        let is_busy = moved || !arrived.is_empty() || !ends.is_empty() || !gone.is_empty();
+        worked | Progress::busy_if(is_busy)
+    }
+
+    /// Gives them to the member. `clock_ns` was read after they were taken.
+    fn give_inputs(&mut self, clock_ns: u64) {
+        let mut inputs = std::mem::take(&mut self.inputs);
+        for (member, outgoing) in &mut self.outgoing {
+            let losses = self.outside.mail.losses(*member);
+            if std::mem::replace(&mut outgoing.losses, losses) != losses {
+                self.member.session_lost(*member);
+            }
+        }
+        for end in inputs.ends.drain(..) {
+            self.member.end(clock_ns, end, &mut self.out);
+        }
+        for ArrivedMessage { from, message, body } in inputs.arrived.drain(..) {
+            self.member.hear(clock_ns, from, from_wire(message, body), &mut self.out);
+        }
+        for attachment in inputs.gone.drain(..) {
+            self.member.tell(clock_ns, Input::Forget(attachment), &mut self.out);
+        }
+        if clock_ns >= self.member.next_tick_ns() {
+            self.fronts.offer_again(&mut inputs.asked);
+            self.forget_others(clock_ns);
+            if let Some((_, _, again)) = &mut self.note {
+                *again = true;
+            }
+        }
+        for (id, request) in inputs.asked.drain(..) {
+            self.put(clock_ns, id, request);
+        }
+        self.put_note(clock_ns);
+        self.inputs = inputs;
+    }
+
+    /// Offers a request to the protocol, if it takes requests of this term still.
+    fn put(&mut self, clock_ns: u64, id: RequestId, request: ClientRequest<RangeContent>) {
+        let serves = self.reign.is_some() && self.member.serving() == self.reign;
+        let record = self.member.record().filter(|_| serves);
+        let Some(incarnation) = record.map(|record| record.incarnation) else {
+            return self.fronts.answer(id, Status::Fenced, None);
+        };
+        if self.member.takes_requests() {
+            self.member.request(clock_ns, id, incarnation, request, &mut self.out);
+        } else {
+            // So many works wait that the protocol is asked again at the next tick.
+            self.fronts.put_off(id);
+        }
+    }
+
+    /// Offers the next note, or the last one again if it was put off.
+    fn put_note(&mut self, clock_ns: u64) {
+        let serves = self.reign.is_some() && self.member.serving() == self.reign;
+        if !serves || !self.member.takes_requests() {
+            return;
+        }
+        if self.note.is_none()
+            && let Some(note) = self.records.take()
+        {
+            self.notes += 1;
+            let attachment = FrontLinks::attachment(self.life, 0);
+            let client = ClientId { attachment, channel: 0, slot: 0 };
+            self.note = Some((RequestId { client, number: self.notes }, note, true));
+        }
+        let incarnation = self.member.record().map_or(0, |record| record.incarnation);
+        if let Some((id, note, again)) = &mut self.note
+            && std::mem::take(again)
+        {
+            // A request that was taken before waits on for its operation.
+            let request = ClientRequest::Note(note.clone());
+            self.member.request(clock_ns, *id, incarnation, request, &mut self.out);
+        }
+    }
+
+    /// Forgets clients of other lives, and channels that went while nothing was taken.
+    fn forget_others(&mut self, clock_ns: u64) {
+        if !self.sweeps || !self.member.takes_requests() {
+            return;
+        }
+        let live = self.fronts.live();
+        let known = self.member.attachments();
+        let mut over = known.difference(&live).copied().peekable();
+        for attachment in over.by_ref().take(FORGOTTEN_PER_TICK) {
+            self.member.tell(clock_ns, Input::Forget(attachment), &mut self.out);
+        }
+        self.sweeps = over.peek().is_some();
+    }
+
+    /// Carries away what the member has said, and looks where the volume is served.
+    fn settle(&mut self, now_ns: u64) {
+        let mut out = std::mem::take(&mut self.out);
+        for answer in out.answers.drain(..) {
+            self.answer(answer);
+        }
+        out.errands.drain(..).for_each(|errand| self.outside.desk.put(errand));
+        for (to, message) in out.messages.drain(..) {
+            let Some(outgoing) = self.outgoing.get_mut(&to) else { continue };
+            if outgoing.waiting.len() < OUTGOING_MAX {
+                outgoing.waiting.push_back(message);
+            } else {
+                self.dropped += 1;
+            }
+        }
+        self.out = out;
+        self.send(now_ns);
+        self.look();
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        let (id, status, content) = match answer {
+            Answer::Done(id, content) => (id, Status::Done, content),
+            // Of another incarnation: its term has ended.
+            Answer::Refused(id, _) => (id, Status::Fenced, None),
+            Answer::Full(id) => {
+                self.sweeps = true;
+                return self.fronts.put_off(id);
+            }
+        };
+        if self.note.as_ref().is_some_and(|(note, ..)| *note == id) {
+            self.note = None;
+            if status == Status::Done {
+                self.records.kept();
+            }
+            return;
+        }
+        self.fronts.answer(id, status, content);
+    }
+
+    fn send(&mut self, now_ns: u64) {
+        for (to, outgoing) in &mut self.outgoing {
+            while let Some(message) = outgoing.waiting.pop_front() {
+                if let Err(message) = self.outside.mail.send(now_ns, *to, message) {
+                    outgoing.waiting.push_front(message);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Looks whether this member serves, or another one, and tells those who must know.
+    fn look(&mut self) {
+        let serving = self.member.serving();
+        if serving != self.reign {
+            if self.reign.is_some() {
+                self.end_term();
+            }
+            if let Some(reign) = serving {
+                self.begin_term(reign);
+            }
+        }
+        if self.reign.is_none() {
+            let elsewhere = self.elsewhere();
+            if self.told_elsewhere.as_ref() != Some(&elsewhere) {
+                self.outside.watch.elsewhere(&elsewhere);
+                self.records.end(&not_here(&elsewhere));
+                self.told_elsewhere = Some(elsewhere);
+            }
+        }
+        self.show();
+    }
+
+    /// The node that serves, as far as it is known.
+    fn elsewhere(&self) -> String {
+        let record = self.member.record().filter(|_| self.member.failed().is_none());
+        let primary = record.map(|record| record.primary).filter(|primary| *primary != self.id);
+        primary.and_then(|primary| self.nodes.get(&primary)).cloned().unwrap_or_default()
+    }
+
+    /// Its reign has ended. The guard hears of it before anything of the term is over: from then on
+    /// it admits no client, so none can begin with what another member may not have.
+    fn end_term(&mut self) {
+        (self.reign, self.term, self.note) = (None, 0, None);
+        let elsewhere = self.elsewhere();
+        self.outside.watch.elsewhere(&elsewhere);
+        self.records.end(&not_here(&elsewhere));
+        self.fronts.end_term();
+        self.told_elsewhere = Some(elsewhere);
+    }
+
+    /// It begins to serve: records and incarnation first, then the word that clients may come.
+    fn begin_term(&mut self, reign: u64) {
+        let book = match NoteBook::of(self.member.note()) {
+            Ok(book) => book.unwrap_or_else(|| NoteBook::new(self.number)),
+            Err(error) => {
+                return self.member.fail(format!(
+                    "{error}; without the records of its attachments volume {} is not served: \
+                     restore a member's state from a backup",
+                    self.volume
+                ));
+            }
+        };
+        let incarnation = self.member.record().map_or(0, |record| record.incarnation);
+        let parts = [self.volume.as_bytes(), &book.number, &incarnation.to_le_bytes()];
+        let incarnation = Incarnation::digest(&parts);
+        self.records.begin(book);
+        self.terms += 1;
+        (self.reign, self.term, self.sweeps) = (Some(reign), self.terms, true);
+        self.fronts.shared().begin_term(self.term, incarnation);
+        match self.outside.watch.serves() {
+            Ok(()) => self.told_elsewhere = None,
+            Err(why) => {
+                self.member.fail(why);
+                self.end_term();
+            }
+        }
+    }
+
+    /// Shows its state, if that has changed.
+    fn show(&mut self) {
+        let record = self.member.record();
+        let is_in = record.is_some_and(|record| record.has(self.id, self.life));
+        let part = match record {
+            _ if self.member.failed().is_some() => MemberPart::Failed,
+            _ if self.reign.is_some() => MemberPart::Serves,
+            Some(record) if is_in && record.primary == self.id => MemberPart::TakesOver,
+            Some(_) if is_in => MemberPart::Backup,
+            _ => MemberPart::Outside,
+        };
+        let epoch = record.map_or(0, |record| record.epoch);
+        if self.shown == Some((epoch, part)) {
+            return;
+        }
+        self.shown = Some((epoch, part));
+        let node = |member: &MemberId| self.nodes.get(member).cloned();
+        let in_sync = record.into_iter().flat_map(|record| record.in_sync.keys());
+        self.status.set(MemberView {
+            part,
+            primary: record.and_then(|record| node(&record.primary)),
+            epoch,
+            in_sync: in_sync.filter_map(node).collect(),
+            failed: self.member.failed().map(str::to_owned),
+        });
+    }
+}
+
+/// Why records cannot be written here.
+fn not_here(elsewhere: &str) -> String {
+    match elsewhere {
+        "" => "no node is known that serves the volume now".to_owned(),
+        node => format!("{node} serves the volume now"),
+    }
+}
+
+impl Poll for MemberHost {
+    fn poll(&mut self, now_ns: u64) -> Progress {
+        let mut progress = self.take_inputs(now_ns);
+        // Not the round's time, which was read before: see the module.
+        let clock_ns = (self.outside.clock)();
+        self.give_inputs(clock_ns);
+        progress |= self.member.poll(clock_ns, &mut self.out);
+        self.settle(now_ns);
+        progress
+    }
+
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
+        let place = self.place();
+        let has_note = self.note.is_none() && self.records.has_news();
+        let waits = !self.inbox.is_empty()
+            || !self.outside.desk.is_empty()
+            || self.fronts.has_work(place)
+            || has_note && matches!(place, FrontPlace::Here(_));
+        // The tick is of a clock that also counts while the host sleeps, and a deadline is not.
+        let left_ns = self.member.next_tick_ns().saturating_sub((self.outside.clock)());
+        if self.member.failed().is_none() {
+            wake.at(sidecore::now_ns() + left_ns);
+        }
+        self.member.arm(wake) | Progress::busy_if(waits)
+    }
+
+    fn disarm(&mut self) {
+        self.member.disarm();
+    }
+
+    fn label(&self) -> String {
+        format!("member of volume {:?}", self.volume)
+    }
+}

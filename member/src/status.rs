@@ -1,0 +1,49 @@
+//! A member's state, for people.
+
+use parking_lot::Mutex;
+
+/// A member's part in its volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemberPart {
+    /// It is not in sync: it waits for the member that serves, or gets what it lacks.
+    #[default]
+    Outside,
+    /// It is in sync, and another member serves.
+    Backup,
+    /// It is the next to serve, and makes the members equal.
+    TakesOver,
+    /// It serves.
+    Serves,
+    /// It has stopped.
+    Failed,
+}
+
+/// The state of a member at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberView {
+    /// Its part.
+    pub part: MemberPart,
+    /// The node that serves by the newest record that it knows.
+    pub primary: Option<String>,
+    /// The epoch of that record; 0 if it knows none.
+    pub epoch: u64,
+    /// The nodes of the members in sync.
+    pub in_sync: Vec<String>,
+    /// Why it has stopped.
+    pub failed: Option<String>,
+}
+
+/// A member's state, shared with the threads that show it.
+#[derive(Debug, Default)]
+pub struct MemberStatus(Mutex<MemberView>);
+
+impl MemberStatus {
+    /// The state now.
+    pub fn view(&self) -> MemberView {
+        self.0.lock().clone()
+    }
+
+    pub(crate) fn set(&self, view: MemberView) {
+        *self.0.lock() = view;
+    }
+}

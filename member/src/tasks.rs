@@ -1,0 +1,185 @@
+//! Changes of a member's own volume as a whole: cuts, the way back to one, and differences.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use replica::wire::SECTOR_BYTES;
+use replica::{CUTS_MAX, ChangedPart, Extent, MemberId, Place};
+use store::block::BLOCK_BYTES;
+use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
+use volume::backend::store::StorePool;
+
+use crate::queue::{VolumeTask, VolumeTaskEnd};
+
+/// The beginning of the names of cuts, which are snapshots of the member's volume.
+const CUT_NAME: &str = "cut.";
+
+/// The newer side of a difference: a snapshot of the volume as it is.
+const NOW_NAME: &str = "cut.now";
+
+/// Sectors of a block of a pool.
+const SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
+
+/// The longest range of a difference: longer runs are several ranges.
+const RANGE_BLOCKS_MAX: u64 = 1 << 20;
+
+/// Does tasks on a member's volume, on a thread that may wait.
+pub trait VolumeTasks: Send {
+    /// The cuts that the volume has: the newest of them. Called once, before the member starts.
+    ///
+    /// # Errors
+    /// The reason why they cannot be listed.
+    fn cuts(&mut self) -> Result<BTreeSet<Place>, String>;
+
+    /// Does a task.
+    fn carry_out(&mut self, task: VolumeTask) -> VolumeTaskEnd;
+}
+
+/// A volume of a pool. Its cuts are snapshots with names of their own, so they outlive the process.
+#[derive(Debug)]
+pub struct PoolTasks {
+    pool: Arc<StorePool>,
+    volume: VolumeId,
+    /// The difference that is being looked for, and the snapshot of its newer side.
+    now: Option<((MemberId, Place), VolumeId)>,
+}
+
+impl PoolTasks {
+    /// Tasks on this volume of a pool.
+    pub fn new(pool: Arc<StorePool>, volume: VolumeId) -> Self {
+        Self { pool, volume, now: None }
+    }
+
+    fn snapshots(&self) -> impl Iterator<Item = PoolVolume> {
+        let volume = self.volume;
+        let all = self.pool.volumes().into_iter();
+        all.filter(move |it| it.kind == PoolVolumeKind::Snapshot && it.of == Some(volume))
+    }
+
+    fn all_cuts(&self) -> BTreeMap<Place, VolumeId> {
+        self.snapshots().filter_map(|it| Some((place_of(&it.name)?, it.id))).collect()
+    }
+
+    fn remove(&self, snapshot: VolumeId) -> Result<(), PoolError> {
+        self.pool.change(PoolChange::Remove { volume: snapshot }).map(drop)
+    }
+
+    fn remove_named(&self, name: &str) -> Result<(), PoolError> {
+        let found = self.snapshots().find(|it| it.name == name);
+        found.map_or(Ok(()), |it| self.remove(it.id))
+    }
+
+    /// Makes a snapshot, in place of one that an earlier process has left under the name.
+    fn snapshot(&self, name: &str) -> Result<VolumeId, PoolError> {
+        self.remove_named(name)?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let at_s = since.map_or(0, |since| since.as_secs());
+        let (volumes, name) = (vec![self.volume], name.to_owned());
+        self.pool.change(PoolChange::Snapshot { volumes, name, at_s })
+    }
+
+    fn go_back(&mut self, cut: Option<Place>) -> Result<(), String> {
+        let cuts = self.all_cuts();
+        let change = match cut {
+            None => PoolChange::Clear { volume: self.volume },
+            Some(place) => {
+                let snapshot = *cuts.get(&place).ok_or_else(|| missing(place))?;
+                PoolChange::Rollback { volume: self.volume, snapshot }
+            }
+        };
+        self.pool.change(change).map_err(|error| error.to_string())?;
+        let newer = cuts.iter().filter(|(place, _)| cut.is_none_or(|cut| **place > cut));
+        newer.map(|(_, id)| self.remove(*id)).collect::<Result<(), _>>().map_err(|e| e.to_string())
+    }
+
+    /// A part of the difference, from a sector on. The newer side is a snapshot that is made with
+    /// the first part and stays until the last one: what is written meanwhile, the member that
+    /// joins gets as operations.
+    fn changed(
+        &mut self,
+        of: (MemberId, Place),
+        cut: Option<Place>,
+        from: u64,
+    ) -> Result<ChangedPart, String> {
+        let text = |error: PoolError| error.to_string();
+        let older = match cut {
+            None => None,
+            Some(place) => Some(*self.all_cuts().get(&place).ok_or_else(|| missing(place))?),
+        };
+        let known = self.now.filter(|(known, _)| *known == of && from > 0);
+        let now = match known {
+            Some((_, id)) => id,
+            None => self.snapshot(NOW_NAME).map_err(text)?,
+        };
+        self.now = Some((of, now));
+        let found = self.pool.changed(older, now, from / SECTORS).map_err(text)?;
+        let extents = found.runs.iter().flat_map(|run| ranges(run.block, run.blocks)).collect();
+        let next = found.next_block.map(|block| block * SECTORS);
+        if next.is_none() {
+            self.now = None;
+            self.remove(now).map_err(text)?;
+        }
+        Ok(ChangedPart { extents, next })
+    }
+}
+
+/// The ranges of a run of blocks.
+fn ranges(first: u64, blocks: u64) -> impl Iterator<Item = Extent> {
+    let starts = (0..blocks).step_by(RANGE_BLOCKS_MAX as usize);
+    starts.filter_map(move |at| {
+        let sectors = (blocks - at).min(RANGE_BLOCKS_MAX) * SECTORS;
+        Extent::new((first + at) * SECTORS, u32::try_from(sectors).ok()?)
+    })
+}
+
+fn missing(Place { reign, counter }: Place) -> String {
+    format!(
+        "the snapshot {CUT_NAME}{reign}.{counter}, which the member made, is gone; start the node \
+         again, and the member gets all of the volume"
+    )
+}
+
+fn name_of(Place { reign, counter }: Place) -> String {
+    format!("{CUT_NAME}{reign}.{counter}")
+}
+
+/// The cut that a snapshot is, by its name.
+fn place_of(name: &str) -> Option<Place> {
+    let (reign, counter) = name.strip_prefix(CUT_NAME)?.split_once('.')?;
+    let place = Place { reign: reign.parse().ok()?, counter: counter.parse().ok()? };
+    (name_of(place) == name).then_some(place)
+}
+
+impl VolumeTasks for PoolTasks {
+    fn cuts(&mut self) -> Result<BTreeSet<Place>, String> {
+        let mut cuts = self.all_cuts();
+        self.remove_named(NOW_NAME).map_err(|error| error.to_string())?;
+        // A process that ended may have left more of them.
+        while cuts.len() > CUTS_MAX
+            && let Some((_, oldest)) = cuts.pop_first()
+        {
+            self.remove(oldest).map_err(|error| error.to_string())?;
+        }
+        Ok(cuts.into_keys().collect())
+    }
+
+    fn carry_out(&mut self, task: VolumeTask) -> VolumeTaskEnd {
+        let done = match task {
+            VolumeTask::Cut(place) => self.snapshot(&name_of(place)).map(drop).map_err(text_of),
+            VolumeTask::Drop(place) => self.remove_named(&name_of(place)).map_err(text_of),
+            VolumeTask::GoBack(cut) => self.go_back(cut),
+            VolumeTask::Compare(member, began, cut, from) => {
+                return match self.changed((member, began), cut, from) {
+                    Ok(part) => VolumeTaskEnd::Changed(part),
+                    Err(why) => VolumeTaskEnd::Failed(why),
+                };
+            }
+        };
+        done.map_or_else(VolumeTaskEnd::Failed, |()| VolumeTaskEnd::Done)
+    }
+}
+
+fn text_of(error: PoolError) -> String {
+    error.to_string()
+}
