@@ -27,6 +27,7 @@ mod notes;
 mod queue;
 mod status;
 mod tasks;
+mod text;
 
 pub use content::{RangeContent, content_of, from_wire, to_wire};
 pub use desk::{RecordDesk, RegistryRecords, StateFile, StateFileError, VolumeRecords};
@@ -39,6 +40,8 @@ pub use member::{
     Answer, Errand, ErrandEnd, MemberCounters, MemberStart, Outbox, TICK_NS, VolumeMember,
 };
 pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
+pub use replica::SwapOutcome;
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
 pub use status::{MemberPart, MemberStatus, MemberView};
 pub use tasks::{PoolTasks, VolumeTasks};
+pub use text::{record_from_text, record_text};

@@ -200,6 +200,9 @@ fn timed_snapshots(
 ) -> Vec<SnapshotRule> {
     let Some(value) = table.get("snapshots") else { return Vec::new() };
     let rules = snapshot_rules(&value).unwrap_or_default();
+    if !rules.is_empty() && table.get("replicas").is_some() {
+        value.fail("a volume with copies on several nodes has no snapshots yet".to_owned());
+    }
     if !rules.is_empty() && backend.is_some_and(|backend| backend.pool().is_none()) {
         value.fail("only a volume of a pool has snapshots: backend = { pool = \"..\" }".to_owned());
     }
@@ -361,6 +364,13 @@ fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surround
                     .to_owned(),
             );
         }
+        if !around.has_state {
+            note(
+                "a copy's node must remember what it has promised: name a directory as \"state\" \
+                 in [directories]"
+                    .to_owned(),
+            );
+        }
         if !around.is_sealed {
             note("copies need sealed sessions: give this node a \"key\"".to_owned());
         }
@@ -469,6 +479,10 @@ impl Object for VolumeConfig {
 
     fn allow(&self) -> &[Allow] {
         &self.allow
+    }
+
+    fn is_for_peers(&self) -> bool {
+        !self.allow.is_empty() || !self.replicas.is_empty()
     }
 
     fn set_allow(&mut self, allow: Vec<Allow>) {

@@ -126,6 +126,13 @@ impl ClusterView {
         })
     }
 
+    /// Asks nothing more: the node stops, and no thread waits for the agent any longer.
+    pub(crate) fn close(&self) {
+        let mut questions = self.questions.lock();
+        questions.agent = None;
+        questions.waiting.clear();
+    }
+
     /// The node's part in its cluster, if it is in one.
     pub(crate) fn status(&self) -> Option<NodeClusterStatus> {
         let heard = self.heard.lock();

@@ -71,6 +71,12 @@ impl Inside {
         self.disks.stop(&disks);
         self.nics().stop();
         self.domains.stop();
+        let volumes = self.objects().volumes.clone();
+        let members = || volumes.iter().filter_map(|served| served.member.as_ref());
+        members().for_each(|member| member.move_away(&self.cores));
+        // From here on the registry is not needed, and no thread waits for it.
+        self.cluster.close();
+        members().for_each(|member| member.stop(&self.cores, self.volumes.seats().doors()));
         sidecores::stop(&self.cores);
         self.volumes.stock().close_all();
     }

@@ -3,6 +3,7 @@
 pub(crate) mod change;
 pub(crate) mod ciphers;
 pub(crate) mod hand_over;
+pub(crate) mod members;
 pub(crate) mod report;
 pub(crate) mod resize;
 pub(crate) mod start;
@@ -28,6 +29,7 @@ use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_privat
 use volume::{Durability, Volume, stage::VolumeKey};
 
 use self::ciphers::VolumeFile;
+use self::members::{MemberSeats, ServedMember};
 use super::error::StartError;
 use super::pools::PoolStock;
 
@@ -51,6 +53,8 @@ pub(crate) struct ServedVolume {
     swap: Arc<Swap>,
     /// Its stages, for their counters.
     chain: Mutex<Chain>,
+    /// The member between the chain and the backend, of a volume with copies on several nodes.
+    pub(crate) member: Option<ServedMember>,
     /// The volume behind the chain, as its backend opened it.
     pub(crate) backend: Arc<dyn BackendVolume>,
 }
@@ -148,6 +152,7 @@ pub(crate) struct Volumes {
     exports: Arc<Exports>,
     writer: RecordWriter,
     stock: Arc<PoolStock>,
+    seats: MemberSeats,
     /// Held for as long as the records are ours, from the first volume on.
     lock: Mutex<Option<File>>,
 }
@@ -218,6 +223,8 @@ impl OwnDisks {
 pub(crate) fn start(config: &Config) -> Result<Volumes, StartError> {
     let writer = RecordWriter::start()
         .map_err(|source| StartError::System { what: "start the writer of records", source })?;
+    let seats = MemberSeats::new(config.sidecores.cores.len())
+        .map_err(|source| StartError::System { what: "make the sidecores' wakers", source })?;
     Ok(Volumes {
         directories: config.directories.clone(),
         memory: config.memory_directory(),
@@ -225,6 +232,7 @@ pub(crate) fn start(config: &Config) -> Result<Volumes, StartError> {
         exports: Arc::default(),
         writer,
         stock: Arc::new(PoolStock::new(config)),
+        seats,
         lock: Mutex::default(),
     })
 }
@@ -288,7 +296,11 @@ impl Volumes {
             opened => opened,
         };
         let backend: Arc<dyn BackendVolume> = Arc::from(backend);
-        let bare = Arc::clone(&backend) as Arc<dyn Volume>;
+        let member = self.member_of(wanted, &backend)?;
+        let bare = match &member {
+            Some(member) => member.front() as Arc<dyn Volume>,
+            None => Arc::clone(&backend) as Arc<dyn Volume>,
+        };
         let key = ciphers::read(&wanted.chain)?;
         let chain =
             Chain::build(bare, &wanted.chain, key.as_ref()).map_err(|error| error.to_string())?;
@@ -298,7 +310,15 @@ impl Volumes {
         if let Some(why) = backend.absent() {
             tracing::error!(volume = name, why, "the volume is not served");
             let export = Export::closed(name, guarded, options, &why);
-            return Ok(ServedVolume { export, swap, chain: Mutex::new(chain), backend });
+            return Ok(ServedVolume { export, swap, chain: Mutex::new(chain), member, backend });
+        }
+        if let Some(member) = member {
+            // No client is admitted before the member serves, with the records of the last one.
+            let export = Export::new(name, guarded, options, member.records());
+            let export = export.map_err(|error| error.to_string())?;
+            export.set_elsewhere(Some(""));
+            let (chain, member) = (Mutex::new(chain), Some(member));
+            return Ok(ServedVolume { export, swap, chain, member, backend });
         }
         let export = |store| Export::new(name, Arc::clone(&guarded), options.clone(), store);
         let export = match (opened, state, VolumeFile::of(&backend)) {
@@ -321,7 +341,26 @@ impl Volumes {
             }
             Ok(export) => export,
         };
-        Ok(ServedVolume { export, swap, chain: Mutex::new(chain), backend })
+        Ok(ServedVolume { export, swap, chain: Mutex::new(chain), member, backend })
+    }
+
+    /// The member of a volume with copies on several nodes.
+    fn member_of(
+        &self,
+        wanted: &VolumeConfig,
+        backend: &Arc<dyn BackendVolume>,
+    ) -> Result<Option<ServedMember>, String> {
+        // A backend that is absent says why, and no member is made over it.
+        let is_replicated = !wanted.replicas.is_empty() && backend.absent().is_none();
+        let Some(state) = self.directories.state.as_ref().filter(|_| is_replicated) else {
+            return Ok(None);
+        };
+        self.seats.plan((wanted, &self.node), backend, state).map(Some)
+    }
+
+    /// The parts of the node that members of replicated volumes share.
+    pub(crate) fn seats(&self) -> &MemberSeats {
+        &self.seats
     }
 
     /// Opens a volume's backend, or goes on with the blocks of another process.

@@ -73,7 +73,8 @@ impl Inside {
         let mut pools: Vec<Arc<StorePool>> = Vec::new();
         let mut ids: Vec<VolumeId> = Vec::new();
         for volume in &volumes {
-            let (_, pool, id) = self.pooled(volume)?;
+            let (served, pool, id) = self.pooled(volume)?;
+            refuse_replicated(&served, "a snapshot would be of this node's copy alone")?;
             if ids.contains(&id) {
                 let error = format!("volume {volume:?} is named twice");
                 return Err(Refused::new(RefusedKind::Bad, error, "name it once"));
@@ -116,6 +117,7 @@ impl Inside {
         };
         let _turn = self.turn()?;
         let (served, pool, id) = self.pooled(volume)?;
+        refuse_replicated(&served, "the copies of other nodes would not be rolled back")?;
         let found = find(&pool, &snapshot)?;
         let change = PoolChange::Rollback { volume: id, snapshot: found.id };
         // Before an epoch is taken for it.

@@ -145,6 +145,7 @@ impl Inside {
             return Err(Refused::new(RefusedKind::Conflict, error, "nothing was changed"));
         }
         self.objects().add_volume(volume, Arc::clone(&served));
+        super::members::start(&served, self);
         self.volumes.publish(&served);
         self.accept_as_allowed();
         let stopped = served.export.unusable();
@@ -179,6 +180,10 @@ impl Inside {
             // Forced, since the caller has listed the users of the volume above.
             notes.extend(DiskConfig::remove(&disk, self, true)?);
             notes.push(format!("disk {disk:?} was removed with its volume"));
+        }
+        if let Some(member) = &served.member {
+            member.move_away(&self.cores);
+            member.stop(&self.cores, self.volumes.seats().doors());
         }
         self.objects().remove_volume(name);
         self.accept_as_allowed();

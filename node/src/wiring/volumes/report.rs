@@ -6,6 +6,7 @@ use sidecore::CounterText;
 use volume::Durability;
 
 use super::ServedVolume;
+use super::members::ServedMember;
 use crate::wiring::objects::Objects;
 use crate::wiring::report::latency;
 use api::status::{AttachmentStatus, VolumeStatus};
@@ -31,6 +32,7 @@ fn volume(config: &VolumeConfig, served: &ServedVolume) -> VolumeStatus {
         name: config.name.clone(),
         backend: served.backend.describe(),
         stopped: served.export.unusable().map(str::to_owned),
+        copy: served.member.as_ref().map(ServedMember::status),
         size_bytes: info.size_bytes,
         block_bytes: info.block_bytes,
         durability: durability.to_owned(),
