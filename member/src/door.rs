@@ -75,8 +75,8 @@ impl MemberDoors {
 pub struct MemberDoor {
     peers: BTreeMap<String, MemberId>,
     waker: Waker,
-    /// Ends of mailboxes that the host has not taken yet.
-    fresh: Mutex<Vec<DoorReceiver>>,
+    /// Ends of mailboxes that the host has not taken yet; none once the host is gone.
+    fresh: Mutex<Option<Vec<DoorReceiver>>>,
     has_fresh: AtomicBool,
 }
 
@@ -84,7 +84,7 @@ impl MemberDoor {
     /// The way to a member whose host is on the sidecore of `waker`. `peers` are the nodes that
     /// have the other copies of the volume, by their names.
     pub fn new(peers: BTreeMap<String, MemberId>, waker: Waker) -> Arc<Self> {
-        let (fresh, has_fresh) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        let (fresh, has_fresh) = (Mutex::new(Some(Vec::new())), AtomicBool::new(false));
         Arc::new(Self { peers, waker, fresh, has_fresh })
     }
 
@@ -100,12 +100,14 @@ impl MemberDoor {
         let (sender, messages) = mailbox::channel(DOOR_MESSAGES_MAX, self.waker.clone());
         let shared = Arc::new(DoorShared { bytes: AtomicUsize::new(0), refused: false.into() });
         let receiver = DoorReceiver { messages, shared: Arc::clone(&shared), waker };
-        self.fresh().push(receiver);
-        self.has_fresh.store(true, SeqCst);
+        if let Some(fresh) = &mut *self.fresh() {
+            fresh.push(receiver);
+            self.has_fresh.store(true, SeqCst);
+        }
         DoorSender { messages: sender, shared }
     }
 
-    fn fresh(&self) -> MutexGuard<'_, Vec<DoorReceiver>> {
+    fn fresh(&self) -> MutexGuard<'_, Option<Vec<DoorReceiver>>> {
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -207,7 +209,7 @@ impl DoorInbox {
     /// Takes messages until `into` has `most`, or `bytes_most` bytes of content at least.
     pub fn take(&mut self, most: usize, bytes_most: usize, into: &mut Vec<ArrivedMessage>) {
         if self.door.has_fresh.swap(false, SeqCst) {
-            self.receivers.append(&mut self.door.fresh());
+            self.receivers.extend(self.door.fresh().iter_mut().flat_map(|fresh| fresh.drain(..)));
         }
         // Only here mailboxes go, so a plane that has ended loses none of its messages.
         self.receivers.retain(|end| !end.messages.is_abandoned() || !end.messages.is_empty());
@@ -234,6 +236,13 @@ impl DoorInbox {
     pub fn is_empty(&self) -> bool {
         !self.door.has_fresh.load(SeqCst)
             && self.receivers.iter().all(|end| end.messages.is_empty())
+    }
+}
+
+impl Drop for DoorInbox {
+    fn drop(&mut self) {
+        // Mailboxes that no host takes are abandoned, too.
+        drop(self.door.fresh().take());
     }
 }
 
@@ -305,8 +314,10 @@ mod tests {
         inbox.take(9, usize::MAX, &mut taken);
         assert_eq!(inbox.receivers.len(), 1, "the mailbox of a plane that has gone goes");
         assert!(inbox.is_empty() && !two.is_abandoned());
+        let late = door.connect(Waker::none());
         drop(inbox);
-        assert!(two.is_abandoned());
+        assert!(two.is_abandoned() && late.is_abandoned());
+        assert!(door.connect(Waker::none()).is_abandoned(), "the member is gone");
     }
 
     #[test]

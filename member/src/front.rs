@@ -73,8 +73,8 @@ pub(crate) struct FrontShared {
     size: Size,
     /// The present term; 0 while this member does not serve.
     term: AtomicU64,
-    /// Host's ends of channels that the host has not taken yet.
-    fresh: Mutex<Vec<FrontEnd>>,
+    /// Host's ends of channels that the host has not taken yet; none once the host is gone.
+    fresh: Mutex<Option<Vec<FrontEnd>>>,
     has_fresh: AtomicBool,
     /// Of the member's sidecore.
     home: Waker,
@@ -129,7 +129,7 @@ impl FrontVolume {
             size: Size::new(info.size_bytes),
             info: Mutex::new(info),
             term: AtomicU64::new(0),
-            fresh: Mutex::new(Vec::new()),
+            fresh: Mutex::new(Some(Vec::new())),
             has_fresh: AtomicBool::new(false),
             home,
         };
@@ -183,8 +183,11 @@ impl Volume for FrontVolume {
             depth: open.depth,
             lets_go: Arc::clone(&lets_go),
         };
-        self.shared.fresh.lock().push(end);
-        self.shared.has_fresh.store(true, SeqCst);
+        // Without a host the end goes at once, and the channel ends what it is given.
+        if let Some(fresh) = &mut *self.shared.fresh.lock() {
+            fresh.push(end);
+            self.shared.has_fresh.store(true, SeqCst);
+        }
         let shared = Arc::clone(&self.shared);
         let way = channel::FrontWay { requests, answers, lets_go };
         Ok(Box::new(FrontChannel::new(shared, way, opened_in, open.depth)))

@@ -7,15 +7,16 @@
 //!   ErrandDesk ──────────────────┘                    └─▶ ErrandDesk
 //! ```
 //!
-//! **A paused primary answers nothing that its successor does not know.** A process, a thread or a
-//! host can stand still at any place of this code, for longer than a lease. These rules hold:
+//! **A paused member breaks no promise.** A process, a thread or a host can stand still at any place
+//! of this code, for longer than a lease. These rules hold:
 //!
 //! - All inputs of a round are taken first, and the clock is read after them ([`MemberHost::poll`]).
-//!   A block is answered under leases that held after it was read, so no other member had begun to
-//!   serve then. With a time from before, a read could be taken, done and answered behind a pause
-//!   in which another member has acknowledged a write to that block. And a backup that hears a ping
-//!   counts its patience from the time at which the ping was there: from an earlier time it could
-//!   take over under the lease that its answer gives.
+//!   A backup that hears a ping waits for its patience from a time at which the ping was there. With
+//!   a time from before a pause it would take over while the lease of its own answer still holds,
+//!   and two members would answer reads.
+//! - A read is answered under leases that hold at a time which was read after the request was taken
+//!   and after the range was read. No member had begun to serve before that time, so the range has
+//!   all that was acknowledged before the request.
 //! - A lease counts from the time in the ping, which was read before the ping was sent.
 //! - A write is answered when all members of each record that may be the registry's have it. That
 //!   stays true however late the answer is, so it needs no clock.
@@ -24,6 +25,9 @@
 //!   earlier term is refused (`front.rs`).
 //! - An answer may lie in a mailbox for long. It answers a request that was open at the moment
 //!   at which it was right.
+//!
+//! The clock counts while the host sleeps. The clock of a virtual machine may not: a node in one
+//! must not be stopped and continued as a machine.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -224,6 +228,9 @@ impl MemberHost {
     ) -> Result<Self, OpenError> {
         let MemberPlan { setup, front, records, door, status } = plan;
         let MemberSetup { volume, id, nodes, life, number, pacing, durable, cuts, own } = setup;
+        // First, so that channels and planes see an end if the member does not begin.
+        let fronts = FrontLinks::new(Arc::clone(front.shared()), life);
+        let inbox = DoorInbox::new(door);
         let channel = own.open(&OpenArguments { services, depth: MEMBER_DEPTH })?;
         let sectors = own.info().size_bytes / replica::wire::SECTOR_BYTES;
         let start = MemberStart { id, life, pacing, durable, cuts, sectors };
@@ -233,8 +240,8 @@ impl MemberHost {
         outside.watch.elsewhere("");
         Ok(Self {
             member: VolumeMember::new(start, channel, now_ns),
-            inbox: DoorInbox::new(door),
-            fronts: FrontLinks::new(Arc::clone(front.shared()), life),
+            inbox,
+            fronts,
             records,
             status,
             outside,

@@ -1,8 +1,17 @@
-//! Members of the real code in one thread, on simulated volumes, networks and registries.
+//! Members of the real code in one thread, on simulated volumes, networks and registries: without
+//! their hosts, and with hosts and their users.
 
 mod members {
     mod clients;
     mod node;
     mod simulation;
-    mod volume;
+    pub(crate) mod volume;
+}
+
+mod hosts {
+    mod guests;
+    mod scenes;
+    mod seeds;
+    mod users;
+    mod world;
 }

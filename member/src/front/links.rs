@@ -112,7 +112,7 @@ fn of(content: FrontContent) -> RangeContent {
     }
 }
 
-/// All of them.
+/// All of them. With it all channels end, those to come among them.
 #[derive(Debug)]
 pub(crate) struct FrontLinks {
     shared: Arc<FrontShared>,
@@ -120,6 +120,13 @@ pub(crate) struct FrontLinks {
     /// By the channels' numbers.
     links: BTreeMap<u64, FrontLink>,
     last: u64,
+}
+
+impl Drop for FrontLinks {
+    fn drop(&mut self) {
+        self.shared.end_term();
+        drop(self.shared.fresh.lock().take());
+    }
 }
 
 impl FrontLinks {
@@ -151,7 +158,7 @@ impl FrontLinks {
         gone: &mut Vec<u128>,
     ) -> bool {
         if self.shared.has_fresh.swap(false, SeqCst) {
-            for end in self.shared.fresh.lock().drain(..) {
+            for end in self.shared.fresh.lock().iter_mut().flat_map(|fresh| fresh.drain(..)) {
                 self.last += 1;
                 let attachment = Self::attachment(self.life, self.last);
                 let offered = (0..end.depth).map(|_| None).collect();

@@ -67,8 +67,8 @@ impl SimNode {
     }
 
     pub(crate) fn start(&mut self, now_ns: u64, life: Life) {
-        let (durable, cuts) = (self.durable.clone(), self.volume.borrow().cuts());
-        let sectors = (self.volume.borrow().content.len() / super::volume::SECTOR) as u64;
+        let (durable, cuts) = (self.durable.clone(), self.volume.borrow_mut().cuts());
+        let sectors = (self.volume.borrow_mut().content.len() / super::volume::SECTOR) as u64;
         let start = MemberStart { id: self.id, life, pacing: PACING, durable, cuts, sectors };
         let channel = SimChannel::new(&self.volume);
         self.member = Some(VolumeMember::new(start, channel, now_ns));

@@ -1,15 +1,18 @@
 //! A simulated volume: requests end later and in any order, a loss of power takes what was not
 //! flushed, and snapshots have names.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use member::{VolumeTask, VolumeTaskEnd};
+use parking_lot::{Mutex, MutexGuard};
 use random::Random;
 use replica::{ChangedPart, Extent, Place};
 use sidecore::{Progress, Wake};
-use volume::{Channel, IoId, IoTable, Op, Status};
+use volume::{
+    Channel, Durability, Incarnation, IoId, IoTable, Op, OpenArguments, OpenError, Size, Status,
+    Topology, Volume, VolumeInfo, Zeroing,
+};
 
 pub(crate) const SECTOR: usize = 512;
 
@@ -29,18 +32,50 @@ pub(crate) struct SimVolume {
     pub(crate) is_broken: bool,
 }
 
-pub(crate) type SharedVolume = Rc<RefCell<SimVolume>>;
+/// A handle to it.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedVolume(Arc<Mutex<SimVolume>>);
+
+impl SharedVolume {
+    /// The content, which no other caller has at this moment.
+    pub(crate) fn borrow_mut(&self) -> MutexGuard<'_, SimVolume> {
+        self.0.try_lock().expect("one thread, which has it once")
+    }
+}
+
+impl Volume for SharedVolume {
+    fn info(&self) -> VolumeInfo {
+        VolumeInfo {
+            size_bytes: self.borrow_mut().content.len() as u64,
+            block_bytes: SECTOR as u32,
+            read_only: false,
+            durability: Durability::Flush,
+            volatile: false,
+            incarnation: Incarnation::default(),
+            zeroing: Zeroing::ALL,
+            topology: Topology::default(),
+        }
+    }
+
+    fn size(&self) -> Size {
+        Size::new(self.info().size_bytes)
+    }
+
+    fn open(&self, _open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
+        Ok(SimChannel::new(self))
+    }
+}
 
 impl SimVolume {
     pub(crate) fn new(sectors: usize, random: Random) -> SharedVolume {
-        Rc::new(RefCell::new(Self {
+        SharedVolume(Arc::new(Mutex::new(Self {
             content: vec![0; sectors * SECTOR],
             durable: vec![0; sectors * SECTOR],
             unflushed: Vec::new(),
             cuts: BTreeMap::new(),
             random,
             is_broken: false,
-        }))
+        })))
     }
 
     pub(crate) fn cuts(&self) -> BTreeSet<Place> {
@@ -108,7 +143,7 @@ pub(crate) struct SimChannel {
 
 impl SimChannel {
     pub(crate) fn new(volume: &SharedVolume) -> Box<Self> {
-        Box::new(Self { volume: Rc::clone(volume), begun: Vec::new() })
+        Box::new(Self { volume: volume.clone(), begun: Vec::new() })
     }
 
     fn carry_out(&self, ios: &mut IoTable, id: IoId) {
