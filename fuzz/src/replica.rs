@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::replica::wire::{
-    SECTOR_BYTES, WIRE_BODY_MAX, WIRE_HEAD_MAX, WIRE_KIND_MIN, WireContent, decode, encode,
+    SECTOR_BYTES, WIRE_BODY_MAX, WIRE_HEAD_MAX, WIRE_KIND_MIN, WIRE_NAME_MAX, WireContent, decode,
+    decode_name, encode, encode_name, is_name,
 };
 use ::replica::{
     Applied, ChangedPart, ClientId, ClientRequest, Durable, Extent, Input, Message, Op, Output,
@@ -204,6 +205,12 @@ impl Members {
 
     /// An honest member gets bytes of the hostile one.
     fn hear(&mut self, to: usize, head: &[u8], body: &[u8]) {
+        if let Ok((number, name)) = decode_name(head) {
+            assert!(is_name(head) && name.len() <= WIRE_NAME_MAX && decode(head, body).is_err());
+            let mut again = Vec::new();
+            encode_name(number, name, &mut again);
+            assert_eq!((&again[..2], &again[4..]), (&head[..2], &head[4..]), "{name}");
+        }
         let Ok((volume, message)) = decode(head, body) else { return };
         let (mut again, mut list) = (Vec::new(), Vec::new());
         encode(volume, &message, &mut again, &mut list);

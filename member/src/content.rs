@@ -63,13 +63,21 @@ pub fn from_wire(message: Message<WireContent>, bytes: Vec<u8>) -> Message<Range
     })
 }
 
+/// The message of a form on the wire and the content that [`to_wire`] has taken out of it.
+pub(crate) fn from_content(
+    message: Message<WireContent>,
+    mut content: Option<RangeContent>,
+) -> Message<RangeContent> {
+    message.map(|_| content.take().expect("a message has one content at most"))
+}
+
 /// The length of a range.
 pub(crate) fn bytes_of(extent: Extent) -> u64 {
     u64::from(extent.sectors()) * SECTOR_BYTES
 }
 
 /// The content that a message has.
-pub fn content_of(message: &Message<RangeContent>) -> Option<&RangeContent> {
+pub fn content_of<D>(message: &Message<D>) -> Option<&D> {
     let Message::Append { op, .. } = message else { return None };
     match op {
         Op::Write { data, .. } | Op::Fill { data, .. } | Op::Equal { data, .. } => Some(data),

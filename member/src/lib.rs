@@ -24,6 +24,7 @@ mod front;
 mod host;
 mod member;
 mod notes;
+pub mod plane;
 mod queue;
 mod status;
 mod tasks;
@@ -39,6 +40,7 @@ pub use host::{
 pub use member::{
     Answer, Errand, ErrandEnd, MemberCounters, MemberStart, Outbox, TICK_NS, VolumeMember,
 };
+pub use plane::{ReplicaPlane, ReplicaRoute};
 pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
 pub use replica::SwapOutcome;
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};

@@ -42,8 +42,8 @@ macro_rules! planes {
     };
 }
 
-// The numbers follow each other from 0; 3 is not in use. A session of a version with a 0 carries no
-// message of the plane.
+// The numbers follow each other from 0. A session of a version with a 0 carries no message of the
+// plane.
 planes! {
     /// Volumes, see the crate `block`. Version 2: ranges that are zeroed, and a description of
     /// them and of a volume's layout. Version 3: a volume that another node serves.
@@ -52,6 +52,8 @@ planes! {
     Network = 1, [0, 0, 0, 1, 1];
     /// Domains of MPI, see the crate `fabric`.
     Domain = 2, [1, 1, 1, 1, 1];
+    /// Members of replicated volumes, see the crate `member`.
+    Replicas = 3, [0, 0, 0, 0, 1];
 }
 
 /// How many there are.
@@ -59,7 +61,7 @@ const PLANES: usize = PlaneId::ALL.len();
 
 // Two bits of a head and of a token say the plane, and the planes' numbers are their places.
 const _: () = {
-    assert!(PLANES <= 1 << (8 - KIND_BITS), "two bits are enough");
+    assert!(PLANES == 1 << (8 - KIND_BITS), "two bits are enough, and each value is a plane's");
     let mut at = 0;
     while at < PLANES {
         assert!(PlaneId::ALL[at] as usize == at, "the numbers follow each other");
@@ -67,8 +69,8 @@ const _: () = {
     }
 };
 
-/// The flows of a session's calls. Calls of one flow arrive in their order and share a credit, so
-/// that each use has flows of its own.
+/// The flows of a session's calls. Calls of one flow share a credit, so that each use has flows of
+/// its own. They are sent in their order, by size, and may arrive in another one.
 pub mod flows {
     use std::ops::Range;
 
@@ -77,7 +79,10 @@ pub mod flows {
     pub const CONTROL: u16 = 0;
 
     /// Channels of remote disks, one flow each.
-    pub const CHANNELS: Range<u16> = 1..DOMAINS;
+    pub const CHANNELS: Range<u16> = 1..REPLICAS;
+
+    /// Messages between members of replicated volumes.
+    pub const REPLICAS: u16 = DOMAINS - 1;
 
     /// Messages between the hosts of domains.
     pub const DOMAINS: u16 = transport::FLOWS_MAX as u16 - 1;
@@ -87,11 +92,11 @@ pub mod flows {
 const KIND_BITS: u32 = 6;
 
 impl PlaneId {
-    /// The plane of a call with this head. A head that is empty, or of a plane that does not exist,
-    /// is for the plane of blocks, which answers that it is malformed.
+    /// The plane of a call with this head. An empty head is for the plane of blocks, which answers
+    /// that it is malformed.
     pub fn of_head(head: &[u8]) -> Self {
         let number = head.first().map_or(0, |kind| kind >> KIND_BITS);
-        Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::Block)
+        Self::ALL[usize::from(number)]
     }
 
     /// The version of the plane's messages in a session of this version of the protocol. 0: such a
@@ -108,9 +113,8 @@ impl PlaneId {
         (self as u8) << KIND_BITS
     }
 
-    const fn of_token(token: u64) -> Option<Self> {
-        let number = (token >> Token::KEY_BITS) as usize;
-        if number < PLANES { Some(Self::ALL[number]) } else { None }
+    const fn of_token(token: u64) -> Self {
+        Self::ALL[(token >> Token::KEY_BITS) as usize]
     }
 }
 
@@ -145,11 +149,8 @@ impl Token {
         self.key
     }
 
-    const fn of_raw(raw: u64) -> Option<Self> {
-        match PlaneId::of_token(raw) {
-            Some(plane) => Some(Self { plane, key: raw & ((1 << Self::KEY_BITS) - 1) }),
-            None => None,
-        }
+    const fn of_raw(raw: u64) -> Self {
+        Self { plane: PlaneId::of_token(raw), key: raw & ((1 << Self::KEY_BITS) - 1) }
     }
 }
 
@@ -325,22 +326,20 @@ impl Sink for Planes {
     }
 
     fn reply_body(&mut self, session: SessionId, token: u64, offset_bytes: usize, bytes: &[u8]) {
-        let plane = Token::of_raw(token).map(|token| (self.plane(token.plane), token));
-        match plane {
-            Some((Some(plane), token)) => {
-                plane.borrow_mut().reply_body(session, token, offset_bytes, bytes);
-            }
-            _ => self.strays += 1,
+        let token = Token::of_raw(token);
+        match self.plane(token.plane) {
+            Some(plane) => plane.borrow_mut().reply_body(session, token, offset_bytes, bytes),
+            None => self.strays += 1,
         }
     }
 
     fn reply(&mut self, session: SessionId, token: u64, head: &[u8], body_bytes: usize) {
-        let plane = Token::of_raw(token).map(|token| (self.plane(token.plane), token));
-        match plane {
-            Some((Some(plane), token)) => {
+        let token = Token::of_raw(token);
+        match self.plane(token.plane) {
+            Some(plane) => {
                 plane.borrow_mut().reply(self.now_ns, session, token, head, body_bytes);
             }
-            _ => self.strays += 1,
+            None => self.strays += 1,
         }
     }
 
@@ -405,9 +404,8 @@ mod tests {
             (127, PlaneId::Network),
             (128, PlaneId::Domain),
             (191, PlaneId::Domain),
-            // Of no plane: for the one that answers that it is malformed.
-            (192, PlaneId::Block),
-            (255, PlaneId::Block),
+            (192, PlaneId::Replicas),
+            (255, PlaneId::Replicas),
         ] {
             assert_eq!(PlaneId::of_head(&[kind, 1]), plane, "{kind}");
         }
@@ -416,10 +414,9 @@ mod tests {
             assert_eq!(PlaneId::of_head(&[plane.kind_min()]), plane);
             for key in [0, 1, (1 << Token::KEY_BITS) - 1] {
                 let token = Token::new(plane, key);
-                assert_eq!(Token::of_raw(token.raw()), Some(token));
+                assert_eq!(Token::of_raw(token.raw()), token);
             }
         }
-        assert_eq!(Token::of_raw(u64::MAX), None);
     }
 
     #[test]
@@ -433,5 +430,6 @@ mod tests {
         }
         assert_eq!([2, 3].map(|of| PlaneId::Block.version(of)), [1, 2]);
         assert_eq!([3, 4].map(|of| PlaneId::Network.version(of)), [0, 1]);
+        assert_eq!([4, 5].map(|of| PlaneId::Replicas.version(of)), [0, 1]);
     }
 }

@@ -17,6 +17,13 @@ use crate::record::{MEMBERS_MAX, VolumeRecord};
 /// The longest head of a message between members.
 pub const WIRE_HEAD_MAX: usize = 192;
 
+/// The bytes of a head in which the sender numbers the messages about a volume; the codec does not
+/// look at them.
+pub const WIRE_SEQUENCE: std::ops::Range<usize> = 2..4;
+
+/// The longest name of a volume.
+pub const WIRE_NAME_MAX: usize = 63;
+
 /// The longest body: the content of the longest range that has bytes.
 pub const WIRE_BODY_MAX: usize = 1 << 20;
 
@@ -67,6 +74,7 @@ type WireResult<T> = Result<T, MalformedMessage>;
 mod kind {
     use super::WIRE_KIND_MIN;
 
+    pub(super) const NAME: u8 = WIRE_KIND_MIN;
     pub(super) const PING: u8 = WIRE_KIND_MIN + 1;
     pub(super) const PONG: u8 = WIRE_KIND_MIN + 2;
     pub(super) const SEAL: u8 = WIRE_KIND_MIN + 3;
@@ -103,6 +111,40 @@ const _: () = {
     // A join's: its beginning, two numbers, and the cuts.
     assert!(8 + 17 + 16 * CUTS_MAX <= WIRE_HEAD_MAX);
 };
+
+/// Puts the call that gives a volume its number in a session into `head`, which is emptied first.
+///
+/// # Panics
+/// When the name is empty or longer than [`WIRE_NAME_MAX`].
+pub fn encode_name(volume: u32, name: &str, head: &mut Vec<u8>) {
+    assert!((1..=WIRE_NAME_MAX).contains(&name.len()), "a name that is known to be one");
+    head.clear();
+    head.extend([kind::NAME, SUBJECT, 0, 0]);
+    head.extend(volume.to_le_bytes());
+    head.extend_from_slice(name.as_bytes());
+}
+
+/// Whether a head says that it gives a volume its number.
+pub fn is_name(head: &[u8]) -> bool {
+    head.first() == Some(&kind::NAME)
+}
+
+/// The number and the name of a head that [`encode_name`] gave.
+///
+/// # Errors
+/// When the bytes are no such head: the reason.
+pub fn decode_name(head: &[u8]) -> WireResult<(u32, &str)> {
+    let mut reader = WireReader(head);
+    let [kind, subject, ..] = reader.bytes::<4>()?;
+    if (kind, subject) != (kind::NAME, SUBJECT) {
+        return Err(MalformedMessage("it names no volume"));
+    }
+    let volume = u32::from_le_bytes(reader.bytes()?);
+    match str::from_utf8(reader.0) {
+        Ok(name) if (1..=WIRE_NAME_MAX).contains(&name.len()) => Ok((volume, name)),
+        _ => Err(MalformedMessage("its name is none")),
+    }
+}
 
 /// Puts a message about the volume of this number into `head`, and a list that it has into `body`.
 /// Both are emptied first. The content of a range is not put into `body`: it is the caller's.
@@ -686,6 +728,26 @@ mod tests {
             head.pop();
             let longer: Vec<u8> = body.iter().copied().chain([0]).collect();
             assert!(decode(&head, &longer).is_err(), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_volumes_arrive_and_others_are_refused() {
+        let mut head = Vec::new();
+        for name in ["a", &"n".repeat(WIRE_NAME_MAX), "größe"] {
+            encode_name(9, name, &mut head);
+            assert!(is_name(&head) && head.len() <= WIRE_HEAD_MAX);
+            assert_eq!(decode_name(&head), Ok((9, name)));
+            assert!(decode(&head, &[]).is_err(), "it is no message");
+        }
+        let begin = &head[..8].to_vec();
+        let with = |rest: &[u8]| [&begin[..], rest].concat();
+        let (long, other) = (vec![b'n'; WIRE_NAME_MAX + 1], [&[kind::PING], &begin[1..]].concat());
+        let subject = [&begin[..1], &[1], &begin[2..], b"a"].concat();
+        for head in
+            [&[][..], &begin[..7], &with(&[]), &with(&long), &with(&[0xff]), &other, &subject]
+        {
+            assert!(decode_name(head).is_err(), "{head:?}");
         }
     }
 

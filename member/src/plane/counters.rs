@@ -1,0 +1,20 @@
+//! The counters of a sidecore's plane of replicas.
+
+sidecore::counters! {
+    /// The counters of a plane; one writer, its sidecore.
+    pub struct ReplicaPlaneCounters {
+        sent: "Messages to members of replicated volumes on other nodes.",
+        sent_bytes: "Bytes of content and lists in these messages.",
+        copied_bytes: "Bytes that were copied into buffers for these messages.",
+        unsent: "Messages that were dropped because their node has no session, or no such member.",
+        held_back: "Messages that had to wait because enough was under way to their node.",
+        lost: "Messages that were under way when their session ended.",
+        refused_there: "Messages that the other node refused: it has no such member, or too much waits.",
+        taken: "Messages of members on other nodes that were taken.",
+        taken_bytes: "Bytes of content in these messages.",
+        waited: "Messages that had to wait for an earlier one, or for room in the member's mailbox.",
+        refused: "Messages of peers about volumes of which they have no copy, or which are not here.",
+        overflowed: "Messages of peers that were refused because too many others of them waited.",
+        malformed: "Messages of peers that are not valid.",
+    }
+}
