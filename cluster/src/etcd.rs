@@ -161,20 +161,25 @@ impl EtcdRegistry {
     }
 
     /// Gets a page of keys: those from `from` on and below `end`, at a revision or now.
-    fn page(&mut self, from: &str, end: &str, revision: u64) -> Result<GetResponse, RegistryError> {
+    fn page(
+        &mut self,
+        from: &[u8],
+        end: &str,
+        revision: u64,
+    ) -> Result<GetResponse, RegistryError> {
         let options = GetOptions::new()
             .with_range(end)
             .with_limit(PAGE_ENTRIES as i64)
             .with_revision(revision as i64);
         self.ask(|client| {
-            let (from, options) = (from.to_owned(), options.clone());
+            let (from, options) = (from.to_vec(), options.clone());
             let mut keys = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
             async move { keys.get(from, Some(options)).await }
         })
     }
 
     fn list_at_once(&mut self, above: &Key) -> Result<Listing, RegistryError> {
-        let (mut from, end) = (above.prefix(), end_of(above));
+        let (mut from, end) = (above.prefix().into_bytes(), end_of(above));
         let mut found: Option<Listing> = None;
         let mut bytes = 0;
         loop {
@@ -187,9 +192,10 @@ impl EtcdRegistry {
                 // A key that breaks the rules is no record of a cluster.
                 listing.entries.extend(entry_of(pair));
             }
-            let last = page.kvs().last().and_then(|pair| pair.key_str().ok());
+            // Any client can write any bytes as a key: a page may end with one.
+            let last = page.kvs().last().map(|pair| pair.key());
             match last.filter(|_| page.more()) {
-                Some(last) if bytes <= LIST_BYTES_MAX => from = format!("{last}\0"),
+                Some(last) if bytes <= LIST_BYTES_MAX => from = [last, b"\0"].concat(),
                 Some(_) => {
                     let what = format!("{above} has more than {LIST_BYTES_MAX} bytes below it");
                     return Err(RegistryError::Invalid { what });

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::Path;
 
 use registry::membership::Membership;
-use registry::private_file;
+use registry::{RegistryError, private_file};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
@@ -159,12 +159,21 @@ pub fn revoke_node(
 ) -> Result<usize, ClusterError> {
     let mut registry = directory.registry()?;
     let mut records = Membership::new(&mut registry, directory.keys());
-    let record = records.node(node)?;
+    // The tokens that the node has used, as far as its record or theirs say so.
+    let mut holders = vec![node_holder(node)];
+    match records.node(node) {
+        Ok(record) => holders.push(token_holder(&record.token)),
+        Err(RegistryError::Damaged { .. } | RegistryError::OtherVersion { .. }) => {
+            let tokens = records.contents()?.tokens;
+            let used = tokens.iter().filter(|(_, token)| token.used_by.as_deref() == Some(node));
+            holders.extend(used.map(|(id, _)| token_holder(id)));
+        }
+        Err(error) => return Err(error.into()),
+    }
     let mut count = 0;
     if matches!(directory.file().registry, RegistryPlace::Etcd(_)) {
         // Before anything is changed.
         directory.authority(AuthorityKind::Clients)?;
-        let holders = [token_holder(&record.token), node_holder(node)];
         // First: the record says which certificates are the node's.
         change(directory, now_s, |issued| {
             for entry in issued.iter_mut().filter(|entry| holders.contains(&entry.holder)) {

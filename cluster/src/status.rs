@@ -17,6 +17,9 @@ const CERTIFICATE_SOON_S: u64 = 30 * 86_400;
 
 const DAY_S: u64 = 86_400;
 
+/// The records that are named of those that cannot be read.
+const UNREADABLE_MAX: usize = 16;
+
 /// The state of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
@@ -148,21 +151,24 @@ pub fn status(directory: &ClusterDirectory, now_s: u64) -> Result<ClusterStatus,
             problems.push(RegistryError::Frozen { reason: reason.clone() }.to_string());
         }
         (Err(error), _) | (_, Err(error)) => {
-            verdict = ClusterVerdict::Away;
+            verdict = match error {
+                RegistryError::Away { .. } | RegistryError::Denied { .. } => ClusterVerdict::Away,
+                _ => ClusterVerdict::Degraded,
+            };
             problems.push(error.to_string());
         }
         _ => {}
     }
     let is_full =
         health.iter().any(|it| matches!(&it.answer, Ok(answer) if answer.is_out_of_space));
-    if is_full && verdict == ClusterVerdict::Well {
+    if is_full && verdict < ClusterVerdict::Frozen {
         verdict = ClusterVerdict::Frozen;
     }
     problems.extend(of_etcd(&health, verdict == ClusterVerdict::Away));
     let contents = contents.ok();
     if let Some(contents) = &contents {
         problems.extend(of_nodes(contents, now_s));
-        problems.extend(contents.unreadable.iter().map(ToString::to_string));
+        problems.extend(of_records(&contents.unreadable));
     }
     problems.extend(of_certificates(directory, now_s));
     if verdict == ClusterVerdict::Well && !problems.is_empty() {
@@ -283,6 +289,14 @@ fn of_nodes(contents: &ClusterContents, now_s: u64) -> Vec<String> {
     away.chain(certificates).collect()
 }
 
+/// Records that cannot be read. Any client can write as many as it likes.
+fn of_records(unreadable: &[RegistryError]) -> Vec<String> {
+    let shown = unreadable.iter().take(UNREADABLE_MAX).map(ToString::to_string);
+    let more = unreadable.len().saturating_sub(UNREADABLE_MAX);
+    let rest = (more > 0).then(|| format!("{more} more records cannot be read"));
+    shown.chain(rest).collect()
+}
+
 /// Certificates of this machine, and of etcd's members on the operator's machine.
 fn of_certificates(directory: &ClusterDirectory, now_s: u64) -> Vec<String> {
     let file = directory.file();
@@ -387,6 +401,15 @@ mod tests {
         let away = status(&operator, 100).unwrap();
         assert_eq!(away.verdict, ClusterVerdict::Away);
         assert!(away.problems[0].contains("there is no registry in"), "{:?}", away.problems);
+    }
+
+    #[test]
+    fn of_many_records_that_cannot_be_read_a_few_are_named() {
+        let one = RegistryError::Damaged { place: "/a".to_owned(), reason: "x".to_owned() };
+        assert_eq!(of_records(&[one.clone()]), [one.to_string()]);
+        let told = of_records(&vec![one; UNREADABLE_MAX + 7]);
+        assert_eq!(told.len(), UNREADABLE_MAX + 1);
+        assert_eq!(told.last().unwrap(), "7 more records cannot be read");
     }
 
     #[test]

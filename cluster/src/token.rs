@@ -77,6 +77,7 @@ impl JoinToken {
         let token: Self =
             serde_json::from_slice(&json).map_err(|error| wrong(&error.to_string()))?;
         ClusterKeys::new(&token.id)?;
+        check_name("cluster", &token.name)?;
         Ok(token)
     }
 
@@ -246,6 +247,9 @@ mod tests {
             let error = JoinToken::read(&text[..end]).unwrap_err().to_string();
             assert!(error.contains("this is no token"), "{end}: {error}");
         }
+        let mut hostile = JoinToken::read(&text).unwrap();
+        hostile.name = "\u{1b}[2J".to_owned();
+        assert!(JoinToken::read(&hostile.text()).unwrap_err().to_string().contains("is no name"));
         for bad in ["vrio2.AAAA", "vrio1.%%", "vrio1.e30", &"x".repeat(TOKEN_BYTES_MAX + 1)] {
             assert!(JoinToken::read(bad).is_err());
         }

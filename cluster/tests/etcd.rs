@@ -85,6 +85,7 @@ fn it_keeps_the_contract() {
     });
     compaction(&members);
     strangers(&members);
+    hostile_records(&members);
 }
 
 /// A watch that asks for changes that are forgotten says so, and a listing goes on.
@@ -145,6 +146,70 @@ fn strangers(members: &EtcdMembers) {
     );
     assert!(matches!(plain, Err(RegistryError::Invalid { .. })));
     assert_eq!(open(members).get(&key("/stranger")).unwrap().entry, None);
+}
+
+/// A client of etcd that keeps none of the registry's rules.
+fn raw(members: &EtcdMembers, act: impl AsyncFnOnce(&mut etcd_client::Client)) {
+    let credentials = credentials(members.operator.path());
+    let authority = etcd_client::Certificate::from_pem(&credentials.authority_pem);
+    let EtcdCredentials { certificate_pem, key_pem, .. } = &credentials;
+    let identity = etcd_client::Identity::from_pem(certificate_pem, key_pem);
+    let tls = etcd_client::TlsOptions::new().ca_certificate(authority).identity(identity);
+    let options = etcd_client::ConnectOptions::new().with_tls(tls);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connected = etcd_client::Client::connect(endpoints(members), Some(options)).await;
+        act(&mut connected.unwrap()).await;
+    });
+}
+
+/// Any client can write any bytes. They hide no record, and the status names them without sending
+/// them to the operator's terminal.
+fn hostile_records(members: &EtcdMembers) {
+    let operator = &members.operator;
+    let root = format!("/vrio/{}", operator.file().id);
+    let token = JoinToken::read(&issue_token(operator, [8; 16], (now_s(), 3600)).unwrap()).unwrap();
+    join(&token, &members.home.path().join("io8"), ("io8", None), now_s()).unwrap();
+    let told = || {
+        let status = status(operator, now_s()).unwrap();
+        let problems = status.problems.join("\n");
+        assert!(!problems.replace('\n', "").contains(char::is_control), "{problems:?}");
+        (status, problems)
+    };
+    raw(members, async |client| {
+        // More than a page of keys that are no text, before those of nodes.
+        for number in 0..=u8::MAX {
+            let key = [format!("{root}/a").as_bytes(), &[0xff, number]].concat();
+            client.put(key, "x", None).await.unwrap();
+        }
+        let record = r#"{"version":1,"name":"io7","key":"\u001b[2J","joined_s":1,"token":"t"}"#;
+        client.put(format!("{root}/nodes/io7"), record, None).await.unwrap();
+        let numbers = r#"{"version":"\u001b[2J"}"#;
+        client.put(format!("{root}/nodes/io6"), numbers, None).await.unwrap();
+    });
+    let (status, problems) = told();
+    let names: Vec<_> = status.nodes.iter().map(|node| &*node.name).collect();
+    assert_eq!((status.verdict, &names[..]), (ClusterVerdict::Degraded, &["io8"][..]));
+    for name in ["io6", "io7"] {
+        assert!(problems.contains(&format!("{root}/nodes/{name} is damaged")), "{problems}");
+        revoke_node(operator, name, now_s()).unwrap();
+    }
+    assert!(!told().1.contains("is damaged"));
+    let long = |number: u8| format!("{root}/b{number}");
+    raw(members, async |client| {
+        for number in 0..12 {
+            client.put(long(number), vec![b'x'; 1_450_000], None).await.unwrap();
+        }
+    });
+    let (status, problems) = told();
+    assert_eq!(status.verdict, ClusterVerdict::Degraded, "{problems}");
+    assert!(problems.contains("etcdctl get --prefix --keys-only"), "{problems}");
+    raw(members, async |client| {
+        for number in 0..12 {
+            client.delete(long(number), None).await.unwrap();
+        }
+    });
+    assert_eq!(told().0.nodes.len(), 1);
 }
 
 #[test]
@@ -352,18 +417,7 @@ fn out_of_space(members: &EtcdMembers) {
 
 /// Raises the alarm that a member raises when its data reaches the quota.
 fn raise_alarm(members: &EtcdMembers, member: u64) {
-    let credentials = credentials(members.operator.path());
-    let tls = etcd_client::TlsOptions::new()
-        .ca_certificate(etcd_client::Certificate::from_pem(&credentials.authority_pem))
-        .identity(etcd_client::Identity::from_pem(
-            &credentials.certificate_pem,
-            &credentials.key_pem,
-        ));
-    let options = etcd_client::ConnectOptions::new().with_tls(tls);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let connected = etcd_client::Client::connect(endpoints(members), Some(options)).await;
-        let mut client = connected.unwrap();
+    raw(members, async |client| {
         let mut alarm = etcd_client::AlarmOptions::new();
         alarm.with_member(member);
         let (raise, kind) = (etcd_client::AlarmAction::Activate, etcd_client::AlarmType::Nospace);

@@ -1,6 +1,7 @@
 //! Members of etcd as processes on this machine, each at an address and ports that were free.
 
 use std::fs::File;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,6 +26,13 @@ fn home() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     tempfile::Builder::new().prefix("vrio-etcd").tempdir_in(place).expect("a directory")
+}
+
+/// Has a member wait longer for the leader than etcd's second: on a busy machine a member does not
+/// run for that long, and each election is a refused request.
+fn be_patient(configuration: &Path) {
+    let mut file = File::options().append(true).open(configuration).expect("it was made");
+    file.write_all(b"heartbeat-interval: 300\nelection-timeout: 3000\n").expect("ours");
 }
 
 /// A loopback address of this test alone, and two free ports.
@@ -59,6 +67,9 @@ impl EtcdMembers {
             now_s: now_s(),
         };
         let operator = init(&plan).expect("a new cluster");
+        for name in &names {
+            be_patient(&operator.path().join("members").join(name).join("etcd.yml"));
+        }
         let running = names.iter().map(|_| None).collect();
         let mut this = Self { home, operator, names, running };
         (0..3).for_each(|at| this.run(at));

@@ -161,7 +161,7 @@ durability = "flsh"
                 '.', and begins with a letter or digit
             a.toml:3: unknown key "lisen"; did you mean "listen"? (known: name, listen,
                 shm, fabric, key, trust, control, metrics-listen, user, privileges,
-                watchdog, memory, sidecores, directories, KINDS, link)
+                watchdog, memory, sidecores, directories, cluster, KINDS, link)
             a.toml:9: volume "a": unknown key "sise"; did you mean "size"? (known:
                 BACKEND_KEYS)
             a.toml:9: volume "a": "file": no directory for volumes is named; write

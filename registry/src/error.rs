@@ -49,7 +49,7 @@ pub enum RegistryError {
         reason: String,
     },
     /// Something that is stored cannot be read.
-    #[error("{place} is damaged ({reason}); restore it from a backup")]
+    #[error("{place} is damaged ({reason}); restore it from a backup, or remove it")]
     Damaged {
         /// The file or the key.
         place: String,

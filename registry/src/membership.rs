@@ -18,7 +18,8 @@ pub use presence::{Kept, PRESENCE_S, PresenceKeeper};
 use crate::error::RegistryError;
 use crate::key::Key;
 use crate::record::{
-    ClusterRecord, NodeRecord, PresenceRecord, TokenRecord, VolumeRecord, read, stored,
+    ClusterRecord, NodeRecord, PresenceRecord, StoredRecord, TokenRecord, VolumeRecord, read,
+    stored,
 };
 use crate::registry::{Registry, Stamp};
 use crate::swap::{Swap, SwapOutcome};
@@ -122,10 +123,7 @@ impl<'a> Membership<'a> {
         Self { registry, keys }
     }
 
-    fn read<T: serde::de::DeserializeOwned>(
-        &mut self,
-        key: &Key,
-    ) -> Result<Option<(T, u64)>, RegistryError> {
+    fn read<T: StoredRecord>(&mut self, key: &Key) -> Result<Option<(T, u64)>, RegistryError> {
         let Some(entry) = self.registry.get(key)?.entry else { return Ok(None) };
         Ok(Some((read(key, &entry.value)?, entry.revision)))
     }
@@ -285,7 +283,8 @@ impl<'a> Membership<'a> {
         let [node, present] = [self.keys.node(name)?, self.keys.present(name)?];
         let mut tried = false;
         self.change(|this| {
-            let Some((_, revision)) = this.read::<NodeRecord>(&node)? else {
+            // The record is not read: a damaged one must go as well.
+            let Some(revision) = this.registry.get(&node)?.entry.map(|entry| entry.revision) else {
                 if tried {
                     return Ok(ChangePlan::Done(()));
                 }

@@ -7,10 +7,41 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::RegistryError;
 use crate::key::Key;
+use crate::limits::VALUE_BYTES_MAX;
 
 /// The version of all records. A program refuses a record of a version that it does not know; a
 /// field that it does not know is not a reason, and is lost when the program changes the record.
 const VERSION: u64 = 1;
+
+/// The longest text of a record: a key is 44 characters, a name 64.
+const TEXT_BYTES_MAX: usize = 128;
+
+/// The most addresses, and the most pools, of a presence.
+const PARTS_MAX: usize = 64;
+
+/// The longest text of a reader's error that is shown: it may repeat the value.
+const REASON_CHARS_MAX: usize = 160;
+
+/// A kind of records. Any client of the registry can write any bytes, so a record is checked when
+/// it is read, and not where it is shown.
+pub(crate) trait StoredRecord: Serialize + DeserializeOwned {
+    /// The fault of a record at a key with this last part, if it has one.
+    fn fault(&self, name: &str) -> Option<&'static str>;
+}
+
+/// Whether a character can be shown as it is.
+fn is_printed(c: char) -> bool {
+    c.is_ascii_graphic() || c == ' '
+}
+
+fn is_plain(text: &str) -> bool {
+    text.len() <= TEXT_BYTES_MAX && text.chars().all(is_printed)
+}
+
+fn fault_of_texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> Option<&'static str> {
+    let has_fault = texts.into_iter().any(|text| !is_plain(text));
+    has_fault.then_some("a text is too long, or has a character that is not printed")
+}
 
 /// A record of its kind with the version before it.
 #[derive(Serialize, Deserialize)]
@@ -32,12 +63,13 @@ pub(crate) fn stored<T: Serialize>(record: &T) -> Vec<u8> {
 }
 
 /// The record in the value of a key.
-pub(crate) fn read<T: DeserializeOwned>(key: &Key, value: &[u8]) -> Result<T, RegistryError> {
-    let damaged = |error: serde_json::Error| RegistryError::Damaged {
-        place: key.to_string(),
-        reason: error.to_string(),
-    };
-    let VersionAlone { version } = serde_json::from_slice(value).map_err(damaged)?;
+pub(crate) fn read<T: StoredRecord>(key: &Key, value: &[u8]) -> Result<T, RegistryError> {
+    let damaged = |reason: String| RegistryError::Damaged { place: key.to_string(), reason };
+    let unread = |error: serde_json::Error| damaged(shown(&error.to_string()));
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(damaged(format!("it has {} bytes, more than a record has", value.len())));
+    }
+    let VersionAlone { version } = serde_json::from_slice(value).map_err(unread)?;
     if version != VERSION {
         return Err(RegistryError::OtherVersion {
             place: key.to_string(),
@@ -45,8 +77,17 @@ pub(crate) fn read<T: DeserializeOwned>(key: &Key, value: &[u8]) -> Result<T, Re
             known: VERSION,
         });
     }
-    let whole: VersionedRecord<T> = serde_json::from_slice(value).map_err(damaged)?;
-    Ok(whole.record)
+    let whole: VersionedRecord<T> = serde_json::from_slice(value).map_err(unread)?;
+    match whole.record.fault(key.name()) {
+        Some(fault) => Err(damaged(fault.to_owned())),
+        None => Ok(whole.record),
+    }
+}
+
+/// The beginning of a text, without characters that are not printed.
+fn shown(text: &str) -> String {
+    let plain = |c: char| if is_printed(c) { c } else { '?' };
+    text.chars().take(REASON_CHARS_MAX).map(plain).collect()
 }
 
 /// The cluster itself, at `/vrio/ID/cluster`.
@@ -58,6 +99,12 @@ pub struct ClusterRecord {
     pub name: String,
     /// When it was made, in seconds since 1970.
     pub made_s: u64,
+}
+
+impl StoredRecord for ClusterRecord {
+    fn fault(&self, _: &str) -> Option<&'static str> {
+        fault_of_texts([&self.id, &self.name])
+    }
 }
 
 /// A node that has joined, at `/vrio/ID/nodes/NAME`. It stays while the node is away.
@@ -72,6 +119,15 @@ pub struct NodeRecord {
     pub joined_s: u64,
     /// The id of the token that it has used.
     pub token: String,
+}
+
+impl StoredRecord for NodeRecord {
+    fn fault(&self, name: &str) -> Option<&'static str> {
+        match self.name == name {
+            true => fault_of_texts(self.key.iter().chain([&self.token])),
+            false => Some("it is the record of another node"),
+        }
+    }
 }
 
 /// A node that is there, at `/vrio/ID/present/NAME`, under a lease of its agent.
@@ -93,6 +149,17 @@ pub struct PresenceRecord {
     /// When the certificate of its agent ends, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_ends_s: Option<u64>,
+}
+
+impl StoredRecord for PresenceRecord {
+    fn fault(&self, _: &str) -> Option<&'static str> {
+        let Self { agent, addresses, pools, program, .. } = self;
+        if addresses.len().max(pools.len()) > PARTS_MAX {
+            return Some("it has more addresses or pools than a node tells");
+        }
+        let of_pools = pools.iter().flat_map(|pool| pool.class.iter().chain([&pool.name]));
+        fault_of_texts(addresses.iter().chain([agent, program]).chain(of_pools))
+    }
 }
 
 /// The space of a pool. It is told in steps of a sixteenth, so that a busy pool is no busy
@@ -133,6 +200,12 @@ pub struct TokenRecord {
     pub used_s: Option<u64>,
 }
 
+impl StoredRecord for TokenRecord {
+    fn fault(&self, _: &str) -> Option<&'static str> {
+        fault_of_texts(&self.used_by)
+    }
+}
+
 /// A volume, at `/vrio/ID/volumes/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
@@ -141,6 +214,12 @@ pub struct VolumeRecord {
     /// The content on which the volume's members agree: bytes to the registry, in Base64.
     #[serde(serialize_with = "to_base64", deserialize_with = "from_base64")]
     pub content: Vec<u8>,
+}
+
+impl StoredRecord for VolumeRecord {
+    fn fault(&self, _: &str) -> Option<&'static str> {
+        None
+    }
 }
 
 fn to_base64<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
@@ -212,6 +291,46 @@ mod tests {
         }
         let more = r#"{"version":1,"epoch":1,"content":"","colour":"red"}"#;
         assert_eq!(read::<VolumeRecord>(&key(), more.as_bytes()).unwrap().epoch, 1);
+    }
+
+    /// A client's certificate is a right to write any bytes, and the status shows them to people.
+    #[test]
+    fn a_record_of_hostile_texts_is_damaged_and_its_error_is_short_and_plain() {
+        let escape = r"\u001b[2J";
+        let long = "x".repeat(TEXT_BYTES_MAX + 1);
+        let name = "x".repeat(VALUE_BYTES_MAX / 2);
+        let fault = |error: RegistryError| {
+            let text = error.to_string();
+            assert!(text.starts_with("/vrio/1/x is damaged"), "{text}");
+            assert!(text.len() < 300 && !text.contains(char::is_control), "{text:?}");
+        };
+        let node = |name: &str, key: &str| {
+            format!(r#"{{"version":1,"name":"{name}","key":"{key}","joined_s":1,"token":"t"}}"#)
+        };
+        assert!(read::<NodeRecord>(&key(), node("x", "k").as_bytes()).is_ok());
+        for (name, text) in [("y", "k"), ("x", escape), ("x", &*long), ("x", r"\u202e")] {
+            fault(read::<NodeRecord>(&key(), node(name, text).as_bytes()).unwrap_err());
+        }
+        let present = |address: &str, pool: &str, pools: usize| {
+            let pool = format!(r#"{{"name":"{pool}","size_bytes":1,"free_bytes":0}}"#);
+            let pools = vec![pool; pools].join(",");
+            format!(
+                r#"{{"version":1,"agent":"a","addresses":["{address}"],"pools":[{pools}],
+                "program":"1","since_s":1}}"#
+            )
+        };
+        assert!(read::<PresenceRecord>(&key(), present("a", "p", 64).as_bytes()).is_ok());
+        for value in [present(escape, "p", 1), present("a", escape, 1), present("a", "p", 65)] {
+            fault(read::<PresenceRecord>(&key(), value.as_bytes()).unwrap_err());
+        }
+        let cluster = format!(r#"{{"version":1,"id":"1","name":"{escape}","made_s":1}}"#);
+        fault(read::<ClusterRecord>(&key(), cluster.as_bytes()).unwrap_err());
+        let token = format!(r#"{{"version":1,"made_s":1,"ends_s":2,"used_by":"{escape}"}}"#);
+        fault(read::<TokenRecord>(&key(), token.as_bytes()).unwrap_err());
+        // The reader's own error repeats the value.
+        for value in [format!(r#"{{"version":"{name}{escape}"}}"#), " ".repeat(1 << 20)] {
+            fault(read::<TokenRecord>(&key(), value.as_bytes()).unwrap_err());
+        }
     }
 
     #[test]

@@ -46,6 +46,9 @@ disable*) ;;
     file=/etc/systemd/system/vrio-etcd.service
     value() { sed -n "s/^$1=//p" $file; }
     cd "$(value WorkingDirectory)"
+    # On a busy machine a member does not run for etcd's second, and each election is a refused
+    # request.
+    printf 'heartbeat-interval: 300\nelection-timeout: 3000\n' >>etcd.yml
     setsid setpriv --reuid "$(value User)" --regid "$(value Group)" --clear-groups \
         $(value ExecStart) >/run/etcd.log 2>&1 </dev/null &
     ;;

@@ -17,6 +17,11 @@ pub(crate) const SPACE_WAY_OUT: &str = "changes wait, I/O goes on: `etcdctl comp
     `etcdctl defrag` for each member, then `etcdctl alarm disarm`, as docs/cluster.md says under \
     \"etcd is out of space\"";
 
+/// The way out of an answer beyond [`ANSWER_BYTES_MAX`](super::ANSWER_BYTES_MAX).
+const LENGTH_WAY_OUT: &str = "an answer of etcd is longer than a cluster's records are, so another \
+    program has written below /vrio: `etcdctl get --prefix --keys-only /vrio/` names the keys, and \
+    `etcdctl del KEY` removes one";
+
 /// Codes of gRPC, by number: the crate's own type is another crate's.
 const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
@@ -40,6 +45,9 @@ pub(super) fn answer_of(error: Error) -> Answer {
         }
         NOT_FOUND if text.contains("lease not found") => RegistryError::LeaseEnded,
         INVALID_ARGUMENT => RegistryError::Invalid { what: format!("etcd refuses it: {text}") },
+        OUT_OF_RANGE if text.contains("length too large") => {
+            RegistryError::Invalid { what: LENGTH_WAY_OUT.to_owned() }
+        }
         OUT_OF_RANGE if text.contains("compacted") => RegistryError::Compacted { oldest: 0 },
         PERMISSION_DENIED | UNAUTHENTICATED => RegistryError::Denied { reason: text },
         // Its own text has its cause in the form for programmers.

@@ -96,9 +96,11 @@ impl PresenceKeeper {
         let swap = match registry.get(&present)?.entry {
             None => swap.absent(&present),
             Some(entry) => {
-                let found: PresenceRecord = read(&present, &entry.value)?;
-                if found.agent != wanted.agent {
-                    return Ok(Kept::Elsewhere(found));
+                match read::<PresenceRecord>(&present, &entry.value) {
+                    Ok(found) if found.agent != wanted.agent => return Ok(Kept::Elsewhere(found)),
+                    // No agent writes it, so it is nobody's, and has no lease perhaps.
+                    Ok(_) | Err(RegistryError::Damaged { .. }) => {}
+                    Err(error) => return Err(error),
                 }
                 swap.unchanged(&present, entry.revision)
             }

@@ -185,6 +185,31 @@ fn a_record_that_cannot_be_read_hides_no_other() {
     assert_eq!(contents.unreadable.len(), 1);
 }
 
+/// Any client can write any bytes. Neither a node's record nor its presence may be stuck then.
+#[test]
+fn a_damaged_record_of_a_node_is_removed_and_a_damaged_presence_is_told_anew() {
+    let (mut registry, keys) = (registry(), keys());
+    Membership::new(&mut registry, &keys).join(&node("io1", "t"), 50).unwrap();
+    let present = keys.present("io1").unwrap();
+    assert!(registry.swap(&Swap::new().put(&present, "{")).is_ok());
+    let mut keeper = PresenceKeeper::new(keys.clone(), "io1");
+    let kept = keeper.keep(&mut registry, Some("key of io1"), &presence("a"));
+    assert_eq!(kept, Ok(Kept::Present));
+    let found = registry.get(&present).unwrap().entry.unwrap();
+    assert!(found.lease.is_some(), "it ends with its agent");
+    // A newer program's presence is left alone.
+    assert!(registry.swap(&Swap::new().put(&present, r#"{"version":2}"#)).is_ok());
+    let mut other = PresenceKeeper::new(keys.clone(), "io1");
+    let kept = other.keep(&mut registry, Some("key of io1"), &presence("b"));
+    assert!(matches!(kept, Err(RegistryError::OtherVersion { .. })), "{kept:?}");
+    assert!(registry.swap(&Swap::new().delete(&present)).is_ok());
+    assert!(registry.swap(&Swap::new().put(&keys.node("io1").unwrap(), "{")).is_ok());
+    let mut records = Membership::new(&mut registry, &keys);
+    assert!(matches!(records.node("io1"), Err(RegistryError::Damaged { .. })));
+    records.remove("io1").unwrap();
+    assert!(records.contents().unwrap().unreadable.is_empty());
+}
+
 /// Seeds of the simulation below.
 const SEEDS: u64 = 300;
 

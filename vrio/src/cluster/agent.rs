@@ -52,6 +52,9 @@ const VERDICT: Duration = Duration::from_secs(30);
 /// The problems of the cluster that a node shows; `vrio cluster status` has all of them.
 const PROBLEMS_MAX: usize = 8;
 
+/// The longest text that a node shows of each problem: a report is within the node's limit.
+const TEXT_CHARS_MAX: usize = 1000;
+
 /// The pools that a node tells the cluster: their record is far from a value's limit.
 const POOLS_MAX: usize = 64;
 
@@ -236,14 +239,19 @@ fn say(said: &AgentLine) -> io::Result<()> {
 /// Notes why the node is away, or that it is present, and logs what is new.
 fn note(report: &mut NodeClusterStatus, detail: &str) {
     let state = if detail.is_empty() { "present" } else { "away" };
-    if (&*report.state, &*report.detail) == (state, detail) {
+    if (&*report.state, &*report.detail) == (state, &*begin_of(detail)) {
         return;
     }
     match detail {
         "" => tracing::info!("the node is present in the cluster's registry"),
         detail => tracing::warn!("the node is away for its cluster: {detail}"),
     }
-    (report.state, report.detail) = (state.to_owned(), detail.to_owned());
+    (report.state, report.detail) = (state.to_owned(), begin_of(detail));
+}
+
+/// The beginning of a text: the errors of a library and of the system have no bound.
+fn begin_of(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
 /// Why the node is away; empty if it is not.
@@ -268,7 +276,7 @@ fn start_verdicts(
                 Ok(found) => (found.verdict, found.problems),
                 Err(error) => (ClusterVerdict::Away, vec![error.to_string()]),
             };
-            let problems = problems.into_iter().take(PROBLEMS_MAX).collect();
+            let problems = problems.iter().take(PROBLEMS_MAX).map(|it| begin_of(it)).collect();
             if sender.send((verdict, problems)).is_err() {
                 return;
             }
