@@ -45,7 +45,8 @@ fn a_list_of_copies_that_cannot_work_is_refused_with_the_way_out() {
         let error = read(replicas, more, sections).unwrap_err();
         assert!(error.contains(wanted), "{replicas} {more}: {error}");
     }
-    let disk = format!("{POOL}replicas = {both}\n[[disk]]\nsocket = \"a.sock\"\nvolume = \"alice\"\n#");
+    let disk =
+        format!("{POOL}replicas = {both}\n[[disk]]\nsocket = \"a.sock\"\nvolume = \"alice\"\n#");
     let error = read("", &disk, SECTIONS).unwrap_err();
     assert!(error.contains("a disk of such a node cannot use it yet"), "{error}");
     let nine: Vec<_> = (1..=9).map(|number| format!("io{number}")).collect();

@@ -40,10 +40,10 @@ pub use host::{
 pub use member::{
     Answer, Errand, ErrandEnd, MemberCounters, MemberStart, Outbox, TICK_NS, VolumeMember,
 };
-pub use plane::{ReplicaPlane, ReplicaRoute};
 pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
-pub use replica::SwapOutcome;
+pub use plane::{ReplicaPlane, ReplicaRoute};
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
+pub use replica::SwapOutcome;
 pub use status::{MemberPart, MemberStatus, MemberView};
 pub use tasks::{PoolTasks, VolumeTasks};
 pub use text::{record_from_text, record_text};

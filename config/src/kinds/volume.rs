@@ -131,7 +131,7 @@ const VOLUME_KEYS: [SettingKey; 11] = [
 
 /// Copies of a volume at most, as many as the record of a volume has members
 /// (`replica::MEMBERS_MAX`): each of them is sent each write.
-pub const REPLICAS_MAX: usize = 8;
+const REPLICAS_MAX: usize = 8;
 
 /// The beginning of a piece of a file, for the manual.
 const SAMPLE: &str = "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n";
@@ -338,7 +338,7 @@ fn its_pool(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surroundings
 /// A copy is on this node, and the nodes of the other copies are peers.
 fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surroundings<'_>) {
     for volume in volumes.iter().filter(|volume| !volume.replicas.is_empty()) {
-        let mut note = |text: String| {
+        let note = |text: String| {
             let object = format!("volume {:?}", volume.name);
             reader.note(volume.lines.of("replicas"), &object, format!("\"replicas\": {text}"));
         };

@@ -25,8 +25,8 @@ use ::cluster::{
     Agent, AgentRound, ClusterDirectory, ClusterVerdict, NodeView, ROUND, RegistryPlace, status,
 };
 use anyhow::{Context, anyhow};
-use node::api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordQuestion};
 use node::Config;
+use node::api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordQuestion};
 use node::config::ClusterConfig;
 use node::logging::{self, LogFormat};
 use node::status::{NodeClusterStatus, StoragePoolStatus};

@@ -3,8 +3,8 @@
 
 use node::config::show_size;
 use node::status::{
-    CopyRole, CopyStatus,     DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, NodeClusterStatus,
-    PoolDeviceStatus, PoolState, Status, StoragePoolStatus, VolumeStatus,
+    CopyRole, CopyStatus, DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus,
+    NodeClusterStatus, PoolDeviceStatus, PoolState, Status, StoragePoolStatus, VolumeStatus,
 };
 
 use super::layout::fold;

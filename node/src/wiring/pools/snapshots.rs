@@ -16,6 +16,7 @@ use crate::wiring::disks::shown::ServedDisk;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
 use crate::wiring::volumes::ServedVolume;
+use crate::wiring::volumes::members::refuse_replicated;
 use crate::wiring::volumes::resize::not_changed;
 use api::{API_VERSION, Done, Refused, RefusedKind};
 

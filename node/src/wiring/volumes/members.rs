@@ -138,17 +138,27 @@ impl MemberSeats {
         let (pool, own) = backend.in_pool().ok_or("only a volume of a pool has copies")?;
         let mut tasks = PoolTasks::new(Arc::clone(pool), own);
         let cuts = tasks.cuts()?;
-        let nodes: BTreeMap<MemberId, String> = (0..).zip(wanted.replicas.iter().cloned()).collect();
+        let nodes: BTreeMap<MemberId, String> =
+            (0..).zip(wanted.replicas.iter().cloned()).collect();
         let id = nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id);
         let id = id.ok_or_else(|| format!("node {node:?} is not in \"replicas\""))?;
-        let mut drawn = || random().map_err(|error| text(&error));
+        let drawn = || random().map_err(|error| text(&error));
         let life = drawn()?;
         let number = (u128::from(drawn()?) << 64 | u128::from(drawn()?)).to_le_bytes();
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
         let pacing = NODE_PACING;
         let (names, name) = (nodes.clone(), volume.clone());
-        let setup =
-            MemberSetup { volume: name, id, nodes: names, life, number, pacing, durable, cuts, own };
+        let setup = MemberSetup {
+            volume: name,
+            id,
+            nodes: names,
+            life,
+            number,
+            pacing,
+            durable,
+            cuts,
+            own,
+        };
         let home = {
             let mut made = self.made.lock();
             *made += 1;
@@ -423,8 +433,9 @@ impl VolumeRecords for AgentRecords {
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
         match self.cluster.ask(&self.volume, RecordAsk::Swap(record_text(target))) {
             RecordOutcome::Done => SwapOutcome::Done,
-            RecordOutcome::Record(text) => record_from_text(&text)
-                .map_or(SwapOutcome::Unknown, SwapOutcome::Conflict),
+            RecordOutcome::Record(text) => {
+                record_from_text(&text).map_or(SwapOutcome::Unknown, SwapOutcome::Conflict)
+            }
             RecordOutcome::NoRecord | RecordOutcome::NoAnswer(_) => SwapOutcome::Unknown,
         }
     }
