@@ -178,7 +178,10 @@ impl Entry {
 
 #[derive(Debug, Default)]
 struct ExportState {
+    /// The last epoch by all records.
     epoch_last: u64,
+    /// The last epoch that this guard has issued, whether it was granted or not.
+    issued: u64,
     /// The last epoch of any attachment that was forgotten, or of a change of the content.
     floor: u64,
     /// It was said that the records are older than what clients know.
@@ -189,6 +192,8 @@ struct ExportState {
     stays: Option<BTreeSet<String>>,
     /// The node that serves the volume, if it is another node.
     elsewhere: Option<String>,
+    /// Another node has served it, or may have: it is one of several members.
+    moves: bool,
     /// Ways from before the volume was served here again, with requests on them.
     leaving: Vec<Arc<Gate>>,
     entries: BTreeMap<String, Entry>,
@@ -392,11 +397,11 @@ impl Export {
         if title.epoch > state.epoch_last.saturating_add(EPOCH_JUMP_MAX) {
             return Err(Refusal::new(Outcome::Refused, "the claim's epoch is impossible"));
         }
-        let epoch = state.epoch_last.max(title.epoch) + 1;
+        let epoch = state.issued.max(state.epoch_last).max(title.epoch) + 1;
         if epoch >= EPOCH_END {
             return Err(Refusal::new(Outcome::Refused, "the volume's epochs are used up"));
         }
-        state.epoch_last = epoch;
+        (state.epoch_last, state.issued) = (epoch, epoch);
         if !self.shared {
             // Each earlier holder loses the volume, under any attachment.
             state.entries.values().for_each(Entry::end);

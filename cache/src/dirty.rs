@@ -40,10 +40,11 @@ mod sweep;
 pub use keeper::DirtyKeeper;
 pub use layer::WriteBackVolume;
 pub(crate) use pool::dirty_volume_name;
-pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX};
+pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX, attached, kept_for};
 pub use rounds::RoundNotes;
 
 use map::DirtyMap;
+use rounds::DirtyMark;
 
 /// The client that has filled a dirty volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,9 @@ pub trait DirtyStorage: Send + fmt::Debug {
     /// Why not.
     fn own(&mut self, owner: DirtyOwner) -> Result<(), String>;
 
+    /// The last number that it was given. Asked before anything of it is loaded or made.
+    fn last_number(&self) -> u64;
+
     /// Keeps the number of a round, durably when this returns.
     ///
     /// # Errors
@@ -102,8 +106,6 @@ pub struct DirtyRest {
     pub owner: Option<DirtyOwner>,
     /// Its blocks, which are all dirty.
     pub blocks: Vec<Blocks>,
-    /// The last number that it was given.
-    pub number: u64,
 }
 
 /// How much may be dirty, and for how long.
@@ -182,6 +184,7 @@ pub struct Dirty {
     numbered: AtomicU64,
     wanted: AtomicU64,
     notes: Arc<RoundNotes>,
+    mark: DirtyMark,
     /// The channel that sends dirty blocks to the remote volume.
     lead: AtomicUsize,
     /// When the oldest block became dirty that no round has seen; 0 for none.
@@ -205,6 +208,12 @@ pub struct Dirty {
     storage: Mutex<Box<dyn DirtyStorage>>,
 }
 
+/// The way out for a disk whose dirty blocks are missing.
+pub(crate) const GIVE_UP: &str = "The disk's volume has older blocks in their places. Open the \
+                                  pool that has these writes; or give them up: `vrio disk remove \
+                                  DISK --force`, and add the disk again (`vrio node reload` if the \
+                                  file has it)";
+
 /// No channel leads.
 const NO_LEAD: usize = usize::MAX;
 
@@ -227,8 +236,16 @@ impl Dirty {
         notes: Arc<RoundNotes>,
         now_ns: u64,
     ) -> Result<Arc<Self>, String> {
-        let rest = Self::load_present(&mut *storage, &notes)?;
-        let number = rest.number.max(notes.last());
+        let number = storage.last_number();
+        if notes.is_missing(number) {
+            return Err(format!(
+                "the pool has not got the last writes that the guest was told of (its round is \
+                 {number}, and the last was {}): it was made anew, or is an older copy. {GIVE_UP}",
+                notes.last()
+            ));
+        }
+        let rest = Self::load_present(&mut *storage, number, &notes)?;
+        let number = number.max(notes.last());
         let map = DirtyMap::new(bounds.blocks, bounds.capacity);
         rest.blocks.iter().for_each(|blocks| map.blocks.restore(*blocks));
         let found: u64 = rest.blocks.iter().map(|blocks| blocks.count).sum();
@@ -246,6 +263,7 @@ impl Dirty {
             shown: AtomicU64::new(0),
             numbered: AtomicU64::new(number),
             wanted: AtomicU64::new(number),
+            mark: DirtyMark::new(notes.are_kept()),
             notes,
             lead: AtomicUsize::new(NO_LEAD),
             // As old as can be: the first round begins at once.
@@ -269,10 +287,11 @@ impl Dirty {
     /// have given the remote volume newer content.
     fn load_present(
         storage: &mut dyn DirtyStorage,
+        number: u64,
         notes: &RoundNotes,
     ) -> Result<DirtyRest, String> {
         let (rest, last_round) = (storage.load()?, notes.last());
-        if rest.number >= last_round {
+        if number >= last_round {
             return Ok(rest);
         }
         if rest.blocks.is_empty() {
@@ -286,12 +305,12 @@ impl Dirty {
         tracing::error!(
             volume = name,
             bytes,
-            round = rest.number,
+            round = number,
             last_round,
             "an older copy of the pool was put back: its writes are not written over newer ones, \
              and are kept in this volume of the pool"
         );
-        Ok(DirtyRest { volume, owner: None, blocks: Vec::new(), number: rest.number })
+        Ok(DirtyRest { volume, owner: None, blocks: Vec::new() })
     }
 
     /// Asks for the next number of a round, in the pool and in this node's memory.
@@ -306,6 +325,25 @@ impl Dirty {
     /// Whether pool and memory have a number.
     fn has_number(&self, number: u64) -> bool {
         self.numbered.load(SeqCst) >= number
+    }
+
+    /// Whether blocks may become dirty. Asked after their space was reserved.
+    #[inline]
+    fn is_marked(&self) -> bool {
+        self.mark.is_there()
+    }
+
+    /// Asks for the mark in this node's memory, without which no block becomes dirty.
+    fn ask_mark(&self) {
+        if self.mark.wish(true) {
+            self.ask_number();
+        }
+    }
+
+    /// All was written back for a guest that has gone: asks for a note of that.
+    pub fn note_drained(&self) {
+        self.mark.wish(false);
+        self.ask_number();
     }
 
     /// Channels of this attachment are about to use the dirty volume. Those of an earlier one are
@@ -402,7 +440,7 @@ impl Dirty {
         self.inside.iter().all(|inside| inside.load(SeqCst) == 0)
     }
 
-    /// Whether the remote volume has everything, and no request can change that.
+    /// Whether the remote volume has everything, and no request can change that now.
     pub fn is_clean(&self) -> bool {
         self.is_quiet() && self.map.blocks.used() == 0
     }
@@ -477,12 +515,13 @@ impl Dirty {
         }
     }
 
-    /// Whether rounds have sent all that can be read, since so many of them.
+    /// Whether rounds have sent all but damaged blocks, since so many of them.
     fn has_sent_rest(&self, rounds_before: u64) -> bool {
         let story = self.story.lock();
         // The first one may have begun before the caller counted.
         let has_looked = story.rounds >= rounds_before + 2;
-        has_looked && self.is_quiet() && self.map.blocks.used() == story.damaged.count
+        let damaged = story.damaged.count;
+        has_looked && damaged > 0 && self.is_quiet() && self.map.blocks.used() == damaged
     }
 
     /// Has everything sent to the remote volume now, or only what is due.
@@ -494,9 +533,23 @@ impl Dirty {
     /// done, no block comes forward for so long, or `is_over`. Gives whether it is done.
     fn drain(&self, patience: Duration, is_over: impl Fn() -> bool) -> bool {
         self.set_draining(true);
-        let is_done = self.wait_until_clean(patience, is_over);
+        let is_done = self.wait_until_clean(patience, &is_over);
         self.set_draining(false);
-        is_done
+        if !is_done {
+            return false;
+        }
+        self.note_drained();
+        let began = Instant::now();
+        while !self.has_number(self.wanted.load(SeqCst)) {
+            if began.elapsed() >= patience {
+                return false;
+            }
+            if is_over() {
+                break;
+            }
+            std::thread::sleep(DRAIN_LOOK_AGAIN);
+        }
+        self.is_clean()
     }
 
     fn wait_until_clean(&self, patience: Duration, is_over: impl Fn() -> bool) -> bool {
@@ -542,6 +595,11 @@ impl Dirty {
         self.story.lock().why.clone()
     }
 
+    /// Why the disk fails for each guest, if it does.
+    pub(crate) fn why_failed(&self) -> Option<String> {
+        self.story.lock().failed.clone()
+    }
+
     /// Volumes of the pool that were put aside. The last answer while the pool is at work.
     pub fn stranded(&self) -> Vec<String> {
         let now = self.storage.try_lock().map(|storage| storage.stranded());
@@ -577,7 +635,11 @@ mod tests {
     impl DirtyStorage for NewStorage {
         fn load(&mut self) -> Result<DirtyRest, String> {
             let volume = Arc::new(volume::backend::NullVolume::new(100 * crate::BLOCK_BYTES));
-            Ok(DirtyRest { volume, owner: None, blocks: Vec::new(), number: 0 })
+            Ok(DirtyRest { volume, owner: None, blocks: Vec::new() })
+        }
+
+        fn last_number(&self) -> u64 {
+            0
         }
 
         fn stranded(&self) -> Vec<String> {
@@ -595,6 +657,18 @@ mod tests {
         fn strand(&mut self) -> Result<(String, Arc<dyn Volume>), String> {
             Err("there is nothing".to_owned())
         }
+    }
+
+    #[test]
+    fn a_pool_that_has_failed_fails_each_guest_by_name() {
+        let bounds = DirtyBounds { blocks: 100, capacity: 100, age_ns: 1 };
+        let dirty =
+            Dirty::load(bounds, Box::new(NewStorage), RoundNotes::nowhere(), 1).expect("a new one");
+        assert_eq!(dirty.why_failed(), None);
+        let options = block::attachment::AttachOptions::new(1);
+        dirty.fail(&Attachment::new("a", options), "its pool has failed a write");
+        let why = dirty.why_failed().expect("it is told without a guest");
+        assert!(why.contains("failed a write") && why.contains("restart the node"), "{why}");
     }
 
     /// The clock counts from the host's start, which is long ago.

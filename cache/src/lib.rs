@@ -38,7 +38,7 @@ mod works;
 pub use counters::{CacheCounters, DirtyCounters};
 pub use dirty::{
     DamagedBlocks, Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage,
-    DirtyStore, RoundNotes, WRITE_BACK_DISK_NAME_MAX, WriteBackVolume,
+    DirtyStore, RoundNotes, WRITE_BACK_DISK_NAME_MAX, WriteBackVolume, attached, kept_for,
 };
 pub use gate::{Gate, HeldEpoch, Pass};
 pub use keeper::{CacheKeeper, CacheStorage};

@@ -119,7 +119,8 @@ impl CacheMap {
 
     /// The blocks that the cache has or is taking in.
     pub fn used(&self) -> u64 {
-        self.used.load(Relaxed)
+        // In one order with `reserve` and the marks of dirty blocks.
+        self.used.load(SeqCst)
     }
 
     /// The most blocks that it may have.
@@ -221,7 +222,7 @@ impl CacheMap {
     /// Takes space for so many more blocks, if there is so much.
     pub fn reserve(&self, count: u64) -> bool {
         let capacity = self.capacity();
-        let taken = self.used.fetch_update(Relaxed, Relaxed, |used| {
+        let taken = self.used.fetch_update(SeqCst, Relaxed, |used| {
             used.checked_add(count).filter(|sum| *sum <= capacity)
         });
         taken.is_ok()

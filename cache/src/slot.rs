@@ -15,7 +15,8 @@ use volume::settings::show_size;
 
 use crate::counters::{CacheCounters, DirtyCounters};
 use crate::dirty::{
-    Dirty, DirtyBounds, DirtyStore, RoundNotes, WriteBackVolume, dirty_volume_name,
+    Dirty, DirtyBounds, DirtyStore, GIVE_UP, RoundNotes, WriteBackVolume, attached,
+    dirty_volume_name,
 };
 use crate::map::BLOCK_BYTES;
 use crate::plug::{Cache, CachedVolume};
@@ -79,7 +80,8 @@ pub struct CacheSlot {
     /// The layer over `volume`, for a disk that begins with write-back.
     write_back: Option<Arc<WriteBackVolume>>,
     disk: String,
-    /// The volume and the attachment, by their names.
+    /// The volume, and the volume and the attachment, by their names.
+    remote_name: String,
     of: String,
     /// Where the numbers of rounds are kept.
     notes: OnceLock<Arc<RoundNotes>>,
@@ -89,11 +91,11 @@ pub struct CacheSlot {
 }
 
 impl CacheSlot {
-    /// The slot of a disk of a peer's volume, which `of` names with the attachment.
+    /// The slot of a disk of a peer's volume, by the names of the volume and the attachment.
     pub fn new(
         remote: &Arc<RemoteVolume>,
         disk: &str,
-        of: String,
+        (remote_name, attachment): (&str, &str),
         wanted: Option<CachePlan>,
     ) -> Self {
         let volume = CachedVolume::new(Arc::clone(remote) as _);
@@ -104,7 +106,8 @@ impl CacheSlot {
             write_back: write_back.map(|_| over()),
             volume,
             disk: disk.to_owned(),
-            of,
+            of: attached(remote_name, attachment),
+            remote_name: remote_name.to_owned(),
             notes: OnceLock::new(),
             turn: Mutex::default(),
             state: Mutex::new(WantedCache { wanted, ..WantedCache::default() }),
@@ -119,9 +122,10 @@ impl CacheSlot {
         }
     }
 
-    /// Where the node keeps the numbers of the disk's rounds. Once, before it is written back.
+    /// Where the node keeps the numbers of the disk's rounds. Once, and also for a disk without
+    /// write-back: it may have had it.
     pub fn note_rounds_in(&self, notes: impl FnOnce() -> Result<Arc<RoundNotes>, String>) {
-        if self.write_back.is_none() || self.notes.get().is_some() {
+        if self.notes.get().is_some() {
             return;
         }
         match notes() {
@@ -140,6 +144,16 @@ impl CacheSlot {
             let why = state.why.as_deref().unwrap_or("its pool was not asked yet");
             format!("its dirty blocks are not known: {why}")
         })
+    }
+
+    /// Whether the end of a guest may have to write much back.
+    pub fn has_write_back(&self) -> bool {
+        self.write_back.is_some()
+    }
+
+    /// Why the disk fails for each guest of this process: its pool has failed a change.
+    pub fn why_failed(&self) -> Option<String> {
+        self.write_back.as_ref()?.dirty()?.why_failed()
     }
 
     /// Writes that only this node's pool has.
@@ -178,8 +192,9 @@ impl CacheSlot {
     /// for the pool's devices, so this is for control threads only.
     pub fn have(&self, pools: &Pools) {
         let _turn = self.turn.lock();
+        let Some(notes) = self.notes.get() else { return };
         if !self.state.lock().nothing_left {
-            let found = self.look_for_left(pools);
+            let found = self.look_for_left(pools, notes);
             let mut state = self.state.lock();
             state.nothing_left = found.is_ok();
             if let Err(why) = found {
@@ -192,13 +207,27 @@ impl CacheSlot {
 
     /// Looks for dirty blocks where this disk does not look: its write-back was in another pool
     /// before, or there was one.
-    fn look_for_left(&self, pools: &Pools) -> Result<(), String> {
+    fn look_for_left(&self, pools: &Pools, notes: &RoundNotes) -> Result<(), String> {
         let wanted = self.state.lock().wanted.clone().filter(|it| it.write_back.is_some());
         for pool in pools.opened() {
+            let names = (self.remote_name.as_str(), self.of.as_str());
+            let other = || DirtyStore::left_by_another(&pool, &self.disk, names);
+            // Clients of a shared volume write back beside each other.
+            let is_shared = self.remote.is_sole() == Some(false);
+            if let Some((volume, disk)) = (!is_shared).then(other).flatten() {
+                return Err(format!(
+                    "volume {volume} of pool {:?} has writes to the same volume by disk {disk:?}, \
+                     which are not there yet: give the disk that name again; or give the writes \
+                     up, and remove that volume",
+                    pool.name()
+                ));
+            }
             if wanted.as_ref().is_some_and(|it| it.pool == pool.name()) {
                 continue;
             }
-            if let Some(volume) = DirtyStore::left(&pool, (&self.disk, &self.of))? {
+            let its = (self.disk.as_str(), self.of.as_str());
+            let left = DirtyStore::left(&pool, its);
+            if let Some(volume) = left.full {
                 return Err(format!(
                     "volume {volume} of pool {:?} has writes of this disk that its own volume has \
                      not: give the disk write-back in that pool again; or give the writes up, and \
@@ -206,8 +235,48 @@ impl CacheSlot {
                     pool.name()
                 ));
             }
+            if !notes.is_missing(left.number) {
+                // First: without these volumes the mark would say that writes are missing.
+                self.forget_mark(notes)?;
+            }
+            if left.is_empty {
+                DirtyStore::remove_left(&pool, its)?;
+            }
+        }
+        if wanted.is_none() && notes.is_marked() {
+            return Err(format!(
+                "it had write-back, and no open pool of this node has the last writes that its \
+                 guest was told of. {GIVE_UP}"
+            ));
         }
         Ok(())
+    }
+
+    fn forget_mark(&self, notes: &RoundNotes) -> Result<(), String> {
+        notes.forget_mark().map_err(|why| {
+            format!("this node cannot note that nothing of disk {:?} is dirty: {why}", self.disk)
+        })
+    }
+
+    /// Gives up writes that no open pool has, of a disk that is not served without them and goes.
+    /// Gives whether there may have been any.
+    ///
+    /// # Errors
+    /// Why the disk will still not be served.
+    pub fn give_up_missing(&self, pools: &Pools) -> Result<bool, String> {
+        let _turn = self.turn.lock();
+        let marked = self.notes.get().filter(|notes| notes.is_marked());
+        let Some(notes) = marked.filter(|_| self.why_not_ready().is_some()) else {
+            return Ok(false);
+        };
+        let has = |pool| {
+            let left = DirtyStore::left(&pool, (&self.disk, &self.of));
+            !notes.is_missing(left.number)
+        };
+        if pools.opened().into_iter().any(has) {
+            return Ok(false);
+        }
+        self.forget_mark(notes).map(|()| true)
     }
 
     fn try_it(&self, pools: &Pools) {
@@ -366,7 +435,10 @@ impl CacheSlot {
         PoolStorage::remove(&pool, &cache_volume_name(&self.disk))?;
         let Some(dirty) = self.write_back.as_ref().and_then(|it| it.dirty()) else { return Ok(()) };
         match dirty.is_clean() {
-            true => DirtyStore::remove(&pool, &self.disk),
+            true => {
+                self.notes.get().map_or(Ok(()), |notes| self.forget_mark(notes))?;
+                DirtyStore::remove(&pool, &self.disk)
+            }
             false => Err(format!(
                 "{} were not written back, and stay in volume {}.* of the pool: add the disk again \
                  to have them written back",

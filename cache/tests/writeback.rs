@@ -65,9 +65,12 @@ enum Turn {
     /// The node is killed, and its pool is put back to an older copy. The remote volume has all
     /// that the guest wrote.
     PutBack,
+    /// The node is killed, and its pool is made anew or put back to an older copy, until the
+    /// operator sees that the disk is not served.
+    OtherPool,
 }
 
-const TURNS: [Turn; 8] = [
+const TURNS: [Turn; 9] = [
     Turn::Stop,
     Turn::HandOver,
     Turn::Kill,
@@ -76,6 +79,7 @@ const TURNS: [Turn; 8] = [
     Turn::Power,
     Turn::Taken,
     Turn::PutBack,
+    Turn::OtherPool,
 ];
 
 /// Events that runs have seen: a run that sees nothing is noticed.
@@ -85,6 +89,7 @@ struct Seen {
     turns_with_rest: std::collections::BTreeMap<String, u64>,
     stranded: u64,
     put_back: u64,
+    refused: u64,
     failed: u64,
 }
 
@@ -106,6 +111,10 @@ struct World {
     seen: Seen,
 }
 
+fn notes_in(memory: &Arc<NodeMemory>) -> Arc<RoundNotes> {
+    RoundNotes::load(Arc::clone(memory) as _, "a").expect("it is read")
+}
+
 fn begin(
     far: &Arc<Far>,
     pool: &Arc<DirtyPool>,
@@ -116,8 +125,7 @@ fn begin(
     let volume = WriteBackVolume::new(below, remote);
     let bounds = DirtyBounds { blocks: BLOCKS, capacity: CAPACITY, age_ns: AGE_NS };
     let storage = Box::new(DirtyDirectory(Arc::clone(pool)));
-    let notes = RoundNotes::load(Arc::clone(memory) as _, "a").expect("it is read");
-    let dirty = Dirty::load(bounds, storage, notes, 1).expect("it is read");
+    let dirty = Dirty::load(bounds, storage, notes_in(memory), 1).expect("it is read");
     let keeper = volume.begin_unkept(&dirty);
     (volume, dirty, keeper)
 }
@@ -243,6 +251,28 @@ impl World {
         self.claim(further);
     }
 
+    /// A pool that has not the dirty blocks is in the pool's place: the disk is not served.
+    fn refuse_other_pool(&mut self) {
+        let had = self.pool.mapped();
+        let right = self.pool.make_anew();
+        if let Some(copy) = self.copy.take() {
+            *self.pool.devices.lock() = copy;
+        }
+        self.memory.forget(&mut self.random);
+        assert!(had == 0 || self.memory.is_marked(), "it was durable before they were dirty");
+        // A copy from after the last round is the pool, and passes.
+        let is_behind = self.pool.devices.lock().number < self.memory.number();
+        let bounds = DirtyBounds { blocks: BLOCKS, capacity: CAPACITY, age_ns: AGE_NS };
+        // Not once only: the first look must not make the pool one that passes.
+        for _ in 0..2 {
+            let storage = Box::new(DirtyDirectory(Arc::clone(&self.pool)));
+            let found = Dirty::load(bounds, storage, notes_in(&self.memory), 1);
+            assert!(had == 0 || !is_behind || found.is_err(), "{had} dirty blocks are missing");
+            self.seen.refused += u64::from(found.is_err());
+        }
+        *self.pool.devices.lock() = right;
+    }
+
     fn write_by_another(&mut self) {
         // All that the guest was told of and the remote volume has not got is lost to it.
         let all: Vec<_> = {
@@ -280,17 +310,26 @@ impl World {
         (self.volume, self.dirty, self.keeper) = begin(&self.far, &self.pool, &self.memory);
     }
 
+    /// The last work of the present attachment.
+    fn before_turn(&mut self, turn: Turn) {
+        match turn {
+            Turn::Stop => {
+                self.drain();
+                self.note_drained();
+            }
+            Turn::HandOver | Turn::Reset => self.settle(),
+            Turn::PutBack => self.drain_after_copy(),
+            Turn::OtherPool if self.random.one_in(2) => self.work_after_copy(),
+            _ => {}
+        }
+    }
+
     /// The channels go, and come again with another attachment.
     fn turn(&mut self, turn: Turn) {
         self.own();
         let standing = self.attachment.standing();
         let is_fenced = turn == Turn::Taken && self.random.one_in(2);
-        match turn {
-            Turn::Stop => self.drain(),
-            Turn::HandOver | Turn::Reset => self.settle(),
-            Turn::PutBack => self.drain_after_copy(),
-            _ => {}
-        }
+        self.before_turn(turn);
         self.tell_turn(turn);
         match turn {
             Turn::Taken if is_fenced => {
@@ -305,6 +344,10 @@ impl World {
             }
             Turn::Kill | Turn::KillReset | Turn::Power | Turn::Taken => self.tear_off(),
             Turn::PutBack => self.put_back(),
+            Turn::OtherPool => {
+                self.tear_off();
+                self.refuse_other_pool();
+            }
         }
         if turn != Turn::Reset && !is_fenced {
             self.next_process();
@@ -321,7 +364,7 @@ impl World {
         }
         let claimant = standing.map_or(0, |it| it.claimant);
         let (next, further) = match turn {
-            Turn::Stop | Turn::HandOver | Turn::Kill | Turn::PutBack => {
+            Turn::Stop | Turn::HandOver | Turn::Kill | Turn::PutBack | Turn::OtherPool => {
                 // The same client, by the node's memory or as it was handed over.
                 let further = self.random.between(1, 3);
                 let live = standing.filter(|_| self.random.one_in(2));
@@ -348,8 +391,23 @@ impl World {
         }
     }
 
-    /// A copy is made of the pool at any moment, and then all is written back.
+    /// A copy is made of the pool at any moment; then all is written back for a guest that goes.
     fn drain_after_copy(&mut self) {
+        self.copy_and_drain();
+        self.note_drained();
+    }
+
+    /// The same for a guest that goes on.
+    fn work_after_copy(&mut self) {
+        self.copy_and_drain();
+        self.own();
+        for _ in 0..60 {
+            self.guest.submit_some();
+            self.round();
+        }
+    }
+
+    fn copy_and_drain(&mut self) {
         for _ in 0..self.random.below(30) {
             self.guest.submit_some();
             self.round();
@@ -360,8 +418,16 @@ impl World {
             self.round();
         }
         self.drain();
+    }
+
+    /// The guest has gone, and the node's memory says that nothing is dirty.
+    fn note_drained(&mut self) {
         // The number of the last round is kept soon after it.
         self.own();
+        assert!(self.memory.is_marked(), "the guest had an epoch");
+        self.dirty.note_drained();
+        self.own();
+        assert!(!self.memory.is_marked());
     }
 
     fn put_back(&mut self) {
@@ -465,6 +531,7 @@ fn run(seed: u64, seen: &mut Seen) {
     seen.stranded += world.seen.stranded;
     seen.failed += world.seen.failed;
     seen.put_back += world.seen.put_back;
+    seen.refused += world.seen.refused;
     for (turn, count) in world.seen.turns_with_rest {
         *seen.turns_with_rest.entry(turn).or_default() += count;
     }
@@ -484,7 +551,7 @@ fn acknowledged_writes_are_there_after_each_kind_of_end() {
     if one.is_none() {
         let never = seen.counters.iter().filter(|(_, value)| **value == 0);
         assert_eq!(never.collect::<Vec<_>>(), [], "each of these should have happened");
-        assert!(seen.stranded > 0 && seen.failed > 0 && seen.put_back > 0);
+        assert!(seen.stranded > 0 && seen.failed > 0 && seen.put_back > 0 && seen.refused > 0);
         // After a stop in order there is no rest, and none before a pool is put back.
         assert_eq!(seen.turns_with_rest.len(), TURNS.len() - 2, "{:?}", seen.turns_with_rest);
     }

@@ -5,44 +5,38 @@
 //! just answered: without an answer its outcome is unknown.
 
 mod answers;
+mod client;
 mod health;
 mod watching;
+mod wire;
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity,
-    PutOptions, TlsOptions, Txn, TxnOp, WatchOptions,
-};
 use registry::{
     Entry, Found, Key, KeyChange, LIST_BYTES_MAX, LeaseId, Listing, Registry, RegistryError,
     RegistryWatch, Stamp, Swap, SwapOutcome,
 };
 use tokio::runtime::Runtime;
+use tonic::Status;
 
 pub(crate) use self::answers::SPACE_WAY_OUT;
 use self::answers::{Answer, REFUSED, answer_of, entry_of, is_refusal, stamp_of};
+use self::client::EtcdClient;
 pub(crate) use self::health::EtcdHealth;
 use self::watching::EtcdWatch;
+use self::wire::{
+    COMPARE_MOD, Compare, CompareValue, DeleteRangeRequest, PutRequest, RangeRequest,
+    RangeResponse, RequestOp, RequestOpKind, TxnRequest, WatchCreateRequest,
+};
 
 /// How long a member may take. etcd gives a request up itself after 7 s: 5 s, and two elections.
 const CALL_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// How long a connection may take. A member whose machine is down does not refuse it.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
-
-/// How often an idle connection is tried, and how long an answer may take: a member that hangs is
-/// noticed by a watch as well.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
-
 /// The entries of one answer: with the largest values they are within the limit below.
 const PAGE_ENTRIES: usize = 100;
-
-/// The longest answer: a page of the largest values, with their keys.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// How often a listing begins again whose revision was compacted meanwhile.
 const LISTINGS_MAX: usize = 3;
@@ -67,7 +61,7 @@ impl fmt::Debug for EtcdCredentials {
 /// A member of etcd and the connection with it.
 struct EtcdMember {
     endpoint: String,
-    client: Client,
+    client: EtcdClient,
 }
 
 /// A handle on the registry.
@@ -104,28 +98,21 @@ impl EtcdRegistry {
         let runtime = runtime.map_err(|error| RegistryError::Away {
             reason: format!("the system has no thread for it: {error}"),
         })?;
-        let EtcdCredentials { authority_pem, certificate_pem, key_pem } = credentials;
-        let tls = TlsOptions::new()
-            .ca_certificate(Certificate::from_pem(authority_pem))
-            .identity(Identity::from_pem(certificate_pem, key_pem));
-        let options = ConnectOptions::new()
-            .with_tls(tls)
-            .with_connect_timeout(CONNECT_TIME_MAX)
-            .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
-            .with_require_leader(true);
+        let inside = runtime.enter();
         let mut members = Vec::new();
         for endpoint in endpoints {
-            let connected = runtime.block_on(Client::connect([endpoint], Some(options.clone())));
-            let client = connected.map_err(|error| invalid(format!("{endpoint}: {error}")))?;
+            let client = EtcdClient::new(endpoint, credentials)
+                .map_err(|error| invalid(format!("{endpoint}: {}", answers::text_of(&error))))?;
             members.push(EtcdMember { endpoint: endpoint.clone(), client });
         }
+        drop(inside);
         Ok(Self { runtime: Arc::new(runtime), members, at: 0 })
     }
 
     /// Asks the member that has answered last.
-    fn ask_once<T, F>(&self, call: impl FnOnce(Client) -> F) -> Result<T, Answer>
+    fn ask_once<T, F>(&self, call: impl FnOnce(EtcdClient) -> F) -> Result<T, Answer>
     where
-        F: Future<Output = Result<T, etcd_client::Error>>,
+        F: Future<Output = Result<T, Status>>,
     {
         let call = call(self.members[self.at].client.clone());
         let called =
@@ -137,9 +124,9 @@ impl EtcdRegistry {
     }
 
     /// Asks one member after the other until one answers.
-    fn ask<T, F>(&mut self, call: impl Fn(Client) -> F) -> Result<T, RegistryError>
+    fn ask<T, F>(&mut self, call: impl Fn(EtcdClient) -> F) -> Result<T, RegistryError>
     where
-        F: Future<Output = Result<T, etcd_client::Error>>,
+        F: Future<Output = Result<T, Status>>,
     {
         let mut reasons = Vec::new();
         let mut refusals = 0;
@@ -166,15 +153,23 @@ impl EtcdRegistry {
         from: &[u8],
         end: &str,
         revision: u64,
-    ) -> Result<GetResponse, RegistryError> {
-        let options = GetOptions::new()
-            .with_range(end)
-            .with_limit(PAGE_ENTRIES as i64)
-            .with_revision(revision as i64);
+    ) -> Result<RangeResponse, RegistryError> {
         self.ask(|client| {
-            let (from, options) = (from.to_vec(), options.clone());
-            let mut keys = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
-            async move { keys.get(from, Some(options)).await }
+            let request = RangeRequest {
+                key: from.to_vec(),
+                range_end: end.as_bytes().to_vec(),
+                limit: PAGE_ENTRIES as i64,
+                revision: revision as i64,
+            };
+            async move { client.range(request).await }
+        })
+    }
+
+    /// Gets a key.
+    fn range(&mut self, key: &str) -> Result<RangeResponse, RegistryError> {
+        self.ask(|client| {
+            let request = RangeRequest { key: key.into(), ..RangeRequest::default() };
+            async move { client.range(request).await }
         })
     }
 
@@ -185,16 +180,16 @@ impl EtcdRegistry {
         loop {
             let revision = found.as_ref().map_or(0, |listing| listing.stamp.revision);
             let page = self.page(&from, &end, revision)?;
-            let stamp = stamp_of(page.header())?;
+            let stamp = stamp_of(page.header.as_ref())?;
             let listing = found.get_or_insert(Listing { stamp, entries: Vec::new() });
-            for pair in page.kvs() {
-                bytes += pair.key().len() + pair.value().len();
+            for pair in &page.kvs {
+                bytes += pair.key.len() + pair.value.len();
                 // A key that breaks the rules is no record of a cluster.
                 listing.entries.extend(entry_of(pair));
             }
             // Any client can write any bytes as a key: a page may end with one.
-            let last = page.kvs().last().map(|pair| pair.key());
-            match last.filter(|_| page.more()) {
+            let last = page.kvs.last().map(|pair| &*pair.key);
+            match last.filter(|_| page.more) {
                 Some(last) if bytes <= LIST_BYTES_MAX => from = [last, b"\0"].concat(),
                 Some(_) => {
                     let what = format!("{above} has more than {LIST_BYTES_MAX} bytes below it");
@@ -211,37 +206,38 @@ fn end_of(above: &Key) -> String {
     format!("{above}0")
 }
 
-fn transaction(swap: &Swap) -> Txn {
-    let conditions = swap.conditions().iter().map(|condition| {
+fn transaction(swap: &Swap) -> TxnRequest {
+    let conditions = swap.conditions().iter().map(|condition| Compare {
+        result: 0,
+        target: COMPARE_MOD,
+        key: condition.key.as_str().into(),
         // A key that is not there has the revision 0.
-        let revision = condition.revision.unwrap_or(0) as i64;
-        Compare::mod_revision(condition.key.as_str(), CompareOp::Equal, revision)
+        value: Some(CompareValue::ModRevision(condition.revision.unwrap_or(0) as i64)),
     });
-    let changes = swap.changes().iter().map(|(key, change)| match change {
-        KeyChange::Put { value, lease } => {
-            let lease = lease.map_or(0, |lease| lease.0) as i64;
-            let options = PutOptions::new().with_lease(lease);
-            TxnOp::put(key.as_str(), value.clone(), Some(options))
-        }
-        KeyChange::Delete => TxnOp::delete(key.as_str(), None),
+    let changes = swap.changes().iter().map(|(key, change)| {
+        let key = key.as_str().into();
+        let request = match change {
+            KeyChange::Put { value, lease } => {
+                let lease = lease.map_or(0, |lease| lease.0) as i64;
+                RequestOpKind::Put(PutRequest { key, value: value.clone(), lease })
+            }
+            KeyChange::Delete => RequestOpKind::DeleteRange(DeleteRangeRequest { key }),
+        };
+        RequestOp { request: Some(request) }
     });
-    Txn::new().when(conditions.collect::<Vec<_>>()).and_then(changes.collect::<Vec<_>>())
+    TxnRequest { compare: conditions.collect(), success: changes.collect() }
 }
 
 impl Registry for EtcdRegistry {
     fn stamp(&mut self) -> Result<Stamp, RegistryError> {
         // A read of a key that is not there: an answer of a majority, in few bytes.
-        let answer = self.ask(|mut client| async move { client.get("/", None).await })?;
-        stamp_of(answer.header())
+        stamp_of(self.range("/")?.header.as_ref())
     }
 
     fn get(&mut self, key: &Key) -> Result<Found, RegistryError> {
-        let answer = self.ask(|mut client| {
-            let key = key.as_str().to_owned();
-            async move { client.get(key, None).await }
-        })?;
-        let entry: Option<Entry> = answer.kvs().first().and_then(entry_of);
-        Ok(Found { stamp: stamp_of(answer.header())?, entry })
+        let answer = self.range(key.as_str())?;
+        let entry: Option<Entry> = answer.kvs.first().and_then(entry_of);
+        Ok(Found { stamp: stamp_of(answer.header.as_ref())?, entry })
     }
 
     fn list(&mut self, above: &Key) -> Result<Listing, RegistryError> {
@@ -255,15 +251,16 @@ impl Registry for EtcdRegistry {
     }
 
     fn watch(&mut self, above: &Key, after: u64) -> Result<Box<dyn RegistryWatch>, RegistryError> {
-        let options =
-            WatchOptions::new().with_range(end_of(above)).with_start_revision(after as i64 + 1);
-        let (client, stream) = self.ask(|client| {
-            let (from, options) = (above.prefix(), options.clone());
-            let mut watches = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
-            async move { Ok((client, watches.watch(from, Some(options)).await?)) }
+        let stream = self.ask(|client| {
+            let request = WatchCreateRequest {
+                key: above.prefix().into_bytes(),
+                range_end: end_of(above).into_bytes(),
+                start_revision: after as i64 + 1,
+            };
+            async move { client.watch(request).await }
         })?;
         let endpoint = self.members[self.at].endpoint.clone();
-        Ok(Box::new(EtcdWatch::new(Arc::clone(&self.runtime), client, stream, endpoint)))
+        Ok(Box::new(EtcdWatch::new(Arc::clone(&self.runtime), stream, endpoint)))
     }
 
     fn swap(&mut self, swap: &Swap) -> Result<SwapOutcome, RegistryError> {
@@ -271,10 +268,12 @@ impl Registry for EtcdRegistry {
         // Finds a member that has a majority. Without one nothing was sent.
         self.stamp()?;
         let transaction = transaction(swap);
-        match self.ask_once(|mut client| async move { client.txn(transaction).await }) {
-            Ok(answer) if answer.succeeded() => {
-                Ok(SwapOutcome::Made { revision: stamp_of(answer.header())?.revision })
-            }
+        match self.ask_once(|client| async move { client.txn(transaction).await }) {
+            // An error would say that nothing was changed.
+            Ok(answer) if answer.succeeded => Ok(match stamp_of(answer.header.as_ref()) {
+                Ok(stamp) => SwapOutcome::Made { revision: stamp.revision },
+                Err(error) => SwapOutcome::Unknown { reason: error.to_string() },
+            }),
             Ok(_) => Ok(SwapOutcome::Lost),
             Err(Answer::Said(error)) => Err(error),
             Err(Answer::Silent(reason)) => {
@@ -287,21 +286,17 @@ impl Registry for EtcdRegistry {
 
     fn grant(&mut self, seconds: u64) -> Result<LeaseId, RegistryError> {
         registry::check_lease(seconds)?;
-        let granted =
-            self.ask(|mut client| async move { client.lease_grant(seconds as i64, None).await })?;
-        Ok(LeaseId(granted.id() as u64))
+        let granted = self.ask(|client| async move { client.grant(seconds).await })?;
+        Ok(LeaseId(granted as u64))
     }
 
     fn renew(&mut self, lease: LeaseId) -> Result<(), RegistryError> {
-        // The first answer of the stream; the stream ends with the call.
-        self.ask(
-            |mut client| async move { client.lease_keep_alive(lease.0 as i64).await.map(drop) },
-        )
+        self.ask(|client| async move { client.keep_alive(lease.0 as i64).await })
     }
 
     fn revoke(&mut self, lease: LeaseId) -> Result<(), RegistryError> {
-        let revoked = self
-            .ask(|mut client| async move { client.lease_revoke(lease.0 as i64).await.map(drop) });
+        let revoked =
+            self.ask(|client| async move { client.revoke(lease.0 as i64).await.map(drop) });
         match revoked {
             Err(RegistryError::LeaseEnded) => Ok(()),
             revoked => revoked,

@@ -1,7 +1,8 @@
 //! The registry on three real members of etcd.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use cluster::registry::membership::Membership;
@@ -13,7 +14,7 @@ use cluster::{
     NodeView, RegistryPlace, issue_token, join, renew_all, renew_client, revoke_node, status,
 };
 
-use crate::members::{EtcdMembers, now_s};
+use crate::members::{EtcdMembers, QUOTA, now_s};
 
 /// How long a state may take that comes by itself.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -57,8 +58,13 @@ fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// `etcdctl` with the operator's certificate, for one member or all of them.
-fn etcdctl(members: &EtcdMembers, endpoints: &[String], words: &[&str]) -> String {
+/// `etcdctl` with the operator's certificate, for one member or all of them, and its input.
+fn try_etcdctl(
+    members: &EtcdMembers,
+    endpoints: &[String],
+    words: &[&str],
+    input: &[u8],
+) -> Output {
     let place = members.operator.path();
     let mut command = Command::new("etcdctl");
     command.env("ETCDCTL_API", "3").args(["--endpoints", &endpoints.join(",")]);
@@ -67,17 +73,25 @@ fn etcdctl(members: &EtcdMembers, endpoints: &[String], words: &[&str]) -> Strin
     {
         command.arg(option).arg(place.join(file));
     }
-    let output = command
-        .args(words)
-        .output()
+    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
         .expect("this test needs etcdctl: `scripts/install test` installs Debian's etcd-client");
+    let mut own = child.stdin.take().unwrap();
+    own.write_all(input).unwrap();
+    drop(own);
+    child.wait_with_output().unwrap()
+}
+
+fn etcdctl(members: &EtcdMembers, words: &[&str], input: &[u8]) -> String {
+    let output = try_etcdctl(members, &endpoints(members), words, input);
     assert!(output.status.success(), "{words:?}: {output:?}\n{}", members.logs());
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
 fn it_keeps_the_contract() {
-    let members = EtcdMembers::start(0);
+    let members = EtcdMembers::start(0, QUOTA);
     contract::check_all(&mut || contract::Parties {
         one: Box::new(open(&members)),
         other: Box::new(open(&members)),
@@ -101,7 +115,7 @@ fn compaction(members: &EtcdMembers) {
             outcome => panic!("{outcome:?}"),
         }
     }
-    etcdctl(members, &endpoints(members), &["compact", &last.to_string()]);
+    etcdctl(members, &["compact", &last.to_string()], b"");
     // The member that is asked may be behind the compaction.
     let error = eventually("the watch ends", || {
         let mut watch = registry.watch(&above, first).unwrap();
@@ -148,21 +162,6 @@ fn strangers(members: &EtcdMembers) {
     assert_eq!(open(members).get(&key("/stranger")).unwrap().entry, None);
 }
 
-/// A client of etcd that keeps none of the registry's rules.
-fn raw(members: &EtcdMembers, act: impl AsyncFnOnce(&mut etcd_client::Client)) {
-    let credentials = credentials(members.operator.path());
-    let authority = etcd_client::Certificate::from_pem(&credentials.authority_pem);
-    let EtcdCredentials { certificate_pem, key_pem, .. } = &credentials;
-    let identity = etcd_client::Identity::from_pem(certificate_pem, key_pem);
-    let tls = etcd_client::TlsOptions::new().ca_certificate(authority).identity(identity);
-    let options = etcd_client::ConnectOptions::new().with_tls(tls);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let connected = etcd_client::Client::connect(endpoints(members), Some(options)).await;
-        act(&mut connected.unwrap()).await;
-    });
-}
-
 /// Any client can write any bytes. They hide no record, and the status names them without sending
 /// them to the operator's terminal.
 fn hostile_records(members: &EtcdMembers) {
@@ -176,17 +175,15 @@ fn hostile_records(members: &EtcdMembers) {
         assert!(!problems.replace('\n', "").contains(char::is_control), "{problems:?}");
         (status, problems)
     };
-    raw(members, async |client| {
-        // More than a page of keys that are no text, before those of nodes.
-        for number in 0..=u8::MAX {
-            let key = [format!("{root}/a").as_bytes(), &[0xff, number]].concat();
-            client.put(key, "x", None).await.unwrap();
-        }
-        let record = r#"{"version":1,"name":"io7","key":"\u001b[2J","joined_s":1,"token":"t"}"#;
-        client.put(format!("{root}/nodes/io7"), record, None).await.unwrap();
-        let numbers = r#"{"version":"\u001b[2J"}"#;
-        client.put(format!("{root}/nodes/io6"), numbers, None).await.unwrap();
-    });
+    // More than a page of keys that are no text, before those of nodes.
+    let puts = (1..=120).map(|number| format!("put \"{root}/a\\xff\\x{number:02x}\" x\n"));
+    etcdctl(members, &["txn"], format!("\n{}\n\n", puts.collect::<String>()).as_bytes());
+    for (name, value) in [
+        ("io7", r#"{"version":1,"name":"io7","key":"\u001b[2J","joined_s":1,"token":"t"}"#),
+        ("io6", r#"{"version":"\u001b[2J"}"#),
+    ] {
+        etcdctl(members, &["put", &format!("{root}/nodes/{name}")], value.as_bytes());
+    }
     let (status, problems) = told();
     let names: Vec<_> = status.nodes.iter().map(|node| &*node.name).collect();
     assert_eq!((status.verdict, &names[..]), (ClusterVerdict::Degraded, &["io8"][..]));
@@ -195,26 +192,19 @@ fn hostile_records(members: &EtcdMembers) {
         revoke_node(operator, name, now_s()).unwrap();
     }
     assert!(!told().1.contains("is damaged"));
-    let long = |number: u8| format!("{root}/b{number}");
-    raw(members, async |client| {
-        for number in 0..12 {
-            client.put(long(number), vec![b'x'; 1_450_000], None).await.unwrap();
-        }
-    });
+    for number in 0..12 {
+        etcdctl(members, &["put", &format!("{root}/b{number}")], &[b'x'; 1_450_000]);
+    }
     let (status, problems) = told();
     assert_eq!(status.verdict, ClusterVerdict::Degraded, "{problems}");
     assert!(problems.contains("etcdctl get --prefix --keys-only"), "{problems}");
-    raw(members, async |client| {
-        for number in 0..12 {
-            client.delete(long(number), None).await.unwrap();
-        }
-    });
+    etcdctl(members, &["del", "--prefix", &format!("{root}/b")], b"");
     assert_eq!(told().0.nodes.len(), 1);
 }
 
 #[test]
 fn one_member_may_fail_and_a_restored_registry_is_frozen() {
-    let mut members = EtcdMembers::start(10);
+    let mut members = EtcdMembers::start(10, QUOTA);
     let home = members.home.path().to_owned();
     let operator = members.operator.clone();
     let token = |seed: u8| issue_token(&operator, [seed; 16], (now_s(), 3600));
@@ -297,7 +287,7 @@ fn restore(members: &mut EtcdMembers, backup: &Path) {
 
 #[test]
 fn certificates_are_renewed_and_revoked_while_members_run_and_a_full_etcd_says_so() {
-    let members = EtcdMembers::start(20);
+    let members = EtcdMembers::start(20, 16 << 20);
     let operator = &members.operator;
     let token = JoinToken::read(&issue_token(operator, [1; 16], (now_s(), 3600)).unwrap()).unwrap();
     let home = members.home.path();
@@ -394,14 +384,17 @@ fn revocation(members: &EtcdMembers, other: &ClusterDirectory) {
     }
 }
 
-/// The alarm of a full etcd, and the way out of it as docs/cluster.md says.
+/// An etcd whose quota is reached, and the way out of it as docs/cluster.md says.
 fn out_of_space(members: &EtcdMembers) {
     let mut registry = open(members);
     let lease: LeaseId = registry.grant(600).unwrap();
-    let member = etcdctl(members, &endpoints(members)[..1], &["endpoint", "status", "-w", "json"]);
-    let found: serde_json::Value = serde_json::from_str(&member).unwrap();
-    let id = found[0]["Status"]["header"]["member_id"].as_u64().unwrap();
-    raise_alarm(members, id);
+    // Another program writes until it is refused.
+    let is_full = (0..64).any(|_| {
+        let words = ["put", "/another/program"];
+        let output = try_etcdctl(members, &endpoints(members), &words, &[b'x'; 1_000_000]);
+        String::from_utf8_lossy(&output.stderr).contains("database space exceeded")
+    });
+    assert!(is_full, "{}", members.logs());
     let full = registry.swap(&Swap::new().put_under(&key("/full"), "x", lease)).unwrap_err();
     assert!(matches!(full, RegistryError::OutOfSpace { .. }), "{full}");
     assert!(full.to_string().contains("docs/cluster.md"), "{full}");
@@ -413,14 +406,4 @@ fn out_of_space(members: &EtcdMembers) {
     run(members, &(variables + &documented(members, "alarm disarm")));
     let made = registry.swap(&Swap::new().put(&key("/full"), "x")).unwrap();
     assert!(matches!(made, SwapOutcome::Made { .. }), "{made:?}");
-}
-
-/// Raises the alarm that a member raises when its data reaches the quota.
-fn raise_alarm(members: &EtcdMembers, member: u64) {
-    raw(members, async |client| {
-        let mut alarm = etcd_client::AlarmOptions::new();
-        alarm.with_member(member);
-        let (raise, kind) = (etcd_client::AlarmAction::Activate, etcd_client::AlarmType::Nospace);
-        client.alarm(raise, kind, Some(alarm)).await.unwrap();
-    });
 }

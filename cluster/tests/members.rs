@@ -1,7 +1,6 @@
 //! Members of etcd as processes on this machine, each at an address and ports that were free.
 
 use std::fs::File;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,11 +27,17 @@ fn home() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("vrio-etcd").tempdir_in(place).expect("a directory")
 }
 
-/// Has a member wait longer for the leader than etcd's second: on a busy machine a member does not
-/// run for that long, and each election is a refused request.
-fn be_patient(configuration: &Path) {
-    let mut file = File::options().append(true).open(configuration).expect("it was made");
-    file.write_all(b"heartbeat-interval: 300\nelection-timeout: 3000\n").expect("ours");
+/// The bytes that etcd takes in the configuration of `vrio cluster init`.
+pub(crate) const QUOTA: u64 = 2 << 30;
+
+/// Gives a member a quota, and has it wait longer for the leader than etcd's second: on a busy
+/// machine a member does not run for that long, and each election is a refused request.
+fn change(configuration: &Path, quota: u64) {
+    let text = std::fs::read_to_string(configuration).expect("it was made");
+    let [old, new] = [QUOTA, quota].map(|bytes| format!("quota-backend-bytes: {bytes}\n"));
+    assert!(text.contains(&old), "{text}");
+    let text = text.replace(&old, &new) + "heartbeat-interval: 300\nelection-timeout: 3000\n";
+    std::fs::write(configuration, text).expect("ours");
 }
 
 /// A loopback address of this test alone, and two free ports.
@@ -46,8 +51,8 @@ fn address(number: u8) -> (IpAddr, u16, u16) {
 }
 
 impl EtcdMembers {
-    /// Three members of a new cluster, which answer.
-    pub(crate) fn start(first: u8) -> Self {
+    /// Three members of a new cluster, which answer, and the bytes that etcd takes.
+    pub(crate) fn start(first: u8, quota: u64) -> Self {
         let (home, names) = (home(), ["a", "b", "c"].map(str::to_owned).to_vec());
         let members = (first..).zip(&names).map(|(number, name)| {
             let (address, client, peer) = address(number);
@@ -68,7 +73,7 @@ impl EtcdMembers {
         };
         let operator = init(&plan).expect("a new cluster");
         for name in &names {
-            be_patient(&operator.path().join("members").join(name).join("etcd.yml"));
+            change(&operator.path().join("members").join(name).join("etcd.yml"), quota);
         }
         let running = names.iter().map(|_| None).collect();
         let mut this = Self { home, operator, names, running };

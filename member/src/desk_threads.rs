@@ -88,7 +88,7 @@ impl<R: VolumeRecords> RecordClerk<R> {
     }
 }
 
-/// What the threads of a member work with.
+/// The things that the threads of a member work with.
 pub struct DeskWork {
     /// The private file.
     pub state: StateFile,

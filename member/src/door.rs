@@ -15,8 +15,8 @@ use sidecore::mailbox::{self, Full, Receiver, Sender};
 /// Messages that wait in the mailbox of one plane: a few rounds of a member under load.
 pub const DOOR_MESSAGES_MAX: usize = 256;
 
-/// Bytes of content of these messages. A message is taken while there are fewer, so that one of the
-/// largest size always gets in.
+/// Bytes of content of these messages. A message is taken while there are fewer, so that a message
+/// of the largest size always gets in.
 pub const DOOR_BYTES_MAX: usize = 32 << 20;
 
 /// A message of another member, on its way to its volume's member on this node.
@@ -118,7 +118,7 @@ impl fmt::Debug for MemberDoor {
     }
 }
 
-/// What both ends of a mailbox know.
+/// The state that both ends of a mailbox share.
 #[derive(Debug)]
 struct DoorShared {
     /// Bytes of content that are in the mailbox.
@@ -140,14 +140,16 @@ impl DoorSender {
     /// # Errors
     /// Gives the message back when the mailbox is full. The plane's sidecore is woken when it has
     /// room again.
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     pub fn send(&mut self, message: ArrivedMessage) -> Result<(), Full<ArrivedMessage>> {
         let Err(Full(message)) = self.try_send(message) else { return Ok(()) };
         self.shared.refused.store(true, SeqCst);
-        // The host may have made room just before it could see that one waits for it.
+        // The host may have made room just before it could see that a plane waits for it.
         fence(SeqCst);
         self.try_send(message)
     }
 
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     fn try_send(&mut self, message: ArrivedMessage) -> Result<(), Full<ArrivedMessage>> {
         if self.shared.bytes.load(SeqCst) >= DOOR_BYTES_MAX {
             return Err(Full(message));
@@ -284,7 +286,7 @@ mod tests {
         assert_ne!(first, second);
         let alice = doors.door("alice").unwrap();
         assert_eq!((alice.member("io1"), alice.member("io3")), (Some(0), Some(2)));
-        // A node without a copy is no member, whatever it says.
+        // A node without a copy is no member.
         assert_eq!(alice.member("io2"), None);
         doors.remove("alice");
         assert_ne!(doors.generation(), second);

@@ -7,13 +7,13 @@
 //!   ErrandDesk ──────────────────┘                    └─▶ ErrandDesk
 //! ```
 //!
-//! **A paused member breaks no promise.** A process, a thread or a host can stand still at any place
-//! of this code, for longer than a lease. These rules hold:
+//! **A paused member breaks no promise.** A process, a thread or a host can stand still at any
+//! place of this code, for longer than a lease. These rules hold:
 //!
-//! - All inputs of a round are taken first, and the clock is read after them ([`MemberHost::poll`]).
-//!   A backup that hears a ping waits for its patience from a time at which the ping was there. With
-//!   a time from before a pause it would take over while the lease of its own answer still holds,
-//!   and two members would answer reads.
+//! - All inputs of a round are taken first, and the clock is read after them
+//!   ([`MemberHost::poll`]). A backup that hears a ping waits for its patience from a time at which
+//!   the ping was there. With a time from before a pause it would take over while the lease of its
+//!   own answer still holds, and two members would answer reads.
 //! - A read is answered under leases that hold at a time which was read after the request was taken
 //!   and after the range was read. No member had begun to serve before that time, so the range has
 //!   all that was acknowledged before the request.
@@ -31,8 +31,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
+use replica::wire::SECTOR_BYTES;
 use replica::{
     ClientId, ClientRequest, Durable, Input, Life, MemberId, Message, Note, Pacing, Place,
     RequestId,
@@ -77,6 +79,7 @@ pub trait MemberMail {
     ///
     /// # Errors
     /// Gives the message back when the way is full: it is offered again, before later ones.
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     fn send(
         &mut self,
         now_ns: u64,
@@ -100,7 +103,7 @@ pub trait PlaceWatch {
     fn elsewhere(&mut self, node: &str);
 }
 
-/// What a member is made of, before it has a sidecore.
+/// The parts of a member before it has a sidecore.
 #[derive(Debug)]
 pub struct MemberSetup {
     /// The volume's name.
@@ -220,7 +223,7 @@ impl MemberHost {
     /// A member on the calling sidecore.
     ///
     /// # Errors
-    /// When its own volume cannot be opened there.
+    /// When its own volume cannot be opened there, or has blocks of more than 512 bytes.
     pub fn start(
         plan: MemberPlan,
         services: &Services,
@@ -231,8 +234,14 @@ impl MemberHost {
         // First, so that channels and planes see an end if the member does not begin.
         let fronts = FrontLinks::new(Arc::clone(front.shared()), life);
         let inbox = DoorInbox::new(door);
+        let info = own.info();
+        if u64::from(info.block_bytes) != SECTOR_BYTES {
+            let what = format!("start the member of volume {volume}");
+            let why = "its own volume has larger blocks than 512 bytes; take a volume of a pool";
+            return Err(OpenError::Io { what, source: io::Error::other(why) });
+        }
         let channel = own.open(&OpenArguments { services, depth: MEMBER_DEPTH })?;
-        let sectors = own.info().size_bytes / replica::wire::SECTOR_BYTES;
+        let sectors = info.size_bytes / SECTOR_BYTES;
         let start = MemberStart { id, life, pacing, durable, cuts, sectors };
         let now_ns = (outside.clock)();
         let others = nodes.keys().filter(|other| **other != id);
@@ -456,7 +465,7 @@ impl MemberHost {
         }
     }
 
-    /// Looks whether this member serves, or another one, and tells those who must know.
+    /// Looks whether this member serves, or another member, and tells the guard and the users.
     fn look(&mut self) {
         let serving = self.member.serving();
         if serving != self.reign {

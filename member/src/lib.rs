@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A member never waits: its [`MemberHost`] is polled by one sidecore, and users of its volume are
-//! on any ([`FrontVolume`]). It has no network of its own, and its errands are done by threads or by
-//! a test, so `tests/` runs several members of the real code in one thread, on simulated volumes.
+//! on any sidecore ([`FrontVolume`]). Its messages go by the [`plane`] of its sidecore. Threads or a
+//! test do its errands, so `tests/` runs several members of the real code in one thread, on
+//! simulated volumes.
 #![deny(unsafe_code)]
 
 mod content;
@@ -45,5 +46,5 @@ pub use plane::{ReplicaPlane, ReplicaRoute};
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
 pub use replica::SwapOutcome;
 pub use status::{MemberPart, MemberStatus, MemberView};
-pub use tasks::{PoolTasks, VolumeTasks};
+pub use tasks::{PoolTasks, VolumeTasks, is_cut_name};
 pub use text::{record_from_text, record_text};

@@ -20,6 +20,7 @@
 
 mod arrivals;
 mod counters;
+mod mail;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ use routes::Routes;
 
 pub use arrivals::WAITING_MAX;
 pub use counters::ReplicaPlaneCounters;
+pub use mail::PlaneMail;
 pub use routes::{BYTES_UNDER_WAY_MAX, CALLS_UNDER_WAY_MAX, ReplicaRoute};
 
 /// Volumes that a session numbers: as many as a node's configuration has objects of a kind.
@@ -201,8 +203,8 @@ impl Poll for ReplicaPlane {
         self.arrivals.poll(now_ns, endpoint)
     }
 
-    fn arm(&mut self, _: &mut Wake) -> Progress {
+    fn arm(&mut self, wake: &mut Wake) -> Progress {
         self.routes.let_go(&mut self.endpoint.borrow_mut());
-        self.arrivals.arm()
+        self.arrivals.arm(wake)
     }
 }

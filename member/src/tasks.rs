@@ -88,21 +88,20 @@ impl PoolTasks {
                 PoolChange::Rollback { volume: self.volume, snapshot }
             }
         };
-        self.pool.change(change).map_err(|error| error.to_string())?;
-        let newer = cuts.iter().filter(|(place, _)| cut.is_none_or(|cut| **place > cut));
-        newer.map(|(_, id)| self.remove(*id)).collect::<Result<(), _>>().map_err(|e| e.to_string())
+        self.pool.change(change).map_err(text_of)?;
+        let mut newer = cuts.iter().filter(|(place, _)| cut.is_none_or(|cut| **place > cut));
+        newer.try_for_each(|(_, id)| self.remove(*id)).map_err(text_of)
     }
 
     /// A part of the difference, from a sector on. The newer side is a snapshot that is made with
-    /// the first part and stays until the last one: what is written meanwhile, the member that
-    /// joins gets as operations.
+    /// the first part and stays until the last one: the member that joins gets writes of
+    /// this time as operations.
     fn changed(
         &mut self,
         of: (MemberId, Place),
         cut: Option<Place>,
         from: u64,
     ) -> Result<ChangedPart, String> {
-        let text = |error: PoolError| error.to_string();
         let older = match cut {
             None => None,
             Some(place) => Some(*self.all_cuts().get(&place).ok_or_else(|| missing(place))?),
@@ -110,15 +109,15 @@ impl PoolTasks {
         let known = self.now.filter(|(known, _)| *known == of && from > 0);
         let now = match known {
             Some((_, id)) => id,
-            None => self.snapshot(NOW_NAME).map_err(text)?,
+            None => self.snapshot(NOW_NAME).map_err(text_of)?,
         };
         self.now = Some((of, now));
-        let found = self.pool.changed(older, now, from / SECTORS).map_err(text)?;
+        let found = self.pool.changed(older, now, from / SECTORS).map_err(text_of)?;
         let extents = found.runs.iter().flat_map(|run| ranges(run.block, run.blocks)).collect();
         let next = found.next_block.map(|block| block * SECTORS);
         if next.is_none() {
             self.now = None;
-            self.remove(now).map_err(text)?;
+            self.remove(now).map_err(text_of)?;
         }
         Ok(ChangedPart { extents, next })
     }
@@ -144,6 +143,12 @@ fn name_of(Place { reign, counter }: Place) -> String {
     format!("{CUT_NAME}{reign}.{counter}")
 }
 
+/// Whether a snapshot's name is of those that members give. A user must make no such snapshot: a
+/// member would take it for a cut.
+pub fn is_cut_name(name: &str) -> bool {
+    name.starts_with(CUT_NAME)
+}
+
 /// The cut that a snapshot is, by its name.
 fn place_of(name: &str) -> Option<Place> {
     let (reign, counter) = name.strip_prefix(CUT_NAME)?.split_once('.')?;
@@ -154,12 +159,12 @@ fn place_of(name: &str) -> Option<Place> {
 impl VolumeTasks for PoolTasks {
     fn cuts(&mut self) -> Result<BTreeSet<Place>, String> {
         let mut cuts = self.all_cuts();
-        self.remove_named(NOW_NAME).map_err(|error| error.to_string())?;
+        self.remove_named(NOW_NAME).map_err(text_of)?;
         // A process that ended may have left more of them.
         while cuts.len() > CUTS_MAX
             && let Some((_, oldest)) = cuts.pop_first()
         {
-            self.remove(oldest).map_err(|error| error.to_string())?;
+            self.remove(oldest).map_err(text_of)?;
         }
         Ok(cuts.into_keys().collect())
     }

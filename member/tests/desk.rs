@@ -1,12 +1,17 @@
 //! A member's private file, and its record in a registry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::mpsc::{Receiver, channel};
 
-use member::{RecordDesk, StateFile, StateFileError};
+use member::{
+    DeskLanes, DeskWork, Errand, ErrandDesk, ErrandEnd, RecordClerk, RecordDesk, RegistryRecords,
+    StateFile, StateFileError, VolumeRecords, VolumeTask, VolumeTaskEnd, VolumeTasks,
+};
 use registry::membership::ClusterKeys;
 use registry::{MemoryRegistry, RegistryError, UnknownSwap};
-use replica::{Durable, SwapOutcome, VolumeRecord};
+use replica::{Durable, Place, SwapOutcome, VolumeRecord};
+use sidecore::Waker;
 
 fn first() -> VolumeRecord {
     VolumeRecord::first(1, BTreeMap::from([(1, 11), (2, 22)]))
@@ -69,4 +74,119 @@ fn a_state_comes_back_as_it_was_kept_and_damage_has_a_name() {
     assert!(error.to_string().contains("alice.member"), "{error}");
     let missing = StateFile::new(&home.path().join("none/alice.member"));
     assert!(matches!(missing.keep(&durable), Err(StateFileError::System { .. })));
+}
+
+fn clerk(registry: MemoryRegistry, id: u8, has_state: bool) -> RecordClerk<RegistryRecords> {
+    let records = RegistryRecords { desk: desk(), registry: Box::new(registry) };
+    RecordClerk::new(records, "alice", (id, 77), has_state)
+}
+
+#[test]
+fn the_first_member_makes_the_first_record_and_the_others_wait_for_it() {
+    assert_eq!(clerk(MemoryRegistry::new(7), 1, false).look(), ErrandEnd::NotSeen);
+    let mut first = clerk(MemoryRegistry::new(7), 0, false);
+    let record = VolumeRecord::first(0, BTreeMap::from([(0, 77)]));
+    assert_eq!(first.look(), ErrandEnd::Seen(record.clone()));
+    assert_eq!(first.look(), ErrandEnd::Seen(record.clone()));
+    let next = record.with(1, 88);
+    assert_eq!(first.swap(next.clone()), ErrandEnd::Swapped(next.clone(), SwapOutcome::Done));
+    assert_eq!(first.look(), ErrandEnd::Seen(next));
+}
+
+#[test]
+fn a_member_with_a_state_makes_no_record_in_an_empty_registry() {
+    for id in [0, 1] {
+        let ErrandEnd::NoRecord(why) = clerk(MemoryRegistry::new(7), id, true).look() else {
+            panic!("it went on without a record");
+        };
+        assert!(why.contains("no record of volume alice") && why.contains("restore"), "{why}");
+    }
+    // A registry that does not answer has not lost the record.
+    let away = MemoryRegistry::new(7);
+    away.set_away(true);
+    assert_eq!(clerk(away, 0, true).look(), ErrandEnd::NotSeen);
+}
+
+/// A registry that says nothing until the test lets it.
+struct Silent(Receiver<()>);
+
+impl VolumeRecords for Silent {
+    fn look(&mut self) -> Result<Option<VolumeRecord>, String> {
+        let _ = self.0.recv();
+        Ok(Some(first()))
+    }
+
+    fn create(&mut self, _first: &VolumeRecord) -> Result<(), String> {
+        Err("it is silent".to_owned())
+    }
+
+    fn swap(&mut self, _target: &VolumeRecord) -> SwapOutcome {
+        SwapOutcome::Unknown
+    }
+}
+
+#[derive(Default)]
+struct CountedTasks(u64);
+
+impl VolumeTasks for CountedTasks {
+    fn cuts(&mut self) -> Result<BTreeSet<Place>, String> {
+        Ok(BTreeSet::new())
+    }
+
+    fn carry_out(&mut self, _task: VolumeTask) -> VolumeTaskEnd {
+        self.0 += 1;
+        if self.0 == 1 { VolumeTaskEnd::Done } else { VolumeTaskEnd::Failed("no".to_owned()) }
+    }
+}
+
+fn end_of(lanes: &mut DeskLanes) -> ErrandEnd {
+    loop {
+        if let Some(end) = lanes.take() {
+            return end;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A primary that remembers a note must not wait for a registry: its pings come behind the note.
+#[test]
+fn a_registry_that_does_not_answer_holds_up_neither_the_private_file_nor_the_volume() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("alice.member");
+    let (answer, silent) = channel();
+    let records: Box<dyn VolumeRecords> = Box::new(Silent(silent));
+    let work = DeskWork {
+        state: StateFile::new(&path),
+        clerk: RecordClerk::new(records, "alice", (1, 77), true),
+        tasks: Box::new(CountedTasks::default()),
+    };
+    let (mut lanes, threads) = DeskLanes::start(work, &Waker::none()).unwrap();
+    lanes.put(Errand::Look);
+    for at in 1..=40_u8 {
+        let durable = Durable { promised: at.into(), record: Some(first()), note: vec![at] };
+        lanes.put(Errand::Keep(durable.clone()));
+        assert_eq!(end_of(&mut lanes), ErrandEnd::Kept);
+        assert_eq!(StateFile::new(&path).load().unwrap(), Some(durable));
+    }
+    lanes.put(Errand::Volume(VolumeTask::GoBack(None)));
+    assert_eq!(end_of(&mut lanes), ErrandEnd::Volume(VolumeTaskEnd::Done));
+    lanes.put(Errand::Volume(VolumeTask::GoBack(None)));
+    assert_eq!(end_of(&mut lanes), ErrandEnd::Volume(VolumeTaskEnd::Failed("no".to_owned())));
+    // Errands for a thread that hangs have a bound, and each has an end.
+    let target = first().without(2);
+    (0..60).for_each(|_| lanes.put(Errand::Swap(target.clone())));
+    let unknown = ErrandEnd::Swapped(target, SwapOutcome::Unknown);
+    assert_eq!(end_of(&mut lanes), unknown);
+    answer.send(()).unwrap();
+    let mut ends: Vec<_> = (0..60).map(|_| end_of(&mut lanes)).collect();
+    let seen = ends.iter().position(|end| *end == ErrandEnd::Seen(first()));
+    ends.remove(seen.expect("the look has an end"));
+    assert!(ends.iter().all(|end| *end == unknown));
+    assert!(lanes.is_empty());
+    // A file that cannot be written is said by name, and the threads end with their host.
+    fs::remove_dir_all(home.path()).unwrap();
+    lanes.put(Errand::Keep(Durable::default()));
+    assert!(matches!(end_of(&mut lanes), ErrandEnd::NotKept(why) if why.contains("alice.member")));
+    drop(lanes);
+    threads.join();
 }

@@ -8,10 +8,4 @@ mod members {
     pub(crate) mod volume;
 }
 
-mod hosts {
-    mod guests;
-    mod scenes;
-    mod seeds;
-    mod users;
-    mod world;
-}
+mod hosts;

@@ -2,6 +2,8 @@
 
 #[path = "../../sidecore/tests/counting/mod.rs"]
 mod counting;
+#[path = "../../peer/tests/hosts/mod.rs"]
+mod hosts;
 
 use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,13 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use counting::allocations;
+use hosts::PlaneHost;
 use net::maker::FrameMaker;
 use net::network::Bridges;
 use net::remote::{Admission, Join, JoinGate, MemberRight, NetPlane, WantedNetwork, join};
 use net::{Bridge, Burst, Chosen, Mac, Port, PortOptions, Vlans};
-use peer::Planes;
-use sidecore::{Poll, Progress, Services};
-use transport::{Endpoint, EndpointConfig, PeerInfo, TransmitBatch};
+use sidecore::{Progress, Services};
+use transport::{EndpointConfig, PeerInfo};
 use virtio::Segment;
 
 const BLUE: u64 = 1;
@@ -86,12 +88,9 @@ impl Port for Talker {
 }
 
 struct Host {
-    addr: SocketAddr,
-    endpoint: Rc<RefCell<Endpoint>>,
-    planes: RefCell<Planes>,
+    wired: PlaneHost,
     plane: Rc<RefCell<NetPlane>>,
     bridge: Rc<RefCell<Bridge>>,
-    batch: TransmitBatch,
     to_say: Rc<Cell<usize>>,
     heard: Rc<Cell<usize>>,
 }
@@ -105,12 +104,14 @@ impl Host {
     fn new(name: &str, own: u8, other: u8) -> Self {
         let mut config = EndpointConfig::new(name, own.into(), own.into());
         config.datagram_bytes_max = 8972;
-        let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + u16::from(own)));
+        let wired = PlaneHost::new(addr, config);
         let services = Services::new();
         let members = Arc::default();
         let gate = Arc::new(Open);
-        let mut planes = Planes::new(0, Rc::clone(&endpoint));
+        let mut planes = wired.planes.borrow_mut();
         let plane = NetPlane::new(&mut planes, 1, gate, members, services.clone());
+        drop(planes);
         let bridge = Rc::new(RefCell::new(Bridge::new(7)));
         Bridges::insert(&services, BLUE, Rc::clone(&bridge));
         let (to_say, heard) = (Rc::<Cell<usize>>::default(), Rc::<Cell<usize>>::default());
@@ -119,33 +120,15 @@ impl Host {
         let talker = Talker { frames, to_say: Rc::clone(&to_say), heard: Rc::clone(&heard) };
         let options = PortOptions::of_guest(mac(own));
         bridge.borrow_mut().add(options, Box::new(talker), Arc::default()).unwrap();
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + u16::from(own)));
-        let (planes, batch) = (RefCell::new(planes), TransmitBatch::new(256));
-        Self { addr, endpoint, planes, plane, bridge, batch, to_say, heard }
+        Self { wired, plane, bridge, to_say, heard }
     }
 
     fn round(&mut self, to: &Self, now_ns: u64, datagram: &mut Vec<u8>) {
-        let _ = self.planes.borrow_mut().poll(now_ns);
-        self.endpoint.borrow_mut().advance(now_ns, &mut *self.planes.borrow_mut());
+        self.wired.begin(now_ns);
         let _ = self.plane.borrow_mut().poll(now_ns);
         let _ = self.bridge.borrow_mut().poll(now_ns);
-        loop {
-            let mut endpoint = self.endpoint.borrow_mut();
-            endpoint.transmit(now_ns, &mut self.batch);
-            if self.batch.is_empty() {
-                return;
-            }
-            for outgoing in self.batch.datagrams() {
-                datagram.clear();
-                datagram.extend_from_slice(outgoing.head());
-                datagram.extend_from_slice(outgoing.body(endpoint.pool()));
-                let mut there = to.endpoint.borrow_mut();
-                let mut planes = to.planes.borrow_mut();
-                there.receive(now_ns, now_ns, self.addr, datagram, &mut *planes);
-            }
-            let count = self.batch.len();
-            self.batch.consume(count);
-        }
+        let from = self.wired.addr;
+        self.wired.send(now_ns, datagram, |_, bytes| to.wired.receive(now_ns, now_ns, from, bytes));
     }
 }
 
@@ -162,7 +145,7 @@ fn frames_across_nodes_do_not_allocate() {
     let (_, port) = vm.plane.borrow_mut().join(wanted, Arc::clone(&core), Arc::default());
     let uplink = PortOptions::of_uplink();
     vm.bridge.borrow_mut().add(uplink, port, Arc::default()).unwrap();
-    vm.endpoint.borrow_mut().connect(1, io.addr, "io1", 0);
+    vm.wired.endpoint.borrow_mut().connect(1, io.wired.addr, "io1", 0);
     let mut datagram = Vec::with_capacity(1 << 16);
     let mut now_ns = 1;
     let mut turn = |frames: usize, rounds: usize| {

@@ -387,8 +387,8 @@ mod tests {
             Ok(said(format!("shred {number} of {pool} {body}")))
         }
 
-        fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
-            Ok(said(format!("remove {number} from {pool}")))
+        fn remove_from_pool(&self, pool: &str, number: u32, force: bool) -> Result<Done, Refused> {
+            Ok(said(format!("remove {number} from {pool} {force}")))
         }
 
         fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused> {
@@ -527,7 +527,9 @@ mod tests {
             ("PUT /v1/volumes/v/compression", "{}", 200, "compress v {}"),
             ("PUT /v1/volumes/v/history", "{}", 200, "history of v {}"),
             ("POST /v1/volumes/v/moment", "{}", 200, "\"time\":\"v {}\""),
-            ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p"),
+            ("DELETE /v1/pools/p/volumes/7", "", 200, "remove 7 from p false"),
+            ("DELETE /v1/pools/p/volumes/7?force=true", "", 200, "remove 7 from p true"),
+            ("DELETE /v1/pools/p/volumes/7?all=true", "", 400, "only parameter"),
             ("PUT /v1/volumes/v/quota", "{}", 200, "quota of v {}"),
             ("PUT /v1/pools/p/devices", "{}", 200, "devices of p {}"),
             ("POST /v1/pools/p/scrub", "{}", 200, "scrub p {}"),

@@ -51,6 +51,15 @@ pub(crate) trait RunningObject: ListedObject {
         Ok(())
     }
 
+    /// Refuses what [`Self::add`] would refuse for reasons that no other change of a reload takes
+    /// away: asked before the first change.
+    ///
+    /// # Errors
+    /// Why it cannot be added.
+    fn check_addition(&self, _node: &Inside) -> Result<(), Refused> {
+        Ok(())
+    }
+
     /// Starts it on a running node, or leaves everything as it was.
     fn add(&self, node: &Inside) -> Changed;
 
@@ -61,6 +70,15 @@ pub(crate) trait RunningObject: ListedObject {
 
     /// Ends the access of nodes that this configuration no longer allows, on a running node.
     fn readmit(&self, _node: &Inside) {}
+
+    /// The part of a removal by a command that may take minutes, before the removal has its turn:
+    /// other changes go on meanwhile.
+    ///
+    /// # Errors
+    /// Why it cannot be removed.
+    fn end_users(_name: &str, _node: &Inside, _force: bool) -> Result<(), Refused> {
+        Ok(())
+    }
 
     /// Removes the object of this name, which exists; with `force` also while it has users.
     fn remove(name: &str, node: &Inside, force: bool) -> Changed;
@@ -86,12 +104,16 @@ pub(crate) trait RunningObject: ListedObject {
 
 /// A row of the table: [`RunningObject`] without its type.
 pub(crate) trait RunningKind: Sync {
+    /// See [`RunningObject::check_addition`]. The object is of this kind.
+    fn check_addition(&self, object: &dyn AnyObject, node: &Inside) -> Result<(), Refused>;
     /// See [`RunningObject::add`]. The object is of this kind.
     fn add(&self, object: &dyn AnyObject, node: &Inside) -> Changed;
     /// See [`RunningObject::change`]. The object is of this kind.
     fn change(&self, object: &dyn AnyObject, step: &InPlace, node: &Inside) -> Changed;
     /// Ends the access of nodes that `before` allowed and `left` does not.
     fn readmit(&self, before: &ObjectConfigs, left: &ObjectConfigs, node: &Inside);
+    /// See [`RunningObject::end_users`].
+    fn end_users(&self, name: &str, node: &Inside, force: bool) -> Result<(), Refused>;
     /// See [`RunningObject::remove`].
     fn remove(&self, name: &str, node: &Inside, force: bool) -> Changed;
     /// See [`RunningObject::users`].
@@ -133,6 +155,10 @@ fn of_kind<T: RunningObject>(object: &dyn AnyObject) -> &T {
 }
 
 impl<T: RunningObject> RunningKind for RunningRow<T> {
+    fn check_addition(&self, object: &dyn AnyObject, node: &Inside) -> Result<(), Refused> {
+        of_kind::<T>(object).check_addition(node)
+    }
+
     fn add(&self, object: &dyn AnyObject, node: &Inside) -> Changed {
         of_kind::<T>(object).add(node)
     }
@@ -148,6 +174,10 @@ impl<T: RunningObject> RunningKind for RunningRow<T> {
                 left.readmit(node);
             }
         }
+    }
+
+    fn end_users(&self, name: &str, node: &Inside, force: bool) -> Result<(), Refused> {
+        T::end_users(name, node, force)
     }
 
     fn remove(&self, name: &str, node: &Inside, force: bool) -> Changed {

@@ -15,7 +15,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
@@ -240,9 +240,23 @@ impl FileRegistry {
     }
 }
 
+/// The id of the machine's boot. It is read once, since a process does not outlive its boot: a
+/// process that gives up its files, as a node's agent does, calls this before.
+///
+/// # Errors
+/// When the system does not tell it.
+pub fn know_boot() -> io::Result<&'static str> {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(boot) = BOOT.get() {
+        return Ok(boot);
+    }
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(BOOT.get_or_init(|| boot.trim().to_owned()))
+}
+
 /// The machine's own clock.
 fn boot_time() -> io::Result<BootTime> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+    let boot = know_boot()?.to_owned();
     let now = clock_gettime(ClockId::Boottime);
     let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
     Ok(BootTime { boot, now_ns: ns })

@@ -30,7 +30,7 @@ mod state;
 mod swap;
 
 pub use error::RegistryError;
-pub use file::FileRegistry;
+pub use file::{FileRegistry, know_boot};
 pub use guard::{Guarded, forget_seen};
 pub use key::Key;
 pub use limits::{

@@ -32,7 +32,8 @@ pub mod wire;
 pub use applied::{APPLIED_MAX, Applied, ClientId, RequestId};
 pub use extent::{Extent, ExtentSet};
 pub use member::{
-    CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, Output, Pacing, Replica, SwapOutcome,
+    CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, Output, Pacing, Replica,
+    SwapOutcome,
 };
 pub use message::{Counter, Message, NOTE_BYTES_MAX, Note, Op, Place};
 pub use record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};

@@ -13,7 +13,7 @@ const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Many more than the 8 requests that were outstanding at the last kill, so new requests have
 /// passed.
-const REQUESTS_BETWEEN_KILLS: u64 = 300;
+const REQUESTS_BETWEEN_KILLS: u64 = 100;
 
 /// Times that each of the three kinds of kill strikes, by tier.
 fn kill_rounds() -> usize {

@@ -1,6 +1,7 @@
 //! Write-back with real processes: nodes that are killed, handed over and stopped with writes that
 //! only the VMhost has, an IOhost that is away, and a volume that another node takes.
 
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use workload::Mix;
 use workload::checker::Checker;
 
 use crate::caches::{CACHE, Pair, cache, connect, connect_with, work_with_hits};
-use crate::pools::{PATIENCE, refused, told, tried};
+use crate::pools::{PATIENCE, make_pool, refused, told, told_to, tried};
 
 /// Nothing is sent before an hour has passed, or half of 64 MiB is dirty: more than the guest has.
 const LATE: &str = "cache = { pool = \"local\", size = \"16MiB\", mode = \"write-back\", \
@@ -81,7 +82,9 @@ fn writes_that_only_the_vmhost_has_are_there_after_kills_and_go_back_at_a_stop()
     let shown = told(&vm, "disk show alice");
     assert!(shown.contains("only on this host"), "{shown}");
     refused(&vm, "pool remove local --force", "alice");
-    refused(&vm, "disk cache alice pool=local,size=16MiB", "alice");
+    let (is_done, text) = tried(&vm, "disk cache alice pool=local,size=16MiB");
+    assert!(!is_done && text.contains("while it is used by a guest"), "{text}");
+    assert!(!text.contains("--force") && !text.contains("remove"), "{text}");
     assert_eq!(guest.workload.counts.errors, 0, "a kill is a pause, not an error");
     vm.stop().expect("the VMhost stops in order");
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
@@ -103,8 +106,15 @@ fn writes_go_back_while_the_guest_works() {
     guest.read_all().expect("all of the disk is as promised");
     vm.wait_until("nothing is dirty", |vm| dirty_bytes(vm) == 0).expect("it is sent");
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
-    // The guest goes, and the disk with its volumes.
+    // The guest goes. A drained node would not add the disk again, so a change does not remove it.
     guest.disconnect();
+    told(&vm, "node drain");
+    refused(&vm, "disk cache alice --none", "the node is drained");
+    pair.vm("vm1", CACHE).write().expect("the file");
+    refused(&vm, "node reload --yes", "the node is drained");
+    assert!(told(&vm, "disk list").contains("alice"));
+    told(&vm, "node drain --undo");
+    // The disk goes with its volumes.
     told(&vm, "disk remove alice");
     let pool = told(&vm, "pool show local");
     assert!(!pool.contains("dirty.alice") && !pool.contains("cache.alice"), "{pool}");
@@ -223,13 +233,15 @@ fn a_guest_waits_when_too_much_is_dirty_and_goes_on_with_the_iohost() {
     io.stop().expect("the IOhost stops in order");
 }
 
+/// The text of the disk's state in the status.
+fn detail(node: &Node) -> String {
+    let status = node.status().expect("it answers");
+    status["disks"][0]["detail"].as_str().unwrap_or_default().to_owned()
+}
+
 /// The disk is not served, and says this.
 fn not_served(mut vm: Node, why: &str) -> NodePlan {
-    let is_told = |vm: &Node| {
-        let status = vm.status().expect("it answers");
-        status["disks"][0]["detail"].as_str().is_some_and(|detail| detail.contains(why))
-    };
-    vm.wait_until(why, is_told).expect("it is refused");
+    vm.wait_until(why, |vm| detail(vm).contains(why)).expect("it is refused");
     vm.stop().expect("it stops in order")
 }
 
@@ -318,6 +330,13 @@ fn an_older_copy_of_the_pool_is_not_written_over_newer_writes() {
         };
         std::fs::copy(&copy, &pool).expect("the copy is put back");
         let mut vm = killed.start().expect("it starts again");
+        if round == 1 {
+            // After a kill the pool may have had more.
+            let is_told = |vm: &Node| detail(vm).contains("has not got the last writes");
+            vm.wait_until("its writes are missed", is_told).expect("it is refused");
+            told(&vm, "disk remove alice --force");
+            told(&vm, "node reload --yes");
+        }
         vm.wait_until("the older writes are kept", |vm| stranded(vm) == 1).expect("it is served");
         guest.read_all().expect("all of the disk is as promised");
         assert!(told(&vm, "pool show local").contains("rest.alice.1"));
@@ -331,22 +350,216 @@ fn an_older_copy_of_the_pool_is_not_written_over_newer_writes() {
     io.stop().expect("the IOhost stops in order");
 }
 
+/// So many bytes take longer to a slow IOhost than a stop without progress may take.
+const SLOW_BYTES: u64 = 7 << 20;
+
+/// An IOhost that takes half a MiB in a second.
+fn slow(io: NodePlan) -> NodePlan {
+    let limit = "chain = [{ limit = { bytes-per-second = \"512KiB\" } }]\nallow";
+    NodePlan { config: io.config.replace("allow", limit), ..io }
+}
+
 #[test]
 fn a_stop_that_makes_progress_goes_on_until_all_is_written_back() {
     let (pair, mut random) = (Pair::new(10), Random::new(11));
-    let io = pair.io();
-    // Slower than a stop without progress may take.
-    let limit = "chain = [{ limit = { bytes-per-second = \"512KiB\" } }]\nallow";
-    let io = NodePlan { config: io.config.replace("allow", limit), ..io };
-    let io = io.start().expect("the IOhost starts");
+    let io = slow(pair.io()).start().expect("the IOhost starts");
     let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
     let mut guest = connect_with(&mut vm, Mix { hot_blocks: 0, ..WRITES }, &mut random);
-    let wanted = 7 << 20;
-    while dirty_bytes(&vm) < wanted {
+    while dirty_bytes(&vm) < SLOW_BYTES {
         work_writes(&mut guest, 50);
     }
     guest.drain().expect("all requests end");
     vm.stop().expect("the VMhost stops in order");
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn a_disk_that_was_renamed_is_not_served_without_its_writes() {
+    let (pair, mut random) = (Pair::new(11), Random::new(12));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+    vm.kill().expect("it ran");
+    for cache in [LATE, CACHE, ""] {
+        let named = format!("name = \"bob\"\n{cache}");
+        let renamed = pair.vm("vm1", &named).start().expect("it starts");
+        not_served(renamed, "has writes to the same volume by disk \"alice\"");
+    }
+    let mut vm = pair.vm("vm1", LATE).start().expect("it starts");
+    work_writes(&mut guest, 300);
+    guest.read_all().expect("all of the disk is as promised");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+/// Gives the path of the pool, and where it is now.
+fn put_aside(plan: &NodePlan) -> (PathBuf, PathBuf) {
+    let pool = plan.file("local.pool");
+    let right = pool.with_extension("right");
+    std::fs::rename(&pool, &right).expect("the pool is put aside");
+    (pool, right)
+}
+
+fn make_anew(pool: &Path) {
+    let _ = std::fs::remove_file(pool);
+    make_pool(pool, "128MiB", "1MiB");
+}
+
+#[test]
+fn a_pool_without_the_writes_that_only_the_right_pool_has_is_noticed() {
+    let (pair, mut random) = (Pair::new(12), Random::new(13));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect(&mut vm, &mut random);
+    work_with_hits(&mut guest, &vm, 100);
+    assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+    let (pool, right) = put_aside(&vm.kill().expect("it ran"));
+    let vm = pair.vm("vm1", LATE).start().expect("it starts without the pool");
+    let shown = unfolded(&told(&vm, "pool show local"));
+    assert!(shown.contains("restart the node: disk \"alice\" writes back from it"), "{shown}");
+    let (is_done, text) = tried(&vm, "pool remove local --force");
+    assert!(!is_done && text.contains("disk \"alice\"") && !text.contains("--force"), "{text}");
+    vm.stop().expect("it stops in order");
+    make_anew(&pool);
+    // Not once only, and in no mode: the first start must not make the pool one that passes.
+    for (cache, why) in [
+        (LATE, "the pool has not got the last writes"),
+        (LATE, "the pool has not got the last writes"),
+        (CACHE, "no open pool of this node has the last writes"),
+        ("", "no open pool of this node has the last writes"),
+    ] {
+        not_served(pair.vm("vm1", cache).start().expect("it starts"), why);
+    }
+    std::fs::rename(&right, &pool).expect("the right pool is back");
+    let vm = pair.vm("vm1", LATE).start().expect("it starts");
+    work_with_hits(&mut guest, &vm, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    guest.checker.settle();
+    let stopped = vm.stop().expect("it stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    // After a stop in order the pool has nothing that is missed.
+    make_anew(&pool);
+    let mut vm = stopped.start().expect("it starts");
+    work_with_hits(&mut guest, &vm, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    // A guest that has gone leaves nothing that is missed either.
+    guest.checker.settle();
+    guest.disconnect();
+    let is_ready = |vm: &Node| vm.status().expect("it answers")["disks"][0]["state"] == "ready";
+    vm.wait_until("the disk waits for a guest", is_ready).expect("its attachment is closed");
+    vm.kill().expect("it ran");
+    std::fs::remove_file(&pool).expect("the pool is lost");
+    let mut vm = pair.vm("vm1", "").start().expect("it starts without a pool");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn writes_of_a_pool_that_is_lost_are_given_up_by_the_operator() {
+    let (pair, mut random) = (Pair::new(16), Random::new(17));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    let killed = vm.kill().expect("it ran");
+    drop(guest);
+    make_anew(&killed.file("local.pool"));
+    let mut vm = killed.start().expect("it starts");
+    let is_told = |vm: &Node| detail(vm).contains("`vrio disk remove DISK --force`");
+    vm.wait_until("the way out", is_told).expect("it is refused");
+    let removed = told(&vm, "disk remove alice --force");
+    assert!(unfolded(&removed).contains("the writes that no pool has are given up"), "{removed}");
+    told(&vm, "node reload --yes");
+    // Nothing was sent, so the next guest finds zeroes.
+    let mut guest = connect(&mut vm, &mut random);
+    work_with_hits(&mut guest, &vm, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    guest.checker.settle();
+    vm.stop().expect("it stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn writes_in_a_pool_are_given_up_by_force_alone() {
+    let (pair, mut random) = (Pair::new(13), Random::new(14));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    guest.drain().expect("all requests end");
+    drop(guest);
+    vm.kill().expect("it ran");
+    // Without write-back the disk is not served, and its volume is not in use.
+    let mut vm = pair.vm("vm1", "").start().expect("it starts");
+    let is_told = |vm: &Node| detail(vm).contains("has writes of this disk");
+    vm.wait_until("the writes are named", is_told).expect("it is refused");
+    let number = dirty_volume(&vm);
+    let remove = format!("volume remove local:{number} --data");
+    let (is_done, text) = tried(&vm, &remove);
+    let text = unfolded(&text);
+    assert!(!is_done && text.contains("of writes of disk \"alice\""), "{text}");
+    assert!(text.contains("MiB") || text.contains("KiB"), "{text}");
+    assert!(text.contains("io1/root has not got them") && text.contains("--force"), "{text}");
+    told(&vm, &format!("{remove} --force"));
+    // They were given up: nothing is missed.
+    vm.wait_for_disk("alice").expect("the disk is served");
+    refused(&vm, "volume remove nosuch --data", "there is no such volume");
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn other_commands_go_on_while_a_disk_is_removed_and_written_back() {
+    let (pair, mut random) = (Pair::new(14), Random::new(15));
+    let io = slow(pair.io()).start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, Mix { hot_blocks: 0, ..WRITES }, &mut random);
+    while dirty_bytes(&vm) < SLOW_BYTES {
+        work_writes(&mut guest, 50);
+    }
+    guest.drain().expect("all requests end");
+    let control = vm.plan().control();
+    let removing = thread::spawn(move || told_to(&control, "disk remove alice --force"));
+    let is_leaving = |vm: &Node| detail(vm).contains("it is being removed");
+    vm.wait_until("it is written back", is_leaving).expect("the disk is there meanwhile");
+    told(&vm, "volume add extra --pool local --size 1MiB");
+    assert!(told(&vm, "disk list").contains("alice"), "the removal goes on");
+    let (is_done, text) = removing.join().expect("it ends");
+    assert!(is_done && !told(&vm, "disk list").contains("alice"), "{text}");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    vm.stop().expect("the VMhost stops in order");
+    io.stop().expect("the IOhost stops in order");
+}
+
+#[test]
+fn a_reload_that_could_not_add_a_disk_again_does_not_remove_it() {
+    let pair = Pair::new(15);
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    let outside = tempfile::tempdir().expect("a directory");
+    let pool = outside.path().join("other.pool");
+    make_pool(&pool, "128MiB", "1MiB");
+    let other = LATE.replace("\"local\"", "\"other\"");
+    let config = format!("{other}[[pool]]\nname = \"other\"\ndevices = [{pool:?}]\n");
+    pair.vm("vm1", &config).write().expect("the file");
+    refused(&vm, "node reload --yes", "outside the directories");
+    assert_eq!(cache(&vm)["pool"], "local");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    // The same for a socket in a place that takes a restart.
+    let (volumes, sockets) = (vm.plan().home.join("volumes"), outside.path());
+    let directories = Some(format!("volumes = [{volumes:?}]\nsockets = {sockets:?}\n"));
+    NodePlan { directories, ..pair.vm("vm1", CACHE) }.write().expect("the file");
+    refused(&vm, "node reload --yes", "its socket is in another directory");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    assert!(cache(&vm)["write_back"].is_object(), "{}", cache(&vm));
+    vm.stop().expect("the VMhost stops in order");
     io.stop().expect("the IOhost stops in order");
 }

@@ -101,6 +101,11 @@ impl Admitted {
         self.gate.close();
     }
 
+    /// The epoch that it was opened under.
+    pub(super) fn epoch(&self) -> u64 {
+        self.gate.epoch()
+    }
+
     /// Whether nothing is on its way.
     pub fn is_empty(&self) -> bool {
         self.gate.is_empty()

@@ -54,11 +54,11 @@ impl Export {
             if state.entries.values().all(|entry| entry.record.is_none()) {
                 return Ok(());
             }
-            let epoch = state.epoch_last + 1;
+            let epoch = state.epoch_last.max(state.issued) + 1;
             if epoch >= EPOCH_END {
                 return Err("the volume's epochs are used up".to_owned());
             }
-            (state.epoch_last, state.floor) = (epoch, epoch);
+            (state.epoch_last, state.issued, state.floor) = (epoch, epoch, epoch);
             self.records.forget(&[], epoch)
         };
         let until = Instant::now() + RECORD_TIME_MAX;

@@ -67,6 +67,8 @@ enum ExportConnection {
     Claiming(PendingClaim),
     Opening(PendingOpen),
     Open(Box<Admitted>),
+    /// Its epoch is over because the volume moved to another node, and requests have not ended.
+    Leaving(Box<Admitted>),
 }
 
 #[derive(Debug)]
@@ -188,6 +190,26 @@ impl LocalChannel {
         true
     }
 
+    /// The volume is served elsewhere, or was: no other client has the epoch. Requests that were
+    /// not done wait for the next epoch, as those of a client whose server is gone.
+    fn leave(&mut self, ios: &IoTable, done: &mut Vec<IoId>, before: usize) -> Progress {
+        let way = std::mem::replace(&mut self.way, ExportConnection::None);
+        let (ExportConnection::Open(admitted) | ExportConnection::Leaving(admitted)) = way else {
+            self.way = way;
+            return Progress::Idle;
+        };
+        let ended = done.split_off(before);
+        for id in ended {
+            let is_back = ios[id].status == Status::Fenced;
+            if is_back { self.waiting.push(id) } else { done.push(id) }
+        }
+        self.attachment.reclaim(admitted.epoch());
+        if !admitted.is_empty() {
+            self.way = ExportConnection::Leaving(admitted);
+        }
+        Progress::Busy
+    }
+
     /// Ends what waits when the attachment has ended.
     fn end_waiting(&mut self, ios: &mut IoTable, done: &mut Vec<IoId>) -> Progress {
         let status = match self.attachment.view().phase {
@@ -214,10 +236,18 @@ impl Channel for LocalChannel {
 
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         self.now_ns = now_ns;
+        let before = done.len();
+        if let ExportConnection::Leaving(admitted) = &mut self.way {
+            let progress = admitted.poll(ios, now_ns, done);
+            let has_moved = done.len() > before || admitted.is_empty();
+            return if has_moved { self.leave(ios, done, before) } else { progress };
+        }
         if let ExportConnection::Open(admitted) = &mut self.way {
-            let before = done.len();
             let mut progress = admitted.poll(ios, now_ns, done);
             let fenced = done[before..].iter().any(|&id| ios[id].status == Status::Fenced);
+            if fenced && self.export.moves() {
+                return self.leave(ios, done, before);
+            }
             if fenced {
                 self.attachment.fence("another disk has claimed the attachment");
             }
@@ -238,7 +268,9 @@ impl Channel for LocalChannel {
             return closing.arm(wake, self.now_ns);
         }
         match &mut self.way {
-            ExportConnection::Open(admitted) => admitted.arm(wake),
+            ExportConnection::Open(admitted) | ExportConnection::Leaving(admitted) => {
+                admitted.arm(wake)
+            }
             ExportConnection::Claiming(pending) => {
                 wake.at(self.now_ns + LOOK_AGAIN_NS);
                 pending.arm(wake)
@@ -254,7 +286,9 @@ impl Channel for LocalChannel {
     }
 
     fn disarm(&mut self) {
-        if let ExportConnection::Open(admitted) = &mut self.way {
+        if let ExportConnection::Open(admitted) | ExportConnection::Leaving(admitted) =
+            &mut self.way
+        {
             admitted.disarm();
         }
     }
@@ -265,7 +299,9 @@ impl Channel for LocalChannel {
     }
 
     fn recall(&mut self, ios: &mut IoTable, back: &mut Vec<IoId>) {
-        if let ExportConnection::Open(admitted) = &mut self.way {
+        if let ExportConnection::Open(admitted) | ExportConnection::Leaving(admitted) =
+            &mut self.way
+        {
             admitted.recall(ios, back);
         }
         back.append(&mut self.waiting);
@@ -274,7 +310,8 @@ impl Channel for LocalChannel {
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         self.now_ns = now_ns;
         self.waiting.clear();
-        if let ExportConnection::Open(admitted) = &mut self.way
+        if let ExportConnection::Open(admitted) | ExportConnection::Leaving(admitted) =
+            &mut self.way
             && !admitted.abandon(ios, now_ns)
         {
             return false;

@@ -14,13 +14,14 @@ impl Export {
         let mut state = self.state();
         state.elsewhere = node.map(str::to_owned);
         if state.elsewhere.is_some() {
+            state.moves = true;
             state.entries.values().for_each(Entry::end);
         }
     }
 
     /// From now on this node serves the volume, with the records that its store has by now: another
-    /// node may have granted epochs meanwhile. No epoch that a record or this guard knows is
-    /// granted again. Clients of before have no epoch; a claim waits for their requests.
+    /// node may have granted epochs meanwhile. No epoch that a record has, or that this guard has
+    /// issued, is granted again. Clients of before have no epoch; a claim waits for their requests.
     ///
     /// # Errors
     /// When the records cannot be read: then the volume is served as before.
@@ -35,14 +36,21 @@ impl Export {
         });
         let gates: Vec<_> = gates.filter(|gate| !gate.is_empty()).collect();
         state.leaving.extend(gates);
-        state.floor = state.floor.max(floor);
-        let known = records.values().map(|record| record.epoch).fold(floor, u64::max);
-        state.epoch_last = state.epoch_last.max(known);
+        state.floor = floor;
+        // Epochs that were issued here and never were durable are no client's: a client with an
+        // older one goes on. They are not issued again all the same.
+        state.epoch_last = records.values().map(|record| record.epoch).fold(floor, u64::max);
         let entry = |record| Entry { record: Some(record), ..Entry::default() };
         let entries = records.into_iter().map(|(name, record)| (name, entry(record)));
         state.entries = entries.collect::<BTreeMap<_, _>>();
         state.elsewhere = None;
         Ok(())
+    }
+
+    /// Whether the volume may be served by other nodes at times: an epoch may be over without
+    /// another client.
+    pub(super) fn moves(&self) -> bool {
+        self.state().moves
     }
 
     /// Whether this node serves the volume.

@@ -21,6 +21,8 @@ use volume::{
     Topology, Volume, VolumeInfo, Zeroing, io_table,
 };
 
+mod place;
+
 /// Completes a request when the test says so.
 #[derive(Debug)]
 struct Slow {

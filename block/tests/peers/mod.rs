@@ -1,6 +1,8 @@
 //! Two nodes' sidecores on one thread, and the wire between them: nothing of it allocates once it
 //! is warm, so that what is counted is the product's.
 
+#[path = "../../../peer/tests/hosts/mod.rs"]
+mod hosts;
 #[path = "../keys/mod.rs"]
 mod keys;
 
@@ -11,17 +13,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::{Export, ExportOptions, Exports, Plane, RemoteVolume};
+use hosts::PlaneHost;
 use keys::{IOHOST, VMHOST, security};
-use peer::{Allow, Planes};
-use sidecore::{Poll, Services};
-use transport::{Endpoint, EndpointConfig, Security, TransmitBatch, VERSIONS};
+use peer::Allow;
+use sidecore::Services;
+use transport::{EndpointConfig, Security, VERSIONS};
 use volume::Volume;
 use volume::record::NoRecords;
 
 const VOLUME: &str = "a";
-
-/// Datagrams of one round of a sidecore.
-const BATCH_DATAGRAMS: usize = 64;
 
 /// Jumbo frames: fewer datagrams for the same requests.
 const DATAGRAM_BYTES: usize = 8972;
@@ -34,12 +34,9 @@ pub(crate) fn export(volume: Arc<dyn Volume>) -> Arc<Export> {
 }
 
 struct Host {
-    addr: SocketAddr,
+    wired: PlaneHost,
     services: Services,
-    endpoint: Rc<RefCell<Endpoint>>,
-    planes: RefCell<Planes>,
     plane: Rc<RefCell<Plane>>,
-    batch: TransmitBatch,
 }
 
 impl Host {
@@ -55,22 +52,16 @@ impl Host {
         config.security = security;
         config.versions = versions;
         config.entropy = [number as u8 + 1; 32];
-        let endpoint = Rc::new(RefCell::new(Endpoint::new(config)));
+        let wired = PlaneHost::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + number)), config);
         let services = Services::new();
-        let mut planes = Planes::new(0, Rc::clone(&endpoint));
-        let plane = Plane::new(&mut planes, exports, services.clone());
+        let plane = Plane::new(&mut wired.planes.borrow_mut(), exports, services.clone());
         services.insert(Rc::clone(&plane));
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + number));
-        let batch = TransmitBatch::new(BATCH_DATAGRAMS);
-        let planes = RefCell::new(planes);
-        Self { addr, services, endpoint, planes, plane, batch }
+        Self { wired, services, plane }
     }
 
     /// The beginning of a round: time passes, then calls and answers are looked at.
     fn serve(&mut self, now_ns: u64) {
-        let planes = self.planes.get_mut();
-        let _ = planes.poll(now_ns);
-        self.endpoint.borrow_mut().advance(now_ns, planes);
+        self.wired.begin(now_ns);
         let _ = self.plane.borrow_mut().poll(now_ns);
     }
 
@@ -82,24 +73,12 @@ impl Host {
         now_ns: u64,
         datagram: &mut Vec<u8>,
     ) {
-        loop {
-            let mut endpoint = self.endpoint.borrow_mut();
-            endpoint.transmit(now_ns, &mut self.batch);
-            if self.batch.is_empty() {
-                return;
+        let from = self.wired.addr;
+        self.wired.send(now_ns, datagram, |addr, bytes| {
+            if let Some(to) = to(addr) {
+                to.wired.receive(now_ns, now_ns, from, bytes);
             }
-            for outgoing in self.batch.datagrams() {
-                datagram.clear();
-                datagram.extend_from_slice(outgoing.head());
-                datagram.extend_from_slice(outgoing.body(endpoint.pool()));
-                let Some(to) = to(outgoing.to()) else { continue };
-                let mut planes = to.planes.borrow_mut();
-                let mut there = to.endpoint.borrow_mut();
-                there.receive(now_ns, now_ns, self.addr, datagram, &mut *planes);
-            }
-            let count = self.batch.len();
-            self.batch.consume(count);
-        }
+        });
     }
 }
 
@@ -137,7 +116,8 @@ impl Peers {
             let exported = Arc::new(Exports::default());
             exported.insert(Arc::clone(export));
             let io = Host::new(name, number, security(name, sealed), exported, versions.clone());
-            vm.planes.borrow().peers().borrow_mut().add(name, io.addr);
+            let planes = vm.wired.planes.borrow();
+            planes.peers().borrow_mut().add(name, io.wired.addr);
             io
         });
         let ios: Vec<Host> = ios.collect();
@@ -171,7 +151,7 @@ impl Peers {
         work();
         let Self { vm, ios, are_away, datagram } = self;
         let all = |addr: SocketAddr| {
-            let at = ios.iter().position(|io| io.addr == addr);
+            let at = ios.iter().position(|io| io.wired.addr == addr);
             at.filter(|at| !are_away[*at]).map(|at| &ios[at])
         };
         vm.send(all, now_ns, datagram);
@@ -183,7 +163,7 @@ impl Peers {
 
     /// Calls that were made and answered in a sealed session, for a check that it was one.
     pub(crate) fn sealed_sessions(&self) -> usize {
-        let endpoint = self.vm.endpoint.borrow();
+        let endpoint = self.vm.wired.endpoint.borrow();
         endpoint.sessions().filter(|session| session.peer.key.is_some()).count()
     }
 }

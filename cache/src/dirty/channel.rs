@@ -331,10 +331,17 @@ impl WriteBackChannel {
         let task = &mut self.tasks[id.index()];
         (task.blocks, task.piece) = (blocks, Blocks { first: blocks.first, count: 0 });
         let counters = dirty.counters(self.ways.index);
-        if op == Op::Write
-            && self.can_be_dirty(ios, id, blocks)
-            && map.blocks.reserve(blocks.count - before)
-        {
+        let more = blocks.count - before;
+        let is_kept =
+            op == Op::Write && self.can_be_dirty(ios, id, blocks) && map.blocks.reserve(more);
+        if is_kept && !dirty.is_marked() {
+            // This request came after the drain of its guest.
+            map.blocks.give_back(more);
+            map.blocks.release(blocks);
+            dirty.ask_mark();
+            return false;
+        }
+        if is_kept {
             counters.kept.add(1);
             self.ask_here(ios, id, Stand::WriteHere);
         } else {

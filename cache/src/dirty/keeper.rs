@@ -30,8 +30,8 @@ pub struct DirtyKeeper {
     dirty: Arc<Dirty>,
     remote: Arc<dyn CachedRemote>,
     try_at_ns: u64,
-    /// A number that the pool has, while the memory gets it.
-    noting: Option<(u64, Ticket)>,
+    /// A number that the pool has, while the memory gets it, with or without the mark.
+    noting: Option<(u64, bool, Ticket)>,
     /// When a number is tried again.
     number_at_ns: u64,
 }
@@ -79,12 +79,20 @@ impl DirtyKeeper {
             }
             let numbered = self.dirty.storage.lock().number(number);
             match numbered {
-                Ok(()) => self.noting = self.dirty.notes.write(number).map(|it| (number, it)),
+                Ok(()) => {
+                    let notes = &self.dirty.notes;
+                    let is_marked = self.dirty.mark.next(notes, || self.dirty.is_clean());
+                    let begun = notes.write(number, is_marked);
+                    self.noting = begun.map(|ticket| (number, is_marked, ticket));
+                }
                 Err(why) => self.number_failed(now_ns, why),
             }
         }
-        let Some((number, ticket)) = &self.noting else { return REST };
-        let (number, ended) = (*number, ticket.result());
+        let Some((number, is_marked, ticket)) = &self.noting else { return REST };
+        let (number, is_marked, ended) = (*number, *is_marked, ticket.result());
+        if let Some(ended) = &ended {
+            self.dirty.mark.noted(is_marked, ended.is_ok());
+        }
         match ended {
             None => return LOOK_FOR_NOTE,
             Some(Ok(())) => {
@@ -99,11 +107,15 @@ impl DirtyKeeper {
         REST
     }
 
-    /// Without a number nothing is written back.
+    /// Without a number nothing is written back, and without a mark nothing becomes dirty.
     fn number_failed(&mut self, now_ns: u64, why: String) {
         self.number_at_ns = now_ns + TRY_AGAIN_NS;
         tracing::error!(why, "nothing is written back: the number of the round cannot be kept");
-        self.dirty.story.lock().why = Some(why);
+        let mut story = self.dirty.story.lock();
+        if let Some(attachment) = story.attachment.as_ref().filter(|_| !self.dirty.is_open()) {
+            attachment.waits(format!("write-back: {why}"));
+        }
+        story.why = Some(why);
     }
 
     fn follow(&mut self, now_ns: u64) -> Duration {
@@ -119,6 +131,10 @@ impl DirtyKeeper {
         }
         if !is_open && let Some(pause) = self.wait_for_sole() {
             return pause;
+        }
+        if !is_open && !self.dirty.through.load(SeqCst) && !self.dirty.is_marked() {
+            self.dirty.ask_mark();
+            return LOOK_FOR_NOTE;
         }
         // A live client that the guard has granted another epoch goes on.
         let is_judged = is_open || !attachment.has_taken_over();
@@ -182,8 +198,9 @@ impl DirtyKeeper {
             volume = name,
             bytes,
             epoch,
-            "another client has had the remote volume: writes that only this VMhost has are not \
-             written over it, and are kept in this volume of the pool"
+            "the remote volume may have newer content, of another client, a rollback or a \
+             smaller size: writes that only this VMhost has are not written over it, and are kept \
+             in this volume of the pool"
         );
         self.dirty.map.blocks.clear();
         self.dirty.since_ns.store(0, SeqCst);

@@ -43,6 +43,17 @@ pub struct DirtyStore {
     id: Option<VolumeId>,
 }
 
+/// The dirty volume of a disk in a pool in which the disk may have no write-back.
+#[derive(Debug)]
+pub(crate) struct LeftVolume {
+    /// The name of a volume that has writes.
+    pub(crate) full: Option<String>,
+    /// There is a volume without writes.
+    pub(crate) is_empty: bool,
+    /// The number of the last round here.
+    pub(crate) number: u64,
+}
+
 /// The blocks of the volume that has the number in its name: it is never written.
 const NUMBER_BLOCKS: u64 = 1;
 
@@ -62,11 +73,7 @@ impl DirtyStore {
         (blocks, capacity): (u64, u64),
         durability: Durability,
     ) -> Self {
-        let hash = digest(&SHA256, of.as_bytes());
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&hash.as_ref()[..16]);
-        let mut names = digits(u128::from_le_bytes(bytes));
-        names.truncate(NAMES_CHARS);
+        let names = names_of(of);
         let (pool, disk) = (Arc::clone(pool), disk.to_owned());
         Self { pool, disk, names, blocks, capacity, durability, id: None }
     }
@@ -77,33 +84,60 @@ impl DirtyStore {
     /// Why the pool still has it.
     pub fn remove(pool: &Arc<StorePool>, disk: &str) -> Result<(), String> {
         let store = Self::new(pool, (disk, ""), (0, 0), Durability::Flush);
-        for found in pool.volumes().iter().filter(|it| parse(it, disk).is_some()) {
-            store.forget_list(found.id)?;
-            store.change(PoolChange::Remove { volume: found.id })?;
+        store.remove_all(|it| parse(it, disk).is_some())
+    }
+
+    fn remove_all(&self, is_its: impl Fn(&PoolVolume) -> bool) -> Result<(), String> {
+        for found in self.pool.volumes().iter().filter(|it| is_its(it)) {
+            self.forget_list(found.id)?;
+            self.change(PoolChange::Remove { volume: found.id })?;
         }
-        store.forget_number()
+        self.forget_number()
     }
 
     /// Looks for writes of a disk, to the volume and by the attachment that `of` names, in a pool
-    /// that shall have none: the disk had write-back there before. Removes a dirty volume that is
-    /// empty, and gives the name of one that is not.
+    /// that shall have none: the disk had write-back there before.
+    pub(crate) fn left(pool: &Arc<StorePool>, (disk, of): (&str, &str)) -> LeftVolume {
+        let store = Self::new(pool, (disk, of), (0, 0), Durability::Flush);
+        let is_its = |it: &PoolVolume| parse(it, disk).is_some_and(|it| it.0 == store.names);
+        let found: Vec<_> = pool.volumes().into_iter().filter(is_its).collect();
+        let full = found.iter().find(|it| it.referred_blocks != Some(0));
+        LeftVolume {
+            full: full.map(|it| it.name.clone()),
+            is_empty: full.is_none() && !found.is_empty(),
+            number: store.last_number(),
+        }
+    }
+
+    /// Removes what [`Self::left`] has found to be empty.
     ///
     /// # Errors
-    /// Why the pool still has an empty one.
-    pub fn left(pool: &Arc<StorePool>, (disk, of): (&str, &str)) -> Result<Option<String>, String> {
+    /// Why the pool still has it.
+    pub(crate) fn remove_left(
+        pool: &Arc<StorePool>,
+        (disk, of): (&str, &str),
+    ) -> Result<(), String> {
         let store = Self::new(pool, (disk, of), (0, 0), Durability::Flush);
-        for found in pool.volumes() {
-            if parse(&found, disk).is_none_or(|(names, _)| names != store.names) {
-                continue;
-            }
-            if found.referred_blocks != Some(0) {
-                return Ok(Some(found.name));
-            }
-            store.forget_list(found.id)?;
-            store.change(PoolChange::Remove { volume: found.id })?;
-            store.forget_number()?;
-        }
-        Ok(None)
+        let is_its = |it: &PoolVolume| parse(it, disk).is_some_and(|it| it.0 == store.names);
+        store.remove_all(|it| is_its(it) && it.referred_blocks == Some(0))
+    }
+
+    /// Looks for writes to the same remote volume of a disk of another name: this disk was renamed.
+    /// An attachment that has no name of its own has the disk's. Gives the names of the volume and
+    /// the disk.
+    pub fn left_by_another(
+        pool: &Arc<StorePool>,
+        disk: &str,
+        (volume, of): (&str, &str),
+    ) -> Option<(String, String)> {
+        let all = pool.volumes().into_iter().filter(|it| it.referred_blocks != Some(0));
+        let mut found = all.filter_map(|it| {
+            let other = disk_of(&it.name).filter(|other| *other != disk)?;
+            let (names, _) = parse(&it, other)?;
+            let is_same = names == names_of(of) || names == names_of(&attached(volume, other));
+            is_same.then(|| (it.name.clone(), other.to_owned()))
+        });
+        found.next()
     }
 
     /// Whether a volume of a pool is, by its name, the dirty volume of this disk.
@@ -190,7 +224,6 @@ impl DirtyStore {
 
 impl DirtyStorage for DirtyStore {
     fn load(&mut self) -> Result<DirtyRest, String> {
-        let number = self.numbered().map_or(0, |(_, number)| number);
         let all = self.pool.volumes();
         let mut found = all.iter().filter_map(|it| Some((it, parse(it, &self.disk)?)));
         let first = found.next();
@@ -204,7 +237,7 @@ impl DirtyStorage for DirtyStore {
         let Some((found, (names, owner))) = first else {
             let id = self.create()?;
             let volume = self.open(id)?;
-            return Ok(DirtyRest { volume, owner: None, blocks: Vec::new(), number });
+            return Ok(DirtyRest { volume, owner: None, blocks: Vec::new() });
         };
         self.id = Some(found.id);
         if found.blocks < self.blocks {
@@ -216,7 +249,11 @@ impl DirtyStorage for DirtyStore {
         let blocks = self.list(found.id)?;
         // Writes for another remote volume have no owner that goes on.
         let owner = owner.filter(|_| names == self.names);
-        Ok(DirtyRest { volume: self.open(found.id)?, owner, blocks, number })
+        Ok(DirtyRest { volume: self.open(found.id)?, owner, blocks })
+    }
+
+    fn last_number(&self) -> u64 {
+        self.numbered().map_or(0, |(_, number)| number)
     }
 
     fn stranded(&self) -> Vec<String> {
@@ -262,6 +299,39 @@ impl DirtyStorage for DirtyStore {
     }
 }
 
+/// A remote volume and the attachment of a disk to it, by their names.
+pub fn attached(volume: &str, attachment: &str) -> String {
+    format!("{volume} as {attachment}")
+}
+
+/// The digest of the names of a remote volume and an attachment.
+fn names_of(of: &str) -> String {
+    let hash = digest(&SHA256, of.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.as_ref()[..16]);
+    let mut names = digits(u128::from_le_bytes(bytes));
+    names.truncate(NAMES_CHARS);
+    names
+}
+
+/// The disk whose dirty volume has this name.
+fn disk_of(name: &str) -> Option<&str> {
+    let mut parts = name.rsplitn(4, '.');
+    let disk = parts.nth(3)?.strip_prefix("dirty.")?;
+    parse_name(name, disk).map(|_| disk)
+}
+
+/// The disk whose write-back has made a volume of a pool, by the volume's name: its dirty blocks,
+/// what was put aside of them, or the number of its last round.
+pub fn kept_for(name: &str) -> Option<&str> {
+    let numbered = |prefix: &str, suffix: &str| {
+        let (disk, number) = name.strip_prefix(prefix)?.rsplit_once('.')?;
+        number.parse::<u64>().ok().and_then(|_| disk.strip_suffix(suffix))
+    };
+    let round = numbered("dirty.", &format!(".{ROUND}"));
+    round.or_else(|| disk_of(name)).or_else(|| numbered("rest.", ""))
+}
+
 /// The names and the owner that the name of a disk's dirty volume says.
 fn parse(it: &PoolVolume, disk: &str) -> Option<(String, Option<DirtyOwner>)> {
     if it.kind != store::PoolVolumeKind::Volume {
@@ -300,6 +370,12 @@ mod tests {
         assert_eq!(parse_name("dirty.a.x.0.0", "a"), Some(("x".to_owned(), None)));
         for (name, disk) in [("dirty.a.b.x.0.0", "a"), ("dirty.a", "a"), ("rest.a.1", "a")] {
             assert_eq!(parse_name(name, disk), None, "{name}");
+        }
+        assert_eq!((disk_of("dirty.a.b.x.0.0"), disk_of("dirty.a.round.1")), (Some("a.b"), None));
+        let all = ["dirty.a.b.x.0.0", "dirty.a.b.round.7", "rest.a.b.7"];
+        assert_eq!(all.map(kept_for), [Some("a.b"); 3]);
+        for name in ["dirty.a", "rest.a.x", "rest.7", "restored.a.7", "cache.a", "a"] {
+            assert_eq!(kept_for(name), None, "{name}");
         }
         let name = format!("{}.{ROUND}.{}", dirty_volume_name(&disk), u64::MAX);
         assert!(name.len() <= 64, "{} characters", name.len());

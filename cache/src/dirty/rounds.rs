@@ -1,29 +1,50 @@
 //! The number of the last round, and where it is kept outside of the pool.
 //!
 //! ```text
-//!   a round shall begin ──▶ the pool has number N ──▶ this node's memory has N ──▶ first write
-//!   a round has ended   ──▶ the same with N + 1, and no round waits for it
+//!   a guest comes       ──▶ the pool has number N ──▶ this node's memory has N and the mark
+//!                           ──▶ blocks become dirty
+//!   a round shall begin ──▶ the same with N + 1 ──▶ first write
+//!   a round has ended   ──▶ the same with N + 2, and no round waits for it
+//!   all is written back, and the guest has gone ──▶ N + 3, without the mark
 //! ```
 //!
-//! So a pool whose number is below the memory's number is an older copy that was put back: the
-//! remote volume has newer content. A pool is one ahead of the memory after a kill between the two.
+//! So a pool whose number is below the memory's number is not the pool that was there last: it was
+//! made anew, or is an older copy that was put back, and the remote volume has newer content. With
+//! the mark the right pool may have dirty blocks. A pool is one ahead of the memory after a kill
+//! between the two.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use volume::record::{Record, RecordError, RecordStore, Ticket};
+
+/// How long a caller waits for a note.
+const NOTE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How often that is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A note.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct RoundNote {
+    number: u64,
+    /// The pool may have dirty blocks.
+    is_marked: bool,
+}
 
 /// Where the number is kept outside of the pool, for one disk.
 pub struct RoundNotes {
     store: Option<Arc<dyn RecordStore>>,
     key: String,
-    last: Mutex<u64>,
+    last: Mutex<RoundNote>,
 }
 
 impl fmt::Debug for RoundNotes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RoundNotes").field("last", &self.last()).finish_non_exhaustive()
+        f.debug_struct("RoundNotes").field("last", &*self.last.lock()).finish_non_exhaustive()
     }
 }
 
@@ -40,7 +61,9 @@ impl RoundNotes {
     pub fn load(store: Arc<dyn RecordStore>, attachment: &str) -> Result<Arc<Self>, RecordError> {
         let key = key_of(attachment);
         let record = store.find(&key)?.unwrap_or_default();
-        Ok(Arc::new(Self { store: Some(store), key, last: Mutex::new(record.epoch) }))
+        // Notes of older programs have 0 there: no mark.
+        let last = RoundNote { number: record.epoch, is_marked: record.born != 0 };
+        Ok(Arc::new(Self { store: Some(store), key, last: Mutex::new(last) }))
     }
 
     /// For a node that has no place for notes: an older copy of its pool is not noticed.
@@ -55,13 +78,104 @@ impl RoundNotes {
 
     /// The last number.
     pub fn last(&self) -> u64 {
-        *self.last.lock()
+        self.last.lock().number
     }
 
-    /// Begins to write a number durably.
-    pub(super) fn write(&self, number: u64) -> Option<Ticket> {
+    /// Whether the pool that was there last may have dirty blocks.
+    pub fn is_marked(&self) -> bool {
+        self.last.lock().is_marked
+    }
+
+    /// Whether a pool with this number lacks writes that only the right pool has.
+    pub fn is_missing(&self, number: u64) -> bool {
+        let last = self.last.lock();
+        last.is_marked && number < last.number
+    }
+
+    /// Begins to write a number durably, with or without the mark.
+    pub(super) fn write(&self, number: u64, is_marked: bool) -> Option<Ticket> {
         let store = self.store.as_ref()?;
-        *self.last.lock() = number;
-        Some(store.write(&self.key, Record { epoch: number, ..Record::default() }))
+        let mut last = self.last.lock();
+        *last = RoundNote { number, is_marked };
+        let born = u64::from(is_marked);
+        // With the lock held, so that the store has the notes in their order.
+        Some(store.write(&self.key, Record { epoch: number, born, ..Record::default() }))
+    }
+
+    /// Takes the mark away, and waits until that is durable: the dirty blocks were given up, or
+    /// there are none.
+    ///
+    /// # Errors
+    /// Why the mark is still there.
+    pub fn forget_mark(&self) -> Result<(), String> {
+        let ticket = if self.is_marked() { self.write(self.last(), false) } else { None };
+        let Some(ticket) = ticket else { return Ok(()) };
+        let until = Instant::now() + NOTE_TIME_MAX;
+        let ended = loop {
+            match ticket.result() {
+                Some(ended) => break ended.map_err(|error| error.to_string()),
+                None if Instant::now() >= until => break Err("it takes too long".to_owned()),
+                None => std::thread::sleep(LOOK_AGAIN),
+            }
+        };
+        ended.inspect_err(|_| self.last.lock().is_marked = true)
+    }
+}
+
+/// Whether the memory has the mark, as sidecores see it: no block becomes dirty without it. Only
+/// the keeper's thread changes that; others wish for it.
+#[derive(Debug)]
+pub(super) struct DirtyMark {
+    is_there: AtomicBool,
+    wish: AtomicU8,
+}
+
+/// The mark stays as it is.
+const AS_IT_IS: u8 = 0;
+/// Blocks shall become dirty.
+const SET: u8 = 1;
+/// All was written back, and no guest is there.
+const CLEARED: u8 = 2;
+
+impl DirtyMark {
+    /// A node without a place for notes goes on without marks.
+    pub(super) fn new(are_kept: bool) -> Self {
+        Self { is_there: AtomicBool::new(!are_kept), wish: AtomicU8::new(AS_IT_IS) }
+    }
+
+    #[inline]
+    pub(super) fn is_there(&self) -> bool {
+        self.is_there.load(SeqCst)
+    }
+
+    /// Gives whether the wish is new.
+    pub(super) fn wish(&self, is_set: bool) -> bool {
+        let wish = if is_set { SET } else { CLEARED };
+        self.wish.swap(wish, SeqCst) != wish
+    }
+
+    /// Whether the next note has the mark. `is_clean` is asked when no block can become dirty any
+    /// more.
+    pub(super) fn next(&self, notes: &RoundNotes, is_clean: impl Fn() -> bool) -> bool {
+        match self.wish.swap(AS_IT_IS, SeqCst) {
+            SET => true,
+            CLEARED => {
+                let before = self.is_there.swap(false, SeqCst);
+                let is_marked = !is_clean();
+                self.is_there.store(before && is_marked, SeqCst);
+                is_marked
+            }
+            _ => notes.is_marked(),
+        }
+    }
+
+    /// A note with or without the mark is durable, or could not be written.
+    pub(super) fn noted(&self, is_marked: bool, is_done: bool) {
+        if !is_done {
+            let wish = if is_marked { SET } else { CLEARED };
+            let _ = self.wish.compare_exchange(AS_IT_IS, wish, SeqCst, SeqCst);
+        } else if is_marked {
+            self.is_there.store(true, SeqCst);
+        }
     }
 }

@@ -133,6 +133,12 @@ impl DirtyPool {
         })
     }
 
+    /// A new pool in the place of this one, which is given.
+    pub(crate) fn make_anew(&self) -> OnDevices {
+        let anew = Self::new(self.blocks, Random::new(0)).devices.lock().clone();
+        std::mem::replace(&mut *self.devices.lock(), anew)
+    }
+
     pub(crate) fn mapped(&self) -> u64 {
         self.devices.lock().now.mapped.iter().filter(|is_mapped| **is_mapped).count() as u64
     }
@@ -283,7 +289,11 @@ impl DirtyStorage for DirtyDirectory {
         let all = (0..).zip(&devices.now.mapped).filter(|(_, is_mapped)| **is_mapped);
         let blocks = all.map(|(first, _)| Blocks { first, count: 1 }).collect();
         let volume = Arc::new(DirtyFile(Arc::clone(&self.0)));
-        Ok(DirtyRest { volume, owner: devices.owner, blocks, number: devices.number })
+        Ok(DirtyRest { volume, owner: devices.owner, blocks })
+    }
+
+    fn last_number(&self) -> u64 {
+        self.0.devices.lock().number
     }
 
     fn stranded(&self) -> Vec<String> {
@@ -331,6 +341,16 @@ impl NodeMemory {
             self.durable.lock().insert(name, record);
             ticket.end(Ok(()));
         }
+    }
+
+    /// Whether the pool may have dirty blocks.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.durable.lock().values().any(|record| record.born != 0)
+    }
+
+    /// The last number of a round.
+    pub(crate) fn number(&self) -> u64 {
+        self.durable.lock().values().map(|record| record.epoch).max().unwrap_or_default()
     }
 
     /// The node is killed.

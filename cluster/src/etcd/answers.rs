@@ -1,7 +1,9 @@
 //! The meaning of etcd's answers.
 
-use etcd_client::{Error, KeyValue, ResponseHeader};
 use registry::{Entry, Key, LeaseId, RegistryError, Stamp};
+use tonic::{Code, Status};
+
+use super::wire::{KeyValue, ResponseHeader};
 
 /// An answer that is an error.
 #[derive(Debug)]
@@ -17,42 +19,34 @@ pub(crate) const SPACE_WAY_OUT: &str = "changes wait, I/O goes on: `etcdctl comp
     `etcdctl defrag` for each member, then `etcdctl alarm disarm`, as docs/cluster.md says under \
     \"etcd is out of space\"";
 
-/// The way out of an answer beyond [`ANSWER_BYTES_MAX`](super::ANSWER_BYTES_MAX).
+/// The way out of an answer that is longer than the client takes.
 const LENGTH_WAY_OUT: &str = "an answer of etcd is longer than a cluster's records are, so another \
     program has written below /vrio: `etcdctl get --prefix --keys-only /vrio/` names the keys, and \
     `etcdctl del KEY` removes one";
 
-/// Codes of gRPC, by number: the crate's own type is another crate's.
-const INVALID_ARGUMENT: i32 = 3;
-const NOT_FOUND: i32 = 5;
-const PERMISSION_DENIED: i32 = 7;
-const RESOURCE_EXHAUSTED: i32 = 8;
-const OUT_OF_RANGE: i32 = 11;
-const UNAUTHENTICATED: i32 = 16;
-
-pub(super) fn answer_of(error: Error) -> Answer {
-    let status = match error {
-        Error::GRpcStatus(status) => status,
-        Error::LeaseKeepAliveError(text) if text.contains("not found") => {
-            return Answer::Said(RegistryError::LeaseEnded);
-        }
-        error => return Answer::Silent(with_causes(error.to_string(), &error)),
-    };
+pub(super) fn answer_of(status: Status) -> Answer {
     let text = status.message().to_owned();
-    Answer::Said(match i32::from(status.code()) {
-        RESOURCE_EXHAUSTED if text.contains("space exceeded") => {
+    Answer::Said(match status.code() {
+        Code::ResourceExhausted if text.contains("space exceeded") => {
             RegistryError::OutOfSpace { reason: text, way_out: SPACE_WAY_OUT.to_owned() }
         }
-        NOT_FOUND if text.contains("lease not found") => RegistryError::LeaseEnded,
-        INVALID_ARGUMENT => RegistryError::Invalid { what: format!("etcd refuses it: {text}") },
-        OUT_OF_RANGE if text.contains("length too large") => {
+        Code::NotFound if text.contains("lease not found") => RegistryError::LeaseEnded,
+        Code::InvalidArgument => {
+            RegistryError::Invalid { what: format!("etcd refuses it: {text}") }
+        }
+        Code::OutOfRange if text.contains("length too large") => {
             RegistryError::Invalid { what: LENGTH_WAY_OUT.to_owned() }
         }
-        OUT_OF_RANGE if text.contains("compacted") => RegistryError::Compacted { oldest: 0 },
-        PERMISSION_DENIED | UNAUTHENTICATED => RegistryError::Denied { reason: text },
+        Code::OutOfRange if text.contains("compacted") => RegistryError::Compacted { oldest: 0 },
+        Code::PermissionDenied | Code::Unauthenticated => RegistryError::Denied { reason: text },
         // Its own text has its cause in the form for programmers.
         _ => return Answer::Silent(with_causes(text, &status)),
     })
+}
+
+/// The text of an error and its causes.
+pub(super) fn text_of(error: &dyn std::error::Error) -> String {
+    with_causes(error.to_string(), error)
 }
 
 /// An error with its causes: a certificate that is refused is the cause of a lost connection.
@@ -84,12 +78,12 @@ pub(super) const REFUSED: &str = "each member closes the connection: the certifi
 pub(super) fn stamp_of(header: Option<&ResponseHeader>) -> Result<Stamp, RegistryError> {
     let header = header
         .ok_or_else(|| RegistryError::Away { reason: "etcd's answer has no header".to_owned() })?;
-    Ok(Stamp { store: header.cluster_id(), revision: header.revision() as u64 })
+    Ok(Stamp { store: header.cluster_id, revision: header.revision as u64 })
 }
 
 /// None for a key that breaks the rules.
 pub(super) fn entry_of(pair: &KeyValue) -> Option<Entry> {
-    let key = Key::new(pair.key_str().ok()?).ok()?;
-    let lease = (pair.lease() != 0).then_some(LeaseId(pair.lease() as u64));
-    Some(Entry { key, value: pair.value().to_vec(), revision: pair.mod_revision() as u64, lease })
+    let key = Key::new(std::str::from_utf8(&pair.key).ok()?).ok()?;
+    let lease = (pair.lease != 0).then_some(LeaseId(pair.lease as u64));
+    Some(Entry { key, value: pair.value.clone(), revision: pair.mod_revision as u64, lease })
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use etcd_client::{AlarmAction, AlarmType, Client};
 use registry::RegistryError;
+use tonic::Status;
 
 use super::EtcdRegistry;
 use super::answers::{Answer, answer_of};
+use super::client::EtcdClient;
+use super::wire::ALARM_NO_SPACE;
 
 /// How long a member may take for a status, which it gives without the other members.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(4);
@@ -29,22 +31,19 @@ pub(crate) struct EtcdAnswer {
     pub(crate) is_out_of_space: bool,
 }
 
-async fn ask(mut client: Client) -> Result<EtcdAnswer, etcd_client::Error> {
+async fn ask(client: EtcdClient) -> Result<EtcdAnswer, Status> {
     let status = client.status().await?;
-    let header = status.header();
-    let member = header.map_or(0, |header| header.member_id());
+    let (member, revision) =
+        status.header.map_or((0, 0), |header| (header.member_id, header.revision as u64));
     // Alarms are each member's own knowledge, and need no majority.
-    let alarms = client.alarm(AlarmAction::Get, AlarmType::None, None).await;
-    let is_out_of_space = alarms.is_ok_and(|answer| {
-        answer.alarms().iter().any(|alarm| alarm.alarm() == AlarmType::Nospace)
-    });
+    let alarms = client.alarms().await.map(|answer| answer.alarms).unwrap_or_default();
     Ok(EtcdAnswer {
-        is_leader: member != 0 && status.leader() == member,
-        has_leader: status.leader() != 0,
-        revision: header.map_or(0, |header| header.revision() as u64),
-        bytes: status.db_size().max(0) as u64,
-        version: status.version().to_owned(),
-        is_out_of_space,
+        is_leader: member != 0 && status.leader == member,
+        has_leader: status.leader != 0,
+        revision,
+        bytes: status.db_size.max(0) as u64,
+        version: status.version,
+        is_out_of_space: alarms.iter().any(|it| it.alarm == ALARM_NO_SPACE),
     })
 }
 

@@ -4,17 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, EventType, WatchStream};
 use registry::{EntryChange, EntryEvent, RegistryError, RegistryWatch};
 use tokio::runtime::Runtime;
+use tonic::Streaming;
 
 use super::answers::{Answer, answer_of, entry_of};
+use super::wire::{EVENT_DELETE, EVENT_PUT, WatchResponse};
 
 pub(super) struct EtcdWatch {
     runtime: Arc<Runtime>,
-    /// The connection lasts as long as this.
-    _client: Client,
-    stream: WatchStream,
+    stream: Streaming<WatchResponse>,
     endpoint: String,
 }
 
@@ -27,11 +26,10 @@ impl fmt::Debug for EtcdWatch {
 impl EtcdWatch {
     pub(super) fn new(
         runtime: Arc<Runtime>,
-        client: Client,
-        stream: WatchStream,
+        stream: Streaming<WatchResponse>,
         endpoint: String,
     ) -> Self {
-        Self { runtime, _client: client, stream, endpoint }
+        Self { runtime, stream, endpoint }
     }
 }
 
@@ -51,18 +49,19 @@ impl RegistryWatch for EtcdWatch {
                         });
                     }
                 };
-                if answer.compact_revision() > 0 {
-                    let oldest = answer.compact_revision() as u64;
+                if answer.compact_revision > 0 {
+                    let oldest = answer.compact_revision as u64;
                     return Err(RegistryError::Compacted { oldest });
                 }
-                if answer.canceled() {
-                    return Err(away(answer.cancel_reason()));
+                if answer.canceled {
+                    return Err(away(&answer.cancel_reason));
                 }
-                let events = answer.events().iter().filter_map(|event| {
-                    let entry = entry_of(event.kv()?)?;
-                    let change = match event.event_type() {
-                        EventType::Put => EntryChange::Put(entry.value),
-                        EventType::Delete => EntryChange::Deleted,
+                let events = answer.events.iter().filter_map(|event| {
+                    let entry = entry_of(event.kv.as_ref()?)?;
+                    let change = match event.kind {
+                        EVENT_PUT => EntryChange::Put(entry.value),
+                        EVENT_DELETE => EntryChange::Deleted,
+                        _ => return None,
                     };
                     Some(EntryEvent { key: entry.key, change, revision: entry.revision })
                 });

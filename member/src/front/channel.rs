@@ -1,8 +1,8 @@
 //! One user's way to a replicated volume from one sidecore.
 //!
 //! The bytes of a write are copied when it is submitted: a guest may rewrite its buffer at any
-//! time, and all members must store the same bytes. What was read is copied into the guest's
-//! memory by this sidecore. So the member's sidecore never has an address of a guest.
+//! time, and all members must store the same bytes. Bytes that were read are copied into the
+//! guest's memory by this sidecore. So the member's sidecore never has an address of a guest.
 #![expect(unsafe_code, reason = "copies between guest memory and the bytes of messages")]
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct FrontWay {
 
 /// How far a slot's request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-enum SlotState {
+enum FrontState {
     #[default]
     Free,
     /// A read or a flush.
@@ -41,7 +41,7 @@ enum SlotState {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct FrontSlot {
-    state: SlotState,
+    state: FrontState,
     number: u64,
     id: Option<IoId>,
 }
@@ -91,8 +91,8 @@ impl FrontChannel {
         let at = self.slots.get_mut(usize::from(slot)).filter(|at| at.number == number)?;
         let id = at.id?;
         let mut status = status;
-        if status == Status::Done && at.state == (SlotState::Changes { flushes: true }) {
-            at.state = SlotState::Looks;
+        if status == Status::Done && at.state == (FrontState::Changes { flushes: true }) {
+            at.state = FrontState::Looks;
             if self.send(slot, FrontOp::Flush) {
                 return None;
             }
@@ -109,7 +109,7 @@ impl FrontChannel {
             }
         }
         let at = &mut self.slots[usize::from(slot)];
-        (at.state, at.id) = (SlotState::Free, None);
+        (at.state, at.id) = (FrontState::Free, None);
         ios[id].status = status;
         Some(id)
     }
@@ -119,7 +119,7 @@ impl FrontChannel {
         let before = self.ready.len();
         for at in &mut self.slots {
             if let Some(id) = at.id.take() {
-                at.state = SlotState::Free;
+                at.state = FrontState::Free;
                 ios[id].status = Status::Fenced;
                 self.ready.push(id);
             }
@@ -136,10 +136,10 @@ impl FrontChannel {
             if let Some(at) = self.slots.get_mut(usize::from(slot))
                 && at.number == number
             {
-                (at.state, at.id) = (SlotState::Free, None);
+                (at.state, at.id) = (FrontState::Free, None);
             }
         }
-        let changes = |at: &FrontSlot| matches!(at.state, SlotState::Changes { .. });
+        let changes = |at: &FrontSlot| matches!(at.state, FrontState::Changes { .. });
         is_gone || !self.slots.iter().any(changes)
     }
 }
@@ -183,16 +183,16 @@ impl Channel for FrontChannel {
             };
             let (op, state) = match (extent_of(io).filter(|_| io.op != Op::Flush), content) {
                 (Some(extent), Some(content)) => {
-                    (FrontOp::Write(extent, content), SlotState::Changes { flushes })
+                    (FrontOp::Write(extent, content), FrontState::Changes { flushes })
                 }
-                (Some(extent), None) => (FrontOp::Read(extent), SlotState::Looks),
-                (None, _) => (FrontOp::Flush, SlotState::Looks),
+                (Some(extent), None) => (FrontOp::Read(extent), FrontState::Looks),
+                (None, _) => (FrontOp::Flush, FrontState::Looks),
             };
             let at = &mut self.slots[id.index()];
             (at.state, at.id) = (state, Some(id));
             if !self.send(slot, op) {
                 let at = &mut self.slots[id.index()];
-                (at.state, at.id) = (SlotState::Free, None);
+                (at.state, at.id) = (FrontState::Free, None);
                 refusal = Some(Status::Fenced);
             }
         }
@@ -256,7 +256,7 @@ impl Channel for FrontChannel {
         }
         let is_first = self.way.take().is_some();
         if is_first {
-            self.slots.iter_mut().for_each(|at| (at.state, at.id) = (SlotState::Free, None));
+            self.slots.iter_mut().for_each(|at| (at.state, at.id) = (FrontState::Free, None));
             // The mailboxes are gone by now: the host forgets the channel.
             self.shared.wake_home();
         }

@@ -112,7 +112,7 @@ fn writes_of_a_while_are_one_note_and_end_together() {
     assert_eq!((records.floor().unwrap(), records.load().unwrap().len()), (1, 1));
 }
 
-/// What was not durable when another node took over is an error, however far it was.
+/// A write that was not durable when another node took over is an error, however far it was.
 #[test]
 fn writes_end_as_errors_when_another_node_serves() {
     let records = serving(NoteBook::new([7; 16]));

@@ -8,7 +8,7 @@ use peer::{PeerLines, PlaneId, PlaneQuota, flows};
 use replica::MemberId;
 use replica::wire::{WIRE_SEQUENCE, WireContent, decode, decode_name, is_name};
 use sidecore::mailbox::Full;
-use sidecore::{Progress, Waker};
+use sidecore::{Progress, Wake, Waker};
 use transport::{
     BufId, CallId, Endpoint, FairQueue, HEAD_MAX, PeerIdentity, PeerInfo, PeerNumbers, QuotaPart,
     SESSIONS_MAX, SessionId,
@@ -36,6 +36,10 @@ const CALL_BYTES_MIN: usize = 4096;
 
 /// The cost of a call that names a volume: it takes a lock that all sidecores share.
 const NAME_BYTES: usize = 64 << 10;
+
+/// How long messages wait for an earlier one: many times as long as a lost datagram takes to come
+/// again. They keep buffers meanwhile, which the earlier one may need.
+const MISSING_NS_MAX: u64 = 2_000_000_000;
 
 pub(super) const NOT_HERE: &str = "no member of it is on this node";
 pub(super) const NO_COPY: &str = "the peer has no copy of it";
@@ -91,6 +95,8 @@ struct NumberedVolume {
     next: u16,
     /// From this number on; the first one is missing, or the mailbox was full.
     waiting: VecDeque<Option<WaitingMessage>>,
+    /// Since when the first one is missing.
+    missing_ns: Option<u64>,
 }
 
 impl NumberedVolume {
@@ -104,8 +110,10 @@ impl NumberedVolume {
         endpoint: &mut Endpoint,
     ) -> bool {
         let Some(Some(mut first)) = self.waiting.pop_front_if(|first| first.is_some()) else {
+            self.missing_ns = (!self.waiting.is_empty()).then(|| self.missing_ns.unwrap_or(now_ns));
             return false;
         };
+        self.missing_ns = None;
         // Its own memory goes to another thread; a copy that found no room is kept.
         if let Some((buffer, len_bytes)) = first.content.take() {
             first.message.body = endpoint.pool().bytes(buffer)[..len_bytes].to_vec();
@@ -300,7 +308,12 @@ impl Arrivals {
     }
 
     /// A full mailbox wakes the sidecore when it has room.
-    pub(super) fn arm(&self) -> Progress {
+    pub(super) fn arm(&self, wake: &mut Wake) -> Progress {
+        if self.waiting > 0 {
+            let volumes = self.sessions.values().flat_map(|caller| caller.volumes.values());
+            let since = volumes.filter_map(|named| named.missing_ns);
+            since.for_each(|since_ns| wake.at(since_ns + MISSING_NS_MAX));
+        }
         let is_idle = self.calls.is_empty() && self.unwanted.is_empty() && self.parting.is_empty();
         Progress::busy_if(!is_idle || self.doors.generation() != self.generation)
     }
@@ -377,7 +390,8 @@ impl Arrivals {
         content.is_some()
     }
 
-    /// Offers messages that wait to their mailboxes again, one of each volume in turn.
+    /// Offers messages that wait to their mailboxes again, one of each volume in turn. A number ends
+    /// with the patience for a message that is missing.
     fn retry(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> bool {
         let Self { sessions, open, waiting, counters, .. } = self;
         let mut any = false;
@@ -394,10 +408,21 @@ impl Arrivals {
                 }
             }
             if !more {
-                return any;
+                break;
             }
             any = true;
         }
+        let is_over = |named: &NumberedVolume| {
+            named.missing_ns.is_some_and(|since_ns| now_ns >= since_ns + MISSING_NS_MAX)
+        };
+        let mut over = Vec::new();
+        for (session, caller) in sessions.iter() {
+            let numbers = caller.volumes.iter().filter(|(_, named)| is_over(named));
+            over.extend(numbers.map(|(number, _)| (*session, *number)));
+        }
+        any |= !over.is_empty();
+        over.into_iter().for_each(|key| self.forget(now_ns, key, endpoint));
+        any
     }
 
     /// Gives a volume the number that the peer has chosen, if the peer has a copy of it.
@@ -423,7 +448,13 @@ impl Arrivals {
                 let door = self.enter(volume, door);
                 self.forget(now_ns, (called.session, number), endpoint);
                 let caller = self.sessions.get_mut(&called.session).expect("just found");
-                let named = NumberedVolume { door, from, next: 0, waiting: VecDeque::new() };
+                let named = NumberedVolume {
+                    door,
+                    from,
+                    next: 0,
+                    waiting: VecDeque::new(),
+                    missing_ns: None,
+                };
                 caller.volumes.insert(number, named);
                 TAKEN
             }

@@ -31,8 +31,7 @@ pub(crate) struct Guests {
 
 impl Guests {
     pub(crate) fn new() -> Self {
-        let present =
-            GuestClient { claimant: 100, epoch: 0, incarnation: Incarnation::default() };
+        let present = GuestClient { claimant: 100, epoch: 0, incarnation: Incarnation::default() };
         let (replaced, broken) = (Vec::new(), Vec::new());
         Self { present, replaced, pending: None, granted: 0, grants: 0, refusals: 0, broken }
     }

@@ -58,7 +58,7 @@ fn a_backup_serves_what_was_acknowledged_and_the_records_when_the_primary_is_kil
 }
 
 #[test]
-fn requests_wait_while_it_is_not_known_who_serves_and_are_sent_away_from_a_backup() {
+fn requests_wait_while_no_member_is_known_to_serve_and_a_backup_sends_them_away() {
     let world = World::new(2, 2);
     world.registry.lock().is_away = true;
     world.start(0);
@@ -99,9 +99,9 @@ fn claim(world: &World, at: usize) -> Result<(), block::export::Refusal> {
 }
 
 /// A primary that no message leaves or reaches: its requests have no end until it is known that
-/// another member serves, and then they have not been done, whatever its own volume has.
+/// another member serves, and then they have not been done, also where its own volume has them.
 #[test]
-fn what_is_under_way_at_a_loss_of_the_primacy_is_fenced_and_never_done() {
+fn requests_under_way_at_a_loss_of_the_primacy_are_fenced_and_never_done() {
     let world = two(3);
     let first = world.server().unwrap();
     let other = 1 - first;

@@ -1,5 +1,5 @@
-//! Many runs from seeds: kills, pauses, moves, lost sessions, a registry that is away. What was
-//! acknowledged is read at the node that serves next, and epochs are granted once.
+//! Many runs from seeds: kills, pauses, moves, lost sessions, a registry that is away.
+//! Acknowledged writes are read at the node that serves next, and epochs are granted once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -67,7 +67,11 @@ fn fault(world: &World, down: &mut Vec<(usize, u64)>, tally: &mut Tally) {
         7 => {
             let way = (at, world.below(count) as usize);
             let mut cut_off = world.cut_off.borrow_mut();
-            if cut_off.is_empty() { cut_off.push(way) } else { cut_off.clear() }
+            if cut_off.is_empty() {
+                cut_off.push(way)
+            } else {
+                cut_off.clear()
+            }
             tally.add("ways that were cut", 1);
         }
         _ => {
@@ -153,8 +157,8 @@ const EVENTS: [&str; 9] = [
 ];
 
 #[test]
-fn what_was_acknowledged_is_read_wherever_the_volume_is_served() {
-    let seeds = Seeds::of("HOSTS", SEEDS);
+fn acknowledged_writes_are_read_at_each_node_that_serves() {
+    let seeds = Seeds::of("MEMBER", SEEDS);
     if let Some(seed) = seeds.only {
         match run(seed) {
             Ok(tally) => println!("seed {seed} keeps the promises: {tally}"),

@@ -9,7 +9,7 @@ use volume::{Channel, IoId, IoTable, Op, OpenArguments, Status, Volume, io_table
 
 use super::world::{SECTOR_BYTES, World};
 
-/// What is known about a writer's sectors, which readers look at.
+/// The numbers of a writer's sectors, which readers look at.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     /// By sector: the number of the last write that was acknowledged, and of the last one that was
@@ -101,14 +101,23 @@ enum Way {
     Leaving(UserChannel),
 }
 
+/// A write of a user: its sectors, and its number.
+struct UserWrite {
+    at: u64,
+    count: u64,
+    number: u64,
+    /// The request, if it was sent.
+    sent: Option<(IoId, Buffer)>,
+}
+
 /// Writes its own sectors, one request at a time, and sends it again wherever the volume is served.
 pub(crate) struct Writer {
     first: u64,
     sectors: u64,
     ledger: SharedLedger,
     way: Way,
-    /// The write that has no end yet: its sectors, its number, and the request if it was sent.
-    op: Option<(u64, u64, u64, Option<(IoId, Buffer)>)>,
+    /// The write that has no end yet.
+    op: Option<UserWrite>,
     sent_ns: u64,
 }
 
@@ -137,19 +146,19 @@ impl Writer {
         };
     }
 
-    /// What it waits for, for the text of a failure.
+    /// Its state, for the text of a failure.
     pub(crate) fn state(&self) -> String {
         let way = match &self.way {
             Way::None => "no channel".to_owned(),
             Way::Open(open) => format!("a channel at node {}: {:?}", open.at, open.channel),
             Way::Leaving(open) => format!("leaves node {}: {:?}", open.at, open.channel),
         };
-        format!("write {:?} by {way}", self.op.as_ref().map(|(_, _, number, _)| number))
+        format!("write {:?} by {way}", self.op.as_ref().map(|op| op.number))
     }
 
     fn begin(&mut self, world: &World) -> (u64, u64, u64) {
-        if let Some((at, count, number, _)) = self.op {
-            return (at, count, number);
+        if let Some(op) = &self.op {
+            return (op.at, op.count, op.number);
         }
         let at = world.below(self.sectors);
         let count = 1 + world.below((self.sectors - at).min(4));
@@ -162,14 +171,15 @@ impl Writer {
     }
 
     fn go_on(&mut self, world: &World, mut open: UserChannel) -> Way {
-        let Some((at, count, number, Some((id, buffer)))) = self.op.take_if(|it| it.3.is_some())
+        let Some(UserWrite { at, count, number, sent: Some((id, buffer)) }) =
+            self.op.take_if(|it| it.sent.is_some())
         else {
             let (at, count, number) = self.begin(world);
             let buffer = Buffer::filled(&content(number, count), 0);
             let id = open.submit(Op::Write, at, Some(&buffer));
             // The guest writes into its buffer again: all members have what was submitted.
             buffer.fill(0xee);
-            self.op = Some((at, count, number, Some((id, buffer))));
+            self.op = Some(UserWrite { at, count, number, sent: Some((id, buffer)) });
             self.sent_ns = world.now_ns.get();
             return Way::Open(open);
         };
@@ -185,7 +195,7 @@ impl Writer {
             }
             Some(Status::Fenced) => {
                 ledger.fenced += 1;
-                self.op = Some((at, count, number, None));
+                self.op = Some(UserWrite { at, count, number, sent: None });
                 // It was sent away: the channel is of no more use.
                 Way::Leaving(open)
             }
@@ -193,20 +203,20 @@ impl Writer {
                 ledger.broken.push(format!("a write ended as {status:?}"));
                 Way::None
             }
-            // Nobody serves there, or so it seems.
+            // No member serves there, or so it seems.
             None if world.now_ns.get() > self.sent_ns + 4_000_000_000 => {
-                self.op = Some((at, count, number, None));
+                self.op = Some(UserWrite { at, count, number, sent: None });
                 Way::Leaving(open)
             }
             None => {
-                self.op = Some((at, count, number, Some((id, buffer))));
+                self.op = Some(UserWrite { at, count, number, sent: Some((id, buffer)) });
                 Way::Open(open)
             }
         }
     }
 }
 
-/// Reads on one node whatever that node says, and looks whether it is old.
+/// Reads on one node, also where that node does not serve, and looks whether the content is old.
 pub(crate) struct Reader {
     at: usize,
     ledger: SharedLedger,

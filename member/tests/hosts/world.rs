@@ -20,7 +20,7 @@ use replica::{Durable, Input, MemberId, Message, SwapOutcome, VolumeRecord};
 use sidecore::mailbox::Full;
 use sidecore::{Poll, Services, Waker};
 
-use crate::members::volume::{SECTOR, SharedVolume, SimVolume};
+use crate::members::volume::{SECTOR, SharedVolume};
 
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -32,7 +32,7 @@ const WAY_MAX: usize = 12;
 
 pub(crate) const VOLUME: &str = "alice";
 
-/// What a node has while its process lives.
+/// The parts of a node while its process lives.
 pub(crate) struct Process {
     pub(crate) front: Arc<FrontVolume>,
     pub(crate) records: Arc<NoteRecords>,
@@ -61,9 +61,12 @@ pub(crate) struct WorldRegistry {
     pub(crate) is_away: bool,
 }
 
+/// The acts of users between two rounds.
+pub(crate) type WorldUsers = Box<dyn Fn(&World)>;
+
 /// All of it.
 pub(crate) struct World {
-    me: Weak<World>,
+    me: Weak<Self>,
     pub(crate) now_ns: Cell<u64>,
     pub(crate) random: RefCell<Random>,
     pub(crate) nodes: Vec<WorldNode>,
@@ -73,8 +76,7 @@ pub(crate) struct World {
     losses: Vec<Vec<Cell<u64>>>,
     /// Ways on which nothing arrives.
     pub(crate) cut_off: RefCell<Vec<(usize, usize)>>,
-    /// Does what users do between two rounds.
-    pub(crate) users: RefCell<Option<Box<dyn Fn(&World)>>>,
+    pub(crate) users: RefCell<Option<WorldUsers>>,
     is_nested: Cell<bool>,
     pub(crate) pauses: Cell<u64>,
 }
@@ -84,7 +86,7 @@ impl World {
     pub(crate) fn new(members: usize, seed: u64) -> Rc<Self> {
         let mut random = Random::new(seed);
         let node = |random: &mut Random| WorldNode {
-            volume: SimVolume::new(SECTORS as usize, random.fork()),
+            volume: SharedVolume::new(SECTORS as usize, random.fork()),
             durable: RefCell::new(None),
             process: RefCell::new(None),
             host: RefCell::new(None),

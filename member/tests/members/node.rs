@@ -9,7 +9,7 @@ use member::{
 use random::Random;
 use replica::{Durable, Life, MemberId, Message, Pacing, SwapOutcome, VolumeRecord};
 
-use super::volume::{SharedVolume, SimChannel, SimVolume};
+use super::volume::{SharedVolume, SimChannel};
 
 /// Times in ticks of a member: a lease of twenty.
 pub(crate) const PACING: Pacing = Pacing {
@@ -56,7 +56,7 @@ impl SimNode {
     pub(crate) fn new(id: MemberId, members: usize, sectors: usize, random: &mut Random) -> Self {
         Self {
             id,
-            volume: SimVolume::new(sectors, random.fork()),
+            volume: SharedVolume::new(sectors, random.fork()),
             durable: Durable::default(),
             member: None,
             is_paused: false,

@@ -37,6 +37,17 @@ pub(crate) struct SimVolume {
 pub(crate) struct SharedVolume(Arc<Mutex<SimVolume>>);
 
 impl SharedVolume {
+    pub(crate) fn new(sectors: usize, random: Random) -> Self {
+        Self(Arc::new(Mutex::new(SimVolume {
+            content: vec![0; sectors * SECTOR],
+            durable: vec![0; sectors * SECTOR],
+            unflushed: Vec::new(),
+            cuts: BTreeMap::new(),
+            random,
+            is_broken: false,
+        })))
+    }
+
     /// The content, which no other caller has at this moment.
     pub(crate) fn borrow_mut(&self) -> MutexGuard<'_, SimVolume> {
         self.0.try_lock().expect("one thread, which has it once")
@@ -67,17 +78,6 @@ impl Volume for SharedVolume {
 }
 
 impl SimVolume {
-    pub(crate) fn new(sectors: usize, random: Random) -> SharedVolume {
-        SharedVolume(Arc::new(Mutex::new(Self {
-            content: vec![0; sectors * SECTOR],
-            durable: vec![0; sectors * SECTOR],
-            unflushed: Vec::new(),
-            cuts: BTreeMap::new(),
-            random,
-            is_broken: false,
-        })))
-    }
-
     pub(crate) fn cuts(&self) -> BTreeSet<Place> {
         self.cuts.keys().copied().collect()
     }

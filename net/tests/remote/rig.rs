@@ -1,5 +1,8 @@
 //! Nodes with guests' stand-ins, and a network that loses, doubles and reorders as its seed says.
 
+#[path = "../../../peer/tests/hosts/mod.rs"]
+mod hosts;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,6 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
+use hosts::PlaneHost;
 use net::network::Bridges;
 use net::remote::{
     Admission, CableCore, Join, JoinGate, MemberInfo, MemberRight, Members, NetPlane,
@@ -15,13 +19,11 @@ use net::remote::{
 use net::{
     Bridge, Burst, Chosen, Mac, Offload, Port, PortCounters, PortOptions, Stations, VlanSet, Vlans,
 };
-use peer::Planes;
 use random::Random;
-use sidecore::{Poll, Progress, Services};
+use sidecore::{Progress, Services};
 use simnet::{SimNetwork, Weather};
 use transport::{
     Endpoint, EndpointConfig, Keyring, KnownKey, PeerInfo, SecretKey, Security, SessionId,
-    TransmitBatch,
 };
 use virtio::Segment;
 
@@ -168,12 +170,11 @@ pub(crate) struct Host {
     pub(crate) addr: SocketAddr,
     pub(crate) services: Services,
     pub(crate) endpoint: Rc<RefCell<Endpoint>>,
-    planes: RefCell<Planes>,
+    wired: PlaneHost,
     pub(crate) plane: Rc<RefCell<NetPlane>>,
     pub(crate) gate: Arc<TestGate>,
     pub(crate) members: Arc<Members>,
     pub(crate) bridges: Vec<Rc<RefCell<Bridge>>>,
-    batch: TransmitBatch,
     /// The peer that it asks for a session while it has none.
     asks: Option<(SocketAddr, &'static str, Option<SessionId>)>,
     pub(crate) is_down: bool,
@@ -187,7 +188,12 @@ fn secret(name: &str) -> SecretKey {
     SecretKey::from_bytes(bytes)
 }
 
-fn endpoint(name: &'static str, sealed: bool, life: u64, index: u16, count: u16) -> Endpoint {
+fn config(
+    name: &'static str,
+    sealed: bool,
+    life: u64,
+    (index, count): (u16, u16),
+) -> EndpointConfig {
     let mut config = EndpointConfig::new(name, life, life + 77);
     config.datagram_bytes_max = 1472;
     config.entropy = [life as u8 + 1; 32];
@@ -203,7 +209,7 @@ fn endpoint(name: &'static str, sealed: bool, life: u64, index: u16, count: u16)
         let secret = Arc::new(secret(name));
         config.security = Security::Sealed { secret, keyring: Arc::new(keyring) };
     }
-    Endpoint::new(config)
+    config
 }
 
 impl Host {
@@ -219,30 +225,27 @@ impl Host {
         (index, count): (u16, u16),
         gate: Arc<TestGate>,
     ) -> Self {
-        let made = endpoint(name, sealed, life, index, count);
-        let endpoint = Rc::new(RefCell::new(made));
+        let addr = SocketAddr::from((Ipv4Addr::new(10, 0, 0, last), 4870 + index));
+        let wired = PlaneHost::new(addr, config(name, sealed, life, (index, count)));
         let services = Services::new();
         let members = Arc::<Members>::default();
-        let mut planes = Planes::new(index, Rc::clone(&endpoint));
         let plane = NetPlane::new(
-            &mut planes,
+            &mut wired.planes.borrow_mut(),
             count,
             Arc::clone(&gate) as Arc<dyn JoinGate>,
             Arc::clone(&members),
             services.clone(),
         );
-        let addr = SocketAddr::from((Ipv4Addr::new(10, 0, 0, last), 4870 + index));
         Self {
             name,
             addr,
             services,
-            endpoint,
-            planes: RefCell::new(planes),
+            endpoint: Rc::clone(&wired.endpoint),
+            wired,
             plane,
             gate,
             members,
             bridges: Vec::new(),
-            batch: TransmitBatch::new(64),
             asks: None,
             is_down: false,
             is_silent: false,
@@ -336,6 +339,7 @@ pub(crate) struct World {
     sealed: bool,
     pub(crate) network: SimNetwork,
     lives: u64,
+    datagram: Vec<u8>,
 }
 
 impl World {
@@ -347,6 +351,7 @@ impl World {
             sealed,
             network: SimNetwork::new(Random::new(seed)),
             lives: 10,
+            datagram: Vec::new(),
         };
         // Without faults, datagrams keep their order.
         world.network.weather.jitter_ns = 0;
@@ -417,39 +422,19 @@ impl World {
         while let Some((at_ns, from, to, bytes)) = self.network.arrived(now_ns) {
             let to = self.hosts.iter().find(|host| host.addr == to && !host.is_down);
             let Some(to) = to else { continue };
-            let mut planes = to.planes.borrow_mut();
-            to.endpoint.borrow_mut().receive(now_ns, at_ns, from, &bytes, &mut *planes);
+            to.wired.receive(now_ns, at_ns, from, &bytes);
         }
         for at in 0..self.hosts.len() {
             if self.hosts[at].is_down {
                 continue;
             }
-            let host = &self.hosts[at];
-            let mut planes = host.planes.borrow_mut();
-            let _ = planes.poll(self.now_ns);
-            host.endpoint.borrow_mut().advance(self.now_ns, &mut *planes);
-            drop(planes);
-            self.hosts[at].serve(self.now_ns);
-            self.send_from(at);
-        }
-    }
-
-    fn send_from(&mut self, at: usize) {
-        loop {
             let host = &mut self.hosts[at];
-            host.endpoint.borrow_mut().transmit(self.now_ns, &mut host.batch);
-            if host.batch.is_empty() {
-                return;
-            }
-            let endpoint = host.endpoint.borrow();
-            for datagram in host.batch.datagrams() {
-                let mut bytes = datagram.head().to_vec();
-                bytes.extend_from_slice(datagram.body(endpoint.pool()));
-                self.network.send(self.now_ns, host.addr, datagram.to(), &bytes);
-            }
-            drop(endpoint);
-            let count = host.batch.len();
-            host.batch.consume(count);
+            host.wired.begin(now_ns);
+            host.serve(now_ns);
+            let (from, network) = (host.wired.addr, &mut self.network);
+            host.wired.send(now_ns, &mut self.datagram, |to, bytes| {
+                network.send(now_ns, from, to, bytes);
+            });
         }
     }
 

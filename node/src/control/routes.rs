@@ -137,16 +137,22 @@ async fn remove(
     PathNames(name): PathNames<String>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let force = match query.as_deref() {
-        None | Some("" | "force=false") => false,
-        Some("force=true") => true,
+    match is_forced(query.as_deref()) {
+        Ok(force) => change(move || service.remove(kind, &name, force)).await,
+        Err(refused) => refuse(&refused),
+    }
+}
+
+fn is_forced(query: Option<&str>) -> Result<bool, Refused> {
+    match query {
+        None | Some("" | "force=false") => Ok(false),
+        Some("force=true") => Ok(true),
         Some(other) => {
             let error = format!("{other:?} is not understood");
             let way_out = "the only parameter is force=true";
-            return refuse(&Refused::new(RefusedKind::Bad, error, way_out));
+            Err(Refused::new(RefusedKind::Bad, error, way_out))
         }
-    };
-    change(move || service.remove(kind, &name, force)).await
+    }
 }
 
 /// A change of the object of a name, with the fields of a body.
@@ -189,8 +195,12 @@ async fn shred(
 async fn remove_from_pool(
     State(service): RouteState,
     PathNames((pool, number)): PathNames<(String, u32)>,
+    RawQuery(query): RawQuery,
 ) -> Response {
-    change(move || service.remove_from_pool(&pool, number)).await
+    match is_forced(query.as_deref()) {
+        Ok(force) => change(move || service.remove_from_pool(&pool, number, force)).await,
+        Err(refused) => refuse(&refused),
+    }
 }
 
 async fn stop_scrub(State(service): RouteState, PathNames(pool): PathNames<String>) -> Response {

@@ -119,7 +119,7 @@ pub trait Service: Send + Sync {
     ///
     /// # Errors
     /// Why it stays.
-    fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused>;
+    fn remove_from_pool(&self, pool: &str, number: u32, force: bool) -> Result<Done, Refused>;
 
     /// Changes the devices of a pool: `{"grow": {}}`, `{"add": {"device": "q.pool"}}`,
     /// `{"remove": {"device": "q.pool"}}`, `{"keep": {"device": "q.pool"}}`.

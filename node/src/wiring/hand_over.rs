@@ -165,6 +165,10 @@ fn check(objects: &Objects, wanted: &HandOver) -> Result<(), Refused> {
                        keys that take a restart take one";
         return conflict(error, way_out);
     }
+    if let Some(shown) = objects.disks.iter().find(|shown| shown.is_leaving()) {
+        let error = format!("disk {:?} is being removed", shown.config.name);
+        return conflict(error, "wait until its writes are written back, and try again");
+    }
     if let Some(error) = objects.disks.iter().find_map(|shown| ended(shown)) {
         let way_out = "stop its guest, or remove the disk (`vrio disk remove`); a hand-over would \
                        start it again, and end the attachment that has its volume now";

@@ -53,6 +53,7 @@ impl Inside {
 
     /// Removes an object; with `force` also one that is in use.
     pub(crate) fn remove(&self, kind: Kind, name: &str, force: bool) -> Result<Done, Refused> {
+        running_kind(kind).end_users(name, self, force)?;
         let _turn = self.turn()?;
         let change = {
             let objects = self.objects();
@@ -101,20 +102,13 @@ impl Inside {
             log(&done);
             return Ok(done);
         }
+        let checked = self.check_additions(&changes);
+        checked.map_err(|(change, refused)| not_completed(change, refused, &done, &changes))?;
         for (at, change) in changes.iter().enumerate() {
-            match self.apply(change, wanted.force) {
-                Ok(notes) => done.notes.extend(notes),
-                Err(refused) => {
-                    let untried = changes[at + 1..].iter().map(ToString::to_string).collect();
-                    let error = format!("could not {change}: {}", refused.error);
-                    let refused = Refused { error, applied: done.applied, untried, ..refused };
-                    let applied = refused.applied.join("; ");
-                    let untried = refused.untried.join("; ");
-                    let text = "the reload was not completed";
-                    tracing::error!(error = %refused, applied, untried, "{text}");
-                    return Err(refused);
-                }
-            }
+            let made = self.apply(change, wanted.force);
+            let fails = |refused| not_completed(change, refused, &done, &changes[at + 1..]);
+            let notes = made.map_err(fails)?;
+            done.notes.extend(notes);
             done.applied.push(change.to_string());
         }
         done.notes.extend(self.domains.read_keys(&self.objects().config.domains));
@@ -125,6 +119,26 @@ impl Inside {
         );
         log(&done);
         Ok(done)
+    }
+
+    /// Refuses changes of which an addition cannot be made, before the first of them: an object
+    /// that is added again is not taken away then. Gives the change.
+    pub(crate) fn check_additions<'c>(
+        &self,
+        changes: &'c [Change],
+    ) -> Result<(), (&'c Change, Refused)> {
+        changes.iter().try_for_each(|change| {
+            let checked = match change.step() {
+                ChangeStep::Remove(again) if !again.is_empty() && change.interrupts() => {
+                    self.refuse_while_drained()
+                }
+                ChangeStep::Add(object, _) => {
+                    running_kind(change.kind()).check_addition(&**object, self)
+                }
+                _ => Ok(()),
+            };
+            checked.map_err(|refused| (change, refused))
+        })
     }
 
     /// Makes one change, or leaves everything as it was. It returns remarks for the caller.
@@ -153,6 +167,16 @@ impl Inside {
         self.accept_as_allowed();
         Ok(())
     }
+}
+
+/// A change of a reload was refused, and the rest was not tried.
+fn not_completed(change: &Change, refused: Refused, done: &Done, untried: &[Change]) -> Refused {
+    let error = format!("could not {change}: {}", refused.error);
+    let untried = untried.iter().map(ToString::to_string).collect();
+    let refused = Refused { error, applied: done.applied.clone(), untried, ..refused };
+    let (applied, untried) = (refused.applied.join("; "), refused.untried.join("; "));
+    tracing::error!(error = %refused, applied, untried, "the reload was not completed");
+    refused
 }
 
 /// A file and the changes that it leads to.

@@ -71,7 +71,7 @@ impl PoolStock {
 
     /// Opens a pool. It is not noted.
     pub(crate) fn open(&self, pool: &PoolConfig) -> OpenedPool {
-        pool.devices.iter().try_for_each(|device| inside(device, &self.homes))?;
+        self.check(pool)?;
         let Some(ring) = self.rings.lock().pop() else {
             return Err(format!(
                 "there is no io_uring for it: this system has none (the log says so), or \
@@ -85,6 +85,14 @@ impl PoolStock {
         };
         let opened = StorePool::open(&pool.name, &pool.devices, settings, ring);
         opened.map_err(|error| error.to_string())
+    }
+
+    /// Whether the node may open these devices, as it was started.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self, pool: &PoolConfig) -> Result<(), String> {
+        pool.devices.iter().try_for_each(|device| inside(device, &self.homes))
     }
 
     /// The directories in which devices may be.

@@ -50,8 +50,8 @@ impl Service for Inside {
         self.shred(pool, number, body)
     }
 
-    fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
-        self.remove_from_pool(pool, number)
+    fn remove_from_pool(&self, pool: &str, number: u32, force: bool) -> Result<Done, Refused> {
+        self.remove_from_pool(pool, number, force)
     }
 
     fn change_devices(&self, pool: &str, body: &Value) -> Result<Done, Refused> {

@@ -20,7 +20,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use ::cluster::registry::PoolSpace;
+use ::cluster::registry::{PoolSpace, know_boot};
 use ::cluster::{
     Agent, AgentRound, ClusterDirectory, ClusterVerdict, NodeView, ROUND, RegistryPlace, status,
 };
@@ -193,6 +193,7 @@ fn restrict(
     let mut directories = vec![&*cluster.directory];
     if let RegistryPlace::File(path) = &directory.file().registry {
         directories.push(path);
+        know_boot().context("the system has no id of its boot").map_err(CommandFailure::running)?;
     }
     node::agent::restrict(config, &directories).map_err(CommandFailure::running)
 }

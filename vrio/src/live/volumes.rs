@@ -297,7 +297,8 @@ fn snapshot_rules(words: &[String]) -> Result<Value, CommandFailure> {
 pub(crate) struct VolumeRemove {
     /// Its name; or a snapshot: "ann@monday", or by its number "p:17".
     name: String,
-    /// Remove it also while guests use it: it is drained, flushed and closed.
+    /// Remove it also while guests use it: it is drained, flushed and closed. With --data: also
+    /// writes of a disk that were not written back.
     #[arg(long)]
     force: bool,
     /// Remove also its data, which is in a pool. Its snapshots and their clones stay.
@@ -483,10 +484,14 @@ impl VolumeRemove {
         let found = pooled(&pools, &self.name);
         let place =
             found.map(|(pool, it)| format!("/v1/pools/{}/volumes/{}", pool.name, it.number));
+        let force = if self.force { "?force=true" } else { "" };
         // With its data, a volume that the node does not serve goes from its pool alone.
         let is_served = found.is_none_or(|(_, it)| it.served);
         if !is_of_pool && is_served {
             if removes_data && place.is_none() {
+                // The node says so of a volume that it has not.
+                let path = format!("/v1/volumes/{}", segment(&self.name)?);
+                ask(&self.which.socket()?, "GET", &path, None)?;
                 let text = format!(
                     "volume {:?} has no data in a pool; remove it without --data and --shred, and \
                      its file by hand",
@@ -500,7 +505,6 @@ impl VolumeRemove {
                 let path = format!("{place}/shred");
                 ask(&self.which.socket()?, "POST", &path, Some(&body))?;
             }
-            let force = if self.force { "?force=true" } else { "" };
             delete(&self.which, &format!("/v1/volumes/{}{force}", segment(&self.name)?))?;
         }
         match place {
@@ -508,7 +512,7 @@ impl VolumeRemove {
                 let body = json!({ "all": self.all });
                 change(&self.which, "POST", &format!("{place}/shred"), &body)
             }
-            Some(place) => delete(&self.which, &place),
+            Some(place) => delete(&self.which, &format!("{place}{force}")),
             None if is_of_pool => Err(no_snapshot(&self.name)),
             None => Ok(()),
         }

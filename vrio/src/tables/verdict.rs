@@ -104,7 +104,7 @@ fn damaged(disk: &DiskStatus) -> Option<String> {
     Some(format!(
         "disk {}: {} dirty blocks cannot be read from pool {}, and are not written back (at bytes \
          {}{more}): have the guest write or discard them; or give them up: `vrio disk remove {} \
-         --force`, and remove volume dirty.{}.* of the pool",
+         --force`, and remove volume dirty.{}.* of the pool, with --force too",
         disk.name,
         it.damaged_blocks,
         cache.pool,
@@ -165,7 +165,7 @@ fn orphaned(pools: &[StoragePoolStatus], disks: &[DiskStatus]) -> Vec<String> {
             found.push(format!(
                 "pool {} has {} of writes of disk {disk} that were not written back, and this node \
                  has no such disk with write-back: add it again with the same volume, or remove \
-                 them (`vrio volume remove {}:{} --data`)",
+                 them (`vrio volume remove {}:{} --data --force`)",
                 pool.name,
                 show_size(volume.owned_bytes),
                 pool.name,
@@ -182,9 +182,10 @@ fn stranded(disk: &DiskStatus) -> Vec<String> {
     let all = cache.flat_map(|cache| cache.write_back.iter().map(move |it| (&cache.pool, it)));
     let line = |pool: &String, name: &String| {
         format!(
-            "disk {}: writes that were not written back before another client had its volume, or \
-             that an older copy of the pool had, are in volume {name} of pool {pool}: look at \
-             them, then remove it",
+            "disk {}: writes that were not written back before its volume was used by another \
+             client, rolled back or made smaller, or that an older copy of the pool had, are in \
+             volume {name} of pool {pool}: look at them, then remove it (`vrio volume remove \
+             {pool}:NUMBER --data --force`)",
             disk.name
         )
     };
@@ -522,7 +523,7 @@ mod tests {
         };
         let told = orphaned(std::slice::from_ref(&pool), &[]).concat();
         assert!(told.starts_with("pool local has 8MiB of writes of disk a.b that"), "{told}");
-        assert!(told.contains("`vrio volume remove local:7 --data`"), "{told}");
+        assert!(told.contains("`vrio volume remove local:7 --data --force`"), "{told}");
         let write_back = WriteBackStatus {
             dirty_bytes: 4 << 20,
             dirty_age_max_s: 5,

@@ -286,3 +286,28 @@ fn a_session_numbers_so_many_volumes_and_no_more() {
     assert!(numbers(&world.nodes[1].take("alice", 99)).into_iter().eq(most - 5..most));
     assert_eq!(world.nodes[1].counters().malformed.get(), 6);
 }
+
+#[test]
+fn messages_do_not_wait_for_ever_for_an_earlier_one() {
+    let mut world = World::new();
+    let mut hostile = RawSession::new(&mut world, 2, 1);
+    hostile.name(&world, 0, "alice");
+    world.rounds(10);
+    assert_eq!(hostile.answered(&world), 1);
+    hostile.next.insert(0, 1);
+    for life in 0..50 {
+        hostile.say(&world, 0, life).expect("room");
+    }
+    world.rounds(1000);
+    assert_eq!(hostile.answered(&world), 1, "they wait for the first one");
+    world.until("the number is over", |world| hostile.answered(world) == hostile.calls);
+    assert!(world.nodes[1].take("alice", 9).is_empty());
+    // The message that was missing comes too late, and a new number begins anew.
+    hostile.next.insert(0, 0);
+    hostile.say(&world, 0, 7).expect("room");
+    hostile.name(&world, 0, "alice");
+    hostile.say(&world, 0, 8).expect("room");
+    world.rounds(10);
+    assert_eq!(numbers(&world.nodes[1].take("alice", 9)), [8]);
+    assert_eq!(world.nodes[1].counters().waited.get(), 50);
+}

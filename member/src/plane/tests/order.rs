@@ -57,7 +57,7 @@ fn messages_arrive_once_in_their_order_with_their_content() {
         assert_eq!(heard.len(), messages.len());
         for (arrived, message) in heard.into_iter().zip(&messages) {
             assert_eq!(arrived.from, 0);
-            let arrived = from_wire(arrived.message, &arrived.body);
+            let arrived = from_wire(arrived.message, arrived.body);
             assert!(arrived == *message, "{:?}", arrived.map(|data| data.wire()));
         }
         world.loss = None;

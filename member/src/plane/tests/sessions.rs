@@ -1,6 +1,7 @@
 //! Sessions that come, go, are of another version, or bring no answers.
 
 use super::*;
+use crate::host::MemberMail;
 
 #[test]
 fn what_is_under_way_is_lost_with_a_session_and_later_messages_arrive() {
@@ -141,4 +142,29 @@ fn a_peer_that_becomes_known_later_gets_its_session_then() {
     planes.peers().borrow_mut().add(NODES[1], addr(1));
     drop(planes);
     world.connect(0, "bob", 1);
+}
+
+#[test]
+fn the_mail_of_a_member_goes_to_the_others_and_lets_go_of_their_nodes() {
+    let mut world = World::new();
+    let plane = Rc::clone(&world.nodes[0].plane);
+    let peers = BTreeMap::from([(1, NODES[1].to_owned()), (2, NODES[2].to_owned())]);
+    let mut mail = PlaneMail::new(plane, "alice", &peers);
+    for to in [1, 2] {
+        let losses = mail.losses(to);
+        world.until("a message arrives", |world| {
+            let _ = mail.send(world.now_ns, to, hello(to.into()));
+            world.rounds(5);
+            !world.nodes[usize::from(to)].take("alice", 9).is_empty()
+        });
+        assert!(mail.losses(to) > losses, "the volume has got its number");
+    }
+    assert_eq!((mail.send(world.now_ns, 7, hello(1)), mail.losses(7)), (Ok(()), 0));
+    let removed = |world: &World| {
+        let mut planes = world.nodes[0].wired.planes.borrow_mut();
+        planes.remove_peer(world.now_ns, NODES[1])
+    };
+    assert!(!removed(&world), "a route holds the peer");
+    drop(mail);
+    assert!(removed(&world));
 }

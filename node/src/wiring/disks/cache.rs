@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{Config, DiskConfig, changes};
+use config::{Change, Config, DiskConfig, changes, show_size};
 use serde_json::Value;
 use sidecore::Sidecore;
 
@@ -11,7 +11,7 @@ use crate::kinds::Changed;
 use crate::wiring::change::{bad, log};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
-use api::{API_VERSION, Done, Refused};
+use api::{API_VERSION, Done, Refused, RefusedKind};
 
 /// The note for a cache that a command has given.
 const UNTIL_RESTART: &str =
@@ -32,14 +32,42 @@ impl Inside {
         if !problems.is_empty() {
             return Err(bad(&problems));
         }
+        let changes = changes(&running, &wanted);
+        self.check_additions(&changes).map_err(|(_, refused)| refused)?;
+        if changes.iter().any(Change::removes) {
+            self.refuse_change_of_write_back(name)?;
+        }
         let mut done = Done { version: API_VERSION, ..Done::default() };
-        for change in changes(&running, &wanted) {
+        for change in changes {
             done.notes.extend(self.apply(&change, false)?);
             done.applied.push(change.to_string());
             done.notes.push(UNTIL_RESTART.to_owned());
         }
         log(&done);
         Ok(done)
+    }
+
+    /// Write-back begins and ends with a disk, which is removed and added again for that.
+    fn refuse_change_of_write_back(&self, name: &str) -> Result<(), Refused> {
+        let (users, shown) = {
+            let objects = self.objects();
+            (objects.user_of_disk(name), objects.disk(name).cloned())
+        };
+        let dirty_bytes = shown.map_or(0, |shown| shown.dirty_bytes());
+        let way_out = "stop its guest, or unplug the disk; when its writes are written back, give \
+                       the command again";
+        let error = match (users.is_empty(), dirty_bytes) {
+            (true, 0) => return Ok(()),
+            (true, _) => format!(
+                "disk {name:?} keeps its write-back: {} are only in this node's pool",
+                show_size(dirty_bytes)
+            ),
+            (false, _) => format!(
+                "write-back of disk {name:?} does not begin, end or change while it is used by {}",
+                users.join(", ")
+            ),
+        };
+        Err(Refused::new(RefusedKind::Conflict, error, way_out))
     }
 
     /// Makes the cache of a disk what this configuration says.

@@ -1,7 +1,5 @@
 //! Disks that come and go while the node runs.
 
-use std::sync::Arc;
-
 use block::disk::QueueCounters;
 use cache::CacheSlot;
 use config::{Config, DiskConfig, InPlace, show_size};
@@ -9,6 +7,7 @@ use sessions::ObjectError;
 use sidecore::CounterText;
 
 use super::report::{self, DISK_METRICS};
+use super::shown::ServedDisk;
 use crate::kinds::{Changed, RunningObject, with_prefix};
 use crate::wiring::change::{refuse_used, takes_restart};
 use crate::wiring::inside::Inside;
@@ -26,12 +25,20 @@ impl RunningObject for DiskConfig {
         own.chain(cache).chain(dirty).collect()
     }
 
+    fn check_addition(&self, node: &Inside) -> Result<(), Refused> {
+        node.check_disk(self)
+    }
+
     fn add(&self, node: &Inside) -> Changed {
         node.add_disk(self)
     }
 
     fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
         node.change_disk_cache(self)
+    }
+
+    fn end_users(name: &str, node: &Inside, force: bool) -> Result<(), Refused> {
+        node.end_guest(name, force)
     }
 
     fn remove(name: &str, node: &Inside, force: bool) -> Changed {
@@ -56,19 +63,22 @@ impl RunningObject for DiskConfig {
 }
 
 impl Inside {
-    pub(crate) fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
+    fn check_disk(&self, disk: &DiskConfig) -> Result<(), Refused> {
         self.refuse_while_drained()?;
-        let (source, home) = {
-            let objects = self.objects();
-            (objects.source(disk), objects.config.directories.sockets.clone())
-        };
+        let home = self.objects().config.directories.sockets.clone();
+        if home.is_none_or(|home| !disk.socket.starts_with(home)) {
+            return Err(takes_restart("its socket is in another directory", "[directories]"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_disk(&self, disk: &DiskConfig) -> Result<Vec<String>, Refused> {
+        self.check_disk(disk)?;
+        let source = self.objects().source(disk);
         let source = source.map_err(|error| {
             let error = format!("{}: {}", error.object, error.text);
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
         })?;
-        if home.is_none_or(|home| !disk.socket.starts_with(home)) {
-            return Err(takes_restart("its socket is in another directory", "[directories]"));
-        }
         let shown = self.disks.show(disk, source).map_err(|text| {
             let way_out = "nothing was changed; try again when that is done";
             Refused::new(RefusedKind::Failed, format!("disk {:?}: {text}", disk.name), way_out)
@@ -77,12 +87,25 @@ impl Inside {
         Ok(Vec::new())
     }
 
-    pub(crate) fn remove_disk(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
-        let (shown, users) = {
-            let objects = self.objects();
-            let shown = objects.disk(name).expect("the caller has looked");
-            (Arc::clone(shown), objects.user_of_disk(name))
+    /// Ends the guest of a disk that will be removed. With write-back this may take minutes, so the
+    /// caller has no turn; the disk is in no other guest's reach from then on.
+    fn end_guest(&self, name: &str, force: bool) -> Result<(), Refused> {
+        let shown = {
+            let _turn = self.turn()?;
+            // The removal says that there is none.
+            let Some(shown) = self.objects().disk(name).cloned() else { return Ok(()) };
+            self.refuse_removal(&shown, force)?;
+            shown
         };
+        if shown.cache.as_ref().is_some_and(CacheSlot::has_write_back) {
+            shown.take_away();
+        }
+        Ok(())
+    }
+
+    fn refuse_removal(&self, shown: &ServedDisk, force: bool) -> Result<(), Refused> {
+        let name = &shown.config.name;
+        let users = self.objects().user_of_disk(name);
         refuse_used(&format!("disk {name:?}"), &users, force, "stop the guest or unplug the disk")?;
         // A guest that is there is drained; without a guest nothing is written back.
         let dirty_bytes = shown.cache.as_ref().map_or(0, CacheSlot::dirty_bytes);
@@ -103,7 +126,26 @@ impl Inside {
             };
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
-        let notes = self.disks.remove(&shown);
+        Ok(())
+    }
+
+    pub(crate) fn remove_disk(&self, name: &str, force: bool) -> Result<Vec<String>, Refused> {
+        let shown = self.objects().disk(name).cloned().expect("the caller has looked");
+        if !shown.is_leaving() {
+            self.refuse_removal(&shown, force)?;
+        }
+        let mut notes = Vec::new();
+        let pools = self.volumes.stock().pools();
+        let given_up = shown.cache.as_ref().filter(|_| force).map(|it| it.give_up_missing(pools));
+        if given_up.transpose().map_err(|why| {
+            let way_out = "nothing was changed; give \"state\" of [directories] to the node's user";
+            Refused::new(RefusedKind::Failed, why, way_out)
+        })? == Some(true)
+        {
+            tracing::warn!(disk = name, "writes that no pool of this node has are given up");
+            notes.push(format!("disk {name:?}: the writes that no pool has are given up"));
+        }
+        notes.extend(self.disks.remove(&shown));
         self.objects().remove_disk(name);
         Ok(notes)
     }

@@ -102,6 +102,9 @@ fn by_sidecore(core: &DiskCore) -> Vec<ShareStatus> {
 
 /// The state, in one word and in a few.
 pub(crate) fn state(shown: &ServedDisk, look: &DiskSnapshot) -> (DiskState, String) {
+    if look.leaves {
+        return (DiskState::Waiting, LEAVING.to_owned());
+    }
     if let Some(why) = &look.refused {
         return (DiskState::Waiting, why.clone());
     }
@@ -131,11 +134,17 @@ pub(crate) fn state(shown: &ServedDisk, look: &DiskSnapshot) -> (DiskState, Stri
 /// The state of a disk that no guest has started: a volume that is out of reach is out of reach for
 /// the next guest, too.
 fn ready(shown: &ServedDisk, detail: &str) -> (DiskState, String) {
+    if let Some(why) = shown.cache.as_ref().and_then(CacheSlot::why_failed) {
+        return (DiskState::Failed, format!("{why} ({detail})"));
+    }
     match away(shown) {
         Some(why) => (DiskState::Lost, format!("{why} ({detail})")),
         None => (DiskState::Ready, detail.to_owned()),
     }
 }
+
+/// The disk ends, and other changes of the node go on meanwhile.
+const LEAVING: &str = "it is being removed: its writes are written back";
 
 /// The guest has gone, and the disk has not let go of its volume yet.
 const DRAINING: &str = "its guest has gone: its writes are written back";

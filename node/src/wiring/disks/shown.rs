@@ -40,6 +40,8 @@ pub(crate) struct ServedDisk {
     state: Mutex<ServedDiskState>,
     /// The reason, if this node cannot remember how it holds the volume.
     forgets: Mutex<Option<String>>,
+    /// Whether its attachment was closed when the disk was removed. Held until then.
+    taken: Mutex<Option<bool>>,
 }
 
 /// The volume behind a disk.
@@ -122,6 +124,8 @@ pub(crate) struct DiskSnapshot {
     pub(crate) core: Option<Arc<DiskCore>>,
     pub(crate) placement: Option<Arc<Placement>>,
     pub(crate) refused: Option<String>,
+    /// It is being removed.
+    pub(crate) leaves: bool,
     /// The reason, if this node cannot remember how it holds the volume.
     pub(crate) forgets: Option<String>,
     /// The process of the connected front end.
@@ -137,15 +141,16 @@ pub(crate) struct DiskSnapshot {
 impl ServedDisk {
     pub(crate) fn new(config: &DiskConfig, volume: DiskVolume) -> Arc<Self> {
         let number = NUMBER_NEXT.fetch_add(1, Relaxed);
-        let (state, forgets) = (Mutex::default(), Mutex::default());
+        let (state, forgets, taken) = (Mutex::default(), Mutex::default(), Mutex::default());
         let cache = match &volume {
             DiskVolume::Local(_) => None,
             DiskVolume::Remote(remote) => {
-                let of = format!("{} as {}", config.volume, config.attachment);
-                Some(CacheSlot::new(remote, &config.name, of, config.cache.clone()))
+                let (volume, wanted) = (config.volume.to_string(), config.cache.clone());
+                let of = (volume.as_str(), config.attachment.as_str());
+                Some(CacheSlot::new(remote, &config.name, of, wanted))
             }
         };
-        Arc::new(Self { number, config: config.clone(), volume, cache, state, forgets })
+        Arc::new(Self { number, config: config.clone(), volume, cache, state, forgets, taken })
     }
 
     /// The volume as the guest's requests find it.
@@ -206,6 +211,7 @@ impl ServedDisk {
             core: state.outside.as_ref().map(|outside| Arc::clone(&outside.core)),
             placement: state.outside.as_ref().map(|outside| Arc::clone(&outside.placement)),
             refused: state.refused.clone(),
+            leaves: state.removed,
             forgets: self.forgets.lock().clone(),
             front_end: state.server.as_ref().and_then(DeviceServer::front_end),
             last_drop: state.server.as_ref().and_then(DeviceServer::last_drop),
@@ -291,9 +297,19 @@ impl ServedDisk {
         remembered
     }
 
+    /// Whether the disk is being removed, or was.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.state().removed
+    }
+
     /// Removes the disk: queues drain, its socket goes, its attachment is closed. Bounded. `false`
-    /// when the attachment could not be closed clean in time.
+    /// when the attachment could not be closed clean in time. A second caller waits for the first.
     pub(crate) fn take_away(&self) -> bool {
+        let mut taken = self.taken.lock();
+        *taken.get_or_insert_with(|| self.take_away_once())
+    }
+
+    fn take_away_once(&self) -> bool {
         let ServedDiskState { server, outside, .. } = std::mem::replace(
             &mut *self.state(),
             ServedDiskState { removed: true, ..ServedDiskState::default() },

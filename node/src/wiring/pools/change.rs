@@ -18,6 +18,10 @@ impl RunningObject for PoolConfig {
         report::metrics()
     }
 
+    fn check_addition(&self, node: &Inside) -> Result<(), Refused> {
+        node.volumes.stock().check(self).map_err(|error| not_added(self, &error))
+    }
+
     fn add(&self, node: &Inside) -> Changed {
         node.add_pool(self)
     }
@@ -51,6 +55,11 @@ impl RunningObject for PoolConfig {
     }
 }
 
+fn not_added(pool: &PoolConfig, error: &str) -> Refused {
+    let error = format!("pool {:?}: {error}", pool.name);
+    Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
+}
+
 fn object(volume: &str) -> String {
     format!("volume {volume:?}")
 }
@@ -67,10 +76,7 @@ impl Inside {
 
     pub(crate) fn add_pool(&self, pool: &PoolConfig) -> Changed {
         let stock = self.volumes.stock();
-        let opened = stock.open(pool).map_err(|error| {
-            let error = format!("pool {:?}: {error}", pool.name);
-            Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
-        })?;
+        let opened = stock.open(pool).map_err(|error| not_added(pool, &error))?;
         stock.pools().insert(&pool.name, Ok(opened));
         self.have_caches(&pool.name);
         self.objects().note(pool);
@@ -90,7 +96,12 @@ impl Inside {
         refuse_used(&format!("pool {name:?}"), &users, force, "remove those first")?;
         // Also with `force`: the guests were told that their writes are there.
         let users = self.written_back_from(name);
-        refuse_used(&format!("pool {name:?}"), &users, false, "remove these disks first")?;
+        if !users.is_empty() {
+            let error = format!("pool {name:?} has writes of {}, or may have", users.join(", "));
+            let way_out = "remove these disks first; to open a pool that has failed again, restart \
+                           the node";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
         let mut notes = Vec::new();
         for volume in volumes {
             notes.extend(self.remove_volume(&volume, true)?);

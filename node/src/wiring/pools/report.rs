@@ -1,6 +1,6 @@
 //! The status of pools.
 
-use config::PoolConfig;
+use config::{DiskConfig, PoolConfig};
 use sidecore::CounterText;
 use store::{
     DedupStatus, PoolStatus, PoolVolume, PoolVolumeKind, QuotaWait, ScrubStatus, VolumeId,
@@ -23,8 +23,8 @@ pub(crate) fn status(pools: &Pools, objects: &Objects) -> Vec<StoragePoolStatus>
         let origin = objects.origin::<PoolConfig>(&config.name);
         let found = match pools.get(&config.name) {
             Some(Ok(pool)) => opened(&pool, objects),
-            Some(Err(why)) => not_open(config, origin, &why),
-            None => not_open(config, origin, "it is being removed"),
+            Some(Err(why)) => not_open(config, origin, objects, &why),
+            None => not_open(config, origin, objects, "it is being removed"),
         };
         let (name, class) = (config.name.clone(), config.class.clone());
         StoragePoolStatus { name, class, origin, ..found }
@@ -44,14 +44,32 @@ fn device(it: &PooledDevice, segment_blocks: u32) -> PoolDeviceStatus {
     }
 }
 
-fn not_open(config: &PoolConfig, origin: Origin, why: &str) -> StoragePoolStatus {
+fn not_open(
+    config: &PoolConfig,
+    origin: Origin,
+    objects: &Objects,
+    why: &str,
+) -> StoragePoolStatus {
     let name = &config.name;
     let devices = config.devices.iter().map(|path| path.display().to_string()).collect();
     let again = match origin {
         Origin::File => "`vrio node reload`, or restart the node",
         Origin::Command => "`vrio pool add` and its volumes again, since the file has none of them",
     };
-    let detail = format!("{why}. When that is done: `vrio pool remove {name} --force` and {again}");
+    let writes_back = |disk: &DiskConfig| {
+        let cache = disk.cache.as_ref().filter(|cache| cache.pool == *name);
+        cache.is_some_and(|cache| cache.write_back.is_some())
+    };
+    let detail = match objects.config.disks.iter().find(|disk| writes_back(disk)) {
+        // The pool is not removed under it.
+        Some(disk) => format!(
+            "{why}. When that is done, restart the node: disk {:?} writes back from it",
+            disk.name
+        ),
+        None => {
+            format!("{why}. When that is done: `vrio pool remove {name} --force` and {again}")
+        }
+    };
     let state = PoolState::Failed;
     StoragePoolStatus { state, detail, devices, ..StoragePoolStatus::default() }
 }

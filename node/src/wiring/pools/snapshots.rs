@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use config::{VolumeConfig, name_problem};
+use config::{VolumeConfig, name_problem, show_size};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use store::block::BLOCK_BYTES;
 use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::{StorePool, snapshot_of};
 
@@ -133,8 +134,14 @@ impl Inside {
         Ok(done(vec![format!("roll volume {volume:?} back to {snapshot}")]))
     }
 
-    /// Removes a snapshot, or a volume that this node does not serve, from its pool.
-    pub(crate) fn remove_from_pool(&self, pool: &str, number: u32) -> Result<Done, Refused> {
+    /// Removes a snapshot, or a volume that this node does not serve, from its pool; with `force`
+    /// also writes of a disk that are in no other place.
+    pub(crate) fn remove_from_pool(
+        &self,
+        pool: &str,
+        number: u32,
+        force: bool,
+    ) -> Result<Done, Refused> {
         let _turn = self.turn()?;
         let pool = self.open_pool(pool)?;
         let (all, id) = (pool.volumes(), VolumeId(number));
@@ -163,10 +170,38 @@ impl Inside {
                            --none`";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
+        if !force {
+            self.refuse_loss(&pool, found)?;
+        }
         let what = format!("remove {} {:?} from pool {:?}", kind(found), found.name, pool.name());
         let removed = pool.change(PoolChange::Remove { volume: id });
         removed.map_err(|error| refused(&what, &error))?;
         Ok(done(vec![what]))
+    }
+
+    /// Refuses to remove writes of a disk that its volume has not got.
+    fn refuse_loss(&self, pool: &StorePool, found: &PoolVolume) -> Result<(), Refused> {
+        let blocks = found.referred_blocks;
+        let is_empty = found.kind != PoolVolumeKind::Volume || blocks == Some(0);
+        let Some(disk) = cache::kept_for(&found.name).filter(|_| !is_empty) else {
+            return Ok(());
+        };
+        let writes = match blocks {
+            Some(blocks) => format!("{} of writes", show_size(blocks * BLOCK_BYTES as u64)),
+            None => "writes".to_owned(),
+        };
+        let objects = self.objects();
+        let of = objects.config.disks.iter().find(|it| it.name == disk);
+        let volume = of.map_or_else(|| "the disk's volume".to_owned(), |it| it.volume.to_string());
+        let error = format!(
+            "volume {:?} of pool {:?} has {writes} of disk {disk:?}, of which its guest was told, \
+             and {volume} has not got them",
+            found.name,
+            pool.name()
+        );
+        let way_out = "docs/pools.md says how they are looked at, and written back where they can \
+                       be; or use --force (force=true), which gives them up";
+        Err(Refused::new(RefusedKind::Conflict, error, way_out))
     }
 
     /// A volume of a pool, with its pool and its number there.

@@ -246,11 +246,10 @@ impl ServedMember {
         let started = home.call(move |local| {
             let services = local.services().clone();
             let plane = services.get::<ReplicaPlane>().ok_or("this node has no sessions")?;
-            let others = nodes.iter().filter(|(other, _)| **other != id);
-            let open = |node: &String| plane.borrow_mut().open(&volume, node);
-            let routes = others.map(|(other, node)| (*other, open(node))).collect();
+            let mut others = nodes;
+            others.remove(&id);
             let outside = HostOutside {
-                mail: Box::new(RouteMail { plane: Rc::clone(&plane), routes }),
+                mail: Box::new(PlaneMail::new(plane, &volume, &others)),
                 desk: Box::new(lanes),
                 watch: Box::new(watch),
                 clock: Box::new(sidecore::boot_ns),
@@ -351,38 +350,6 @@ pub(crate) fn start(served: &ServedVolume, node: &Inside) {
     let Some(member) = &served.member else { return };
     if let Err(why) = member.start(&served.export, node) {
         tracing::error!(volume = member.volume, why, "its copy here does not work");
-    }
-}
-
-/// The routes of a member to the other ones. They end with it.
-struct RouteMail {
-    plane: Rc<RefCell<ReplicaPlane>>,
-    routes: BTreeMap<MemberId, ReplicaRoute>,
-}
-
-impl MemberMail for RouteMail {
-    fn send(
-        &mut self,
-        now_ns: u64,
-        to: MemberId,
-        message: Message<RangeContent>,
-    ) -> Result<(), Message<RangeContent>> {
-        match self.routes.get(&to) {
-            Some(route) => self.plane.borrow_mut().send(now_ns, *route, message),
-            // Of no member of the volume's list.
-            None => Ok(()),
-        }
-    }
-
-    fn losses(&self, to: MemberId) -> u64 {
-        self.routes.get(&to).map_or(0, |route| self.plane.borrow().losses(*route))
-    }
-}
-
-impl Drop for RouteMail {
-    fn drop(&mut self) {
-        let mut plane = self.plane.borrow_mut();
-        self.routes.values().for_each(|route| plane.close(*route));
     }
 }
 

@@ -48,6 +48,9 @@ const CHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How often a control thread looks for the end of its request: far below the time of a sync.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
+/// How soon the log says again that reads find damaged blocks: an operator needs one line.
+const DAMAGE_TOLD_AGAIN: Duration = Duration::from_secs(600);
+
 /// Rounds of the pool's thread before others may have the lock.
 const ROUNDS_MAX: u32 = 64;
 
@@ -80,8 +83,22 @@ pub struct StorePool {
 #[derive(Clone, Copy, Default)]
 pub(super) struct PoolNews {
     is_full: bool,
-    /// Damaged blocks that reads found since the pool was opened.
+    /// Damaged blocks that reads found since the pool was opened, as the log has said last.
     damaged_blocks: u64,
+    damage_told: Option<Instant>,
+}
+
+impl PoolNews {
+    /// Whether the log says now that reads have found so many damaged blocks. Write-back reads a
+    /// damaged block again each second.
+    fn tells_damage(&mut self, damaged_blocks: u64, now: Instant) -> bool {
+        let is_early = self.damage_told.is_some_and(|told| now - told < DAMAGE_TOLD_AGAIN);
+        let tells = damaged_blocks > self.damaged_blocks && !is_early;
+        if tells {
+            (self.damaged_blocks, self.damage_told) = (damaged_blocks, Some(now));
+        }
+        tells
+    }
 }
 
 /// The state that the pool's thread and the channels share.
@@ -589,9 +606,8 @@ impl PoolInside {
             self.signs.set_failed();
         }
         let pool = &self.name;
-        let now =
-            PoolNews { is_full: status.is_full, damaged_blocks: status.counters.damaged_blocks };
-        if now.damaged_blocks > before.damaged_blocks {
+        let mut now = PoolNews { is_full: status.is_full, ..before };
+        if now.tells_damage(status.counters.damaged_blocks, Instant::now()) {
             tracing::error!(
                 pool,
                 damaged_blocks = now.damaged_blocks,
@@ -759,5 +775,23 @@ impl PoolInside {
         self.signs.set_stopped(false);
         self.follow_sizes();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_is_found_damaged_each_second_is_told_once_in_a_while() {
+        let (mut news, began) = (PoolNews::default(), Instant::now());
+        assert!(!news.tells_damage(0, began));
+        for second in 0..DAMAGE_TOLD_AGAIN.as_secs() {
+            let is_told = news.tells_damage(second + 1, began + Duration::from_secs(second));
+            assert_eq!(is_told, second == 0, "after {second} s");
+        }
+        let later = began + DAMAGE_TOLD_AGAIN;
+        assert!(news.tells_damage(1000, later), "what was found meanwhile is told");
+        assert!(!news.tells_damage(1000, later + DAMAGE_TOLD_AGAIN), "there is nothing new");
     }
 }

@@ -1,0 +1,56 @@
+//! The messages of one member, by the plane of its host's sidecore.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use replica::{MemberId, Message};
+
+use super::{ReplicaPlane, ReplicaRoute};
+use crate::content::RangeContent;
+use crate::host::MemberMail;
+
+/// The routes of one member to the others of its volume. They are closed when it is dropped.
+#[derive(Debug)]
+pub struct PlaneMail {
+    plane: Rc<RefCell<ReplicaPlane>>,
+    routes: BTreeMap<MemberId, ReplicaRoute>,
+}
+
+impl PlaneMail {
+    /// Opens the routes to the other members, with the names of their nodes.
+    pub fn new(
+        plane: Rc<RefCell<ReplicaPlane>>,
+        volume: &str,
+        peers: &BTreeMap<MemberId, String>,
+    ) -> Self {
+        let open =
+            |(member, node): (&MemberId, &String)| (*member, plane.borrow_mut().open(volume, node));
+        let routes = peers.iter().map(open).collect();
+        Self { plane, routes }
+    }
+}
+
+impl MemberMail for PlaneMail {
+    /// A record may name a member that the configuration does not have: its messages go nowhere.
+    fn send(
+        &mut self,
+        now_ns: u64,
+        to: MemberId,
+        message: Message<RangeContent>,
+    ) -> Result<(), Message<RangeContent>> {
+        let Some(route) = self.routes.get(&to) else { return Ok(()) };
+        self.plane.borrow_mut().send(now_ns, *route, message)
+    }
+
+    fn losses(&self, to: MemberId) -> u64 {
+        self.routes.get(&to).map_or(0, |route| self.plane.borrow().losses(*route))
+    }
+}
+
+impl Drop for PlaneMail {
+    fn drop(&mut self) {
+        let mut plane = self.plane.borrow_mut();
+        self.routes.values().for_each(|route| plane.close(*route));
+    }
+}

@@ -1,0 +1,7 @@
+//! Hosts of members, their users and their guests.
+
+mod guests;
+mod scenes;
+mod seeds;
+mod users;
+mod world;

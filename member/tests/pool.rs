@@ -1,0 +1,178 @@
+//! Cuts, ways back and differences of a real pool's volume.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use member::{PoolTasks, VolumeTask, VolumeTaskEnd, VolumeTasks, is_cut_name};
+use replica::{CUTS_MAX, ChangedPart, Extent, Place};
+use store::{PoolChange, VolumeId};
+use tempfile::TempDir;
+use volume::backend::Opening;
+use volume::backend::store::{PoolPlan, Pools, StorePool, StoreRing, StoreSettings, StoreVolume};
+use volume::contract::ChannelBench;
+use volume::{Durability, Status, Topology};
+
+const BLOCKS: u64 = 4096;
+const BLOCK: usize = 4096;
+
+/// Sectors of a block.
+const SECTORS: u64 = 8;
+
+struct PoolBench {
+    _home: TempDir,
+    pool: Arc<StorePool>,
+    volume: VolumeId,
+    tasks: PoolTasks,
+}
+
+impl PoolBench {
+    /// `None`, with a line that says why, where no io_uring can be had.
+    fn new(test: &str) -> Option<Self> {
+        let ring = match StoreRing::new() {
+            Ok(ring) => ring,
+            Err(error) => {
+                println!("SKIP {test}: no io_uring here: {error}");
+                return None;
+            }
+        };
+        let home = TempDir::new().expect("room");
+        let paths = vec![home.path().join("p")];
+        let (size_bytes, segment_bytes) = (Some(64 << 20), Some(256 << 10));
+        let plan = PoolPlan { paths: paths.clone(), size_bytes, segment_bytes, force: false };
+        StorePool::create(&plan).expect("a pool");
+        let pool = StorePool::open("p", &paths, StoreSettings::default(), ring).expect("it opens");
+        let create = PoolChange::Create { name: "alice".to_owned(), blocks: BLOCKS };
+        let volume = pool.change(create).expect("a volume");
+        let tasks = PoolTasks::new(Arc::clone(&pool), volume);
+        Some(Self { _home: home, pool, volume, tasks })
+    }
+
+    fn open(&self) -> ChannelBench {
+        let opening = Opening {
+            name: "alice",
+            pools: &Pools::default(),
+            durability: Durability::Flush,
+            read_only: false,
+            topology: Topology::default(),
+            is_new: false,
+            key: None,
+        };
+        let volume = StoreVolume::open(&self.pool, self.volume, &opening).expect("it opens");
+        ChannelBench::new(&volume, 4)
+    }
+
+    fn write(&self, block: u64, byte: u8) {
+        let mut bench = self.open();
+        assert_eq!(bench.write(block * BLOCK as u64, &[byte; BLOCK]), Status::Done);
+        assert_eq!(bench.flush(), Status::Done);
+        bench.abandon();
+    }
+
+    fn read(&self, block: u64) -> u8 {
+        let mut bench = self.open();
+        let bytes = bench.read(block * BLOCK as u64, BLOCK).expect("inside");
+        bench.abandon();
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+        bytes[0]
+    }
+
+    fn done(&mut self, task: VolumeTask) {
+        assert_eq!(self.tasks.carry_out(task), VolumeTaskEnd::Done, "{task:?}");
+    }
+
+    /// All ranges that differ from a cut, and the number of parts.
+    fn changed(&mut self, began: u64, cut: Option<Place>) -> (BTreeSet<u64>, u64) {
+        let began = Place { reign: 9, counter: began };
+        let (mut blocks, mut from, mut parts) = (BTreeSet::new(), 0, 0);
+        loop {
+            let end = self.tasks.carry_out(VolumeTask::Compare(1, began, cut, from));
+            let VolumeTaskEnd::Changed(ChangedPart { extents, next }) = end else {
+                panic!("{end:?}");
+            };
+            let sectors = extents.iter().flat_map(|it: &Extent| it.first()..it.end());
+            blocks.extend(sectors.map(|sector| sector / SECTORS));
+            parts += 1;
+            let Some(next) = next else { return (blocks, parts) };
+            assert!(next > from, "each part goes on");
+            from = next;
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.pool.volumes().into_iter().map(|it| it.name).filter(|name| !name.is_empty()).collect()
+    }
+}
+
+fn cut(counter: u64) -> Place {
+    Place { reign: 2, counter }
+}
+
+#[test]
+fn a_volume_goes_back_to_a_cut_and_the_cuts_behind_it_go() {
+    let Some(mut bench) = PoolBench::new("a_volume_goes_back") else { return };
+    bench.write(3, 1);
+    bench.done(VolumeTask::Cut(cut(1)));
+    bench.write(3, 2);
+    bench.done(VolumeTask::Cut(cut(2)));
+    // A process that ended behind the snapshot makes it once more.
+    bench.write(3, 3);
+    bench.done(VolumeTask::Cut(cut(2)));
+    bench.write(3, 4);
+    bench.done(VolumeTask::GoBack(Some(cut(2))));
+    assert_eq!(bench.read(3), 3);
+    bench.done(VolumeTask::GoBack(Some(cut(1))));
+    assert_eq!(bench.read(3), 1);
+    assert_eq!(bench.tasks.cuts(), Ok(BTreeSet::from([cut(1)])));
+    let end = bench.tasks.carry_out(VolumeTask::GoBack(Some(cut(2))));
+    assert!(matches!(&end, VolumeTaskEnd::Failed(why) if why.contains("cut.2.2")), "{end:?}");
+    bench.done(VolumeTask::GoBack(None));
+    assert_eq!((bench.read(3), bench.tasks.cuts()), (0, Ok(BTreeSet::new())));
+    bench.done(VolumeTask::Drop(cut(7)));
+}
+
+#[test]
+fn differences_come_in_parts_and_leave_nothing_behind() {
+    let Some(mut bench) = PoolBench::new("differences_come_in_parts") else { return };
+    bench.write(0, 1);
+    bench.write(4095, 1);
+    bench.done(VolumeTask::Cut(cut(1)));
+    // Blocks that lie apart, so that there are several parts.
+    let written: BTreeSet<u64> = (0..900).map(|at| at * 4 + 1).collect();
+    let mut channel = bench.open();
+    for block in &written {
+        assert_eq!(channel.write(block * BLOCK as u64, &[7; BLOCK]), Status::Done);
+    }
+    assert_eq!(channel.flush(), Status::Done);
+    channel.abandon();
+    drop(channel);
+    let (found, parts) = bench.changed(1, Some(cut(1)));
+    assert!(found == written && parts > 1, "{} blocks in {parts} parts", found.len());
+    let (all, _) = bench.changed(2, None);
+    let with_first: BTreeSet<u64> = written.iter().copied().chain([0, 4095]).collect();
+    assert_eq!(all, with_first);
+    // A difference that was given up is begun anew by the next one.
+    let began = Place { reign: 9, counter: 3 };
+    let end = bench.tasks.carry_out(VolumeTask::Compare(1, began, None, 0));
+    assert!(matches!(end, VolumeTaskEnd::Changed(ChangedPart { next: Some(_), .. })), "{end:?}");
+    bench.write(2, 9);
+    assert!(bench.changed(4, Some(cut(1))).0.contains(&2));
+    assert_eq!(bench.names(), ["alice", "cut.2.1"]);
+}
+
+#[test]
+fn a_start_finds_the_newest_cuts_and_leaves_other_snapshots_alone() {
+    let Some(mut bench) = PoolBench::new("a_start_finds_the_newest") else { return };
+    let count = CUTS_MAX as u64 + 3;
+    (1..=count).for_each(|counter| bench.done(VolumeTask::Cut(cut(counter))));
+    for name in ["cut.2.01", "cut.x.1", "monday", "cut.now"] {
+        let (volumes, name) = (vec![bench.volume], name.to_owned());
+        bench.pool.change(PoolChange::Snapshot { volumes, name, at_s: 1 }).expect("a snapshot");
+    }
+    let mut tasks = PoolTasks::new(Arc::clone(&bench.pool), bench.volume);
+    let newest = (4..=count).map(cut).collect();
+    assert_eq!(tasks.cuts(), Ok(newest));
+    let names = bench.names();
+    assert!(is_cut_name("cut.2.1") && is_cut_name("cut.now") && !is_cut_name("cuts"));
+    assert!(["cut.2.01", "cut.x.1", "monday"].iter().all(|it| names.contains(&it.to_string())));
+    assert!(!names.contains(&"cut.now".to_owned()) && !names.contains(&"cut.2.1".to_owned()));
+}
