@@ -20,14 +20,14 @@ use api::{Refused, RefusedKind};
 use block::Export;
 use config::VolumeConfig;
 use member::door::{MemberDoor, MemberDoors};
+use member::plane::{PlaneMail, ReplicaPlane};
 use member::{
-    DeskLanes, DeskThreads, DeskWork, FrontVolume, HostOutside, MemberHost, MemberMail, MemberPart,
-    MemberPlan, MemberSetup, MemberStatus, MemberView, NODE_PACING, PlaceWatch, PoolTasks,
-    RangeContent, RecordClerk, ReplicaPlane, ReplicaRoute, StateFile, VolumeRecords, VolumeTasks,
-    record_from_text, record_text,
+    DeskLanes, DeskThreads, DeskWork, FrontVolume, HostOutside, MemberHost, MemberPart, MemberPlan,
+    MemberSetup, MemberStatus, MemberView, NODE_PACING, PlaceWatch, PoolTasks, RecordClerk,
+    StateFile, VolumeRecords, VolumeTasks, record_from_text, record_text,
 };
 use parking_lot::Mutex;
-use replica::{MemberId, Message, SwapOutcome, VolumeRecord};
+use replica::{MemberId, SwapOutcome, VolumeRecord};
 use sessions::{LinkedSidecore, random};
 use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
 use volume::backend::BackendVolume;
