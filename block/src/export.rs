@@ -563,6 +563,9 @@ impl Export {
     /// Whether nothing of the attachment up to `epoch` is on its way.
     fn is_drained(&self, attachment: &str, epoch: u64) -> bool {
         let mut state = self.state();
+        if !state.has_left() {
+            return false;
+        }
         let Some(entry) = state.entries.get_mut(attachment) else { return true };
         entry.drained(|gate| gate.epoch() <= epoch)
     }

@@ -131,6 +131,19 @@ impl ClusterDirectory {
         String::from_utf8(content).map_err(|_| ClusterError::wrong(format!("{path:?} is no text")))
     }
 
+    /// The text of a certificate or a key. The library of TLS does not say which file is wrong.
+    fn pem(&self, name: &str) -> Result<String, ClusterError> {
+        let text = self.text(name)?;
+        if !text.contains("-----BEGIN ") || !text.contains("-----END ") {
+            return Err(ClusterError::wrong(format!(
+                "{:?} is no certificate and no key; restore it from a backup, or make another one \
+                 by `vrio cluster renew` on the operator's machine",
+                self.path.join(name)
+            )));
+        }
+        Ok(text)
+    }
+
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
@@ -167,9 +180,9 @@ impl ClusterDirectory {
     pub(crate) fn etcd(&self) -> Result<Option<EtcdRegistry>, ClusterError> {
         let RegistryPlace::Etcd(endpoints) = &self.file.registry else { return Ok(None) };
         let credentials = EtcdCredentials {
-            authority_pem: self.text("ca.pem")?,
-            certificate_pem: self.text("client.pem")?,
-            key_pem: self.text("client.key")?,
+            authority_pem: self.pem("ca.pem")?,
+            certificate_pem: self.pem("client.pem")?,
+            key_pem: self.pem("client.key")?,
         };
         Ok(Some(EtcdRegistry::open(endpoints, &credentials)?))
     }

@@ -336,6 +336,23 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_no_certificate_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = init(&plan(home.path(), &[member("a", "10.0.0.1")])).unwrap();
+        directory.registry().unwrap();
+        for name in ["ca.pem", "client.pem", "client.key"] {
+            let good = directory.text(name).unwrap();
+            for bad in ["", "x", &good[..good.len() / 2]] {
+                directory.put(name, bad).unwrap();
+                let error = directory.registry().unwrap_err().to_string();
+                assert!(error.contains(&format!("{name}\" is no certificate")), "{error}");
+            }
+            directory.put(name, &good).unwrap();
+        }
+        directory.registry().unwrap();
+    }
+
+    #[test]
     fn a_cluster_of_one_machine_is_a_file() {
         let home = tempfile::tempdir().unwrap();
         let directory = init(&plan(home.path(), &[])).unwrap();

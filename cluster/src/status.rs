@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn of_many_records_that_cannot_be_read_a_few_are_named() {
         let one = RegistryError::Damaged { place: "/a".to_owned(), reason: "x".to_owned() };
-        assert_eq!(of_records(&[one.clone()]), [one.to_string()]);
+        assert_eq!(of_records(std::slice::from_ref(&one)), [one.to_string()]);
         let told = of_records(&vec![one; UNREADABLE_MAX + 7]);
         assert_eq!(told.len(), UNREADABLE_MAX + 1);
         assert_eq!(told.last().unwrap(), "7 more records cannot be read");

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A member never waits: its [`MemberHost`] is polled by one sidecore, and users of its volume are
-//! on any sidecore ([`FrontVolume`]). Its messages go by the [`plane`] of its sidecore. Threads or a
-//! test do its errands, so `tests/` runs several members of the real code in one thread, on
+//! on any sidecore ([`FrontVolume`]). Its messages go by the [`plane`] of its sidecore. Threads or
+//! a test do its errands, so `tests/` runs several members of the real code in one thread, on
 //! simulated volumes.
 #![deny(unsafe_code)]
 

@@ -15,8 +15,8 @@
 //! about a volume are numbered, and taken in this order.
 //!
 //! The host of a member sends by the plane of its own sidecore. A message may come by any sidecore:
-//! its session is with the peer's sidecore, and the mailbox of the [door](crate::door::MemberDoor) leads
-//! to the host.
+//! its session is with the peer's sidecore, and the mailbox of the
+//! [door](crate::door::MemberDoor) leads to the host.
 
 mod arrivals;
 mod counters;
@@ -123,6 +123,7 @@ impl ReplicaPlane {
     /// Gives the message back when as much is under way to the peer as may be, the volume has no
     /// number in the session yet, or the sidecore has no buffer. Offer it again in a later round,
     /// before newer messages of the route.
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     pub fn send(
         &mut self,
         now_ns: u64,

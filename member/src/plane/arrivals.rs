@@ -168,7 +168,7 @@ struct OpenDoor {
     numbers: usize,
 }
 
-/// What is noted of a peer.
+/// The notes about a peer.
 #[derive(Debug, Default)]
 struct CallingPeer {
     sessions: usize,
@@ -240,7 +240,7 @@ impl Arrivals {
         self.sessions.insert(session, caller);
     }
 
-    /// What it has sent and a mailbox has not taken is lost with it.
+    /// The session has ended, with its messages that no mailbox has taken.
     pub(super) fn lost(&mut self, session: SessionId) {
         let Some(caller) = self.sessions.remove(&session) else { return };
         self.peers.get_mut(caller.number).sessions -= 1;
@@ -390,8 +390,8 @@ impl Arrivals {
         content.is_some()
     }
 
-    /// Offers messages that wait to their mailboxes again, one of each volume in turn. A number ends
-    /// with the patience for a message that is missing.
+    /// Offers messages that wait to their mailboxes again, one of each volume in turn. A number
+    /// ends with the patience for a message that is missing.
     fn retry(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> bool {
         let Self { sessions, open, waiting, counters, .. } = self;
         let mut any = false;

@@ -196,6 +196,7 @@ impl Routes {
         place.filter(|it| it.serial == route.serial).expect("it is open").losses
     }
 
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     pub(super) fn send(
         &mut self,
         now_ns: u64,

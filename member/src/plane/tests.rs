@@ -243,6 +243,7 @@ impl World {
         route
     }
 
+    #[expect(clippy::result_large_err, reason = "a message that is given back is only moved")]
     fn send(
         &mut self,
         from: usize,

@@ -65,9 +65,11 @@ fn a_claim_waits_for_requests_of_before_the_volume_moved() {
     submit(&mut channel, &mut ios, Op::Write, 0);
     bench.export.set_elsewhere(Some("io2"));
     bench.export.serve_here().expect("readable");
-    assert!(!bench.export.is_quiet());
+    assert!(!bench.export.is_quiet() && !bench.export.is_drained("a", first.epoch));
     let mut pending = bench.export.claim("a", &first, &by(1), &VM1).expect("admitted");
-    assert!(bench.poll_claim(&mut pending).is_none(), "a write is on its way");
+    // The flush of the claim would wait as well: it must not begin.
+    assert!(!bench.export.is_drained_for(&pending), "a write is on its way");
+    assert!(bench.poll_claim(&mut pending).is_none());
     submit(&mut channel, &mut ios, Op::Write, 512);
     assert_eq!(poll(&mut channel, &mut ios), [Status::Fenced], "its epoch is over");
     bench.finish(true);

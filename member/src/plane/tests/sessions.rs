@@ -4,7 +4,7 @@ use super::*;
 use crate::host::MemberMail;
 
 #[test]
-fn what_is_under_way_is_lost_with_a_session_and_later_messages_arrive() {
+fn messages_under_way_are_lost_with_a_session_and_later_messages_arrive() {
     let mut world = World::new();
     let route = world.connect(0, "alice", 1);
     world.nodes[1].is_silent = true;
