@@ -74,9 +74,15 @@ fn surroundings(config: &Config, is_whole: bool) -> Surroundings<'_> {
         control: &config.control,
         fabric: &config.fabric,
         shm: config.shm.as_deref(),
-        names: Kind::all().map(names).collect(),
+        names: Kind::all().map(names).chain([reached(config)]).collect(),
         sockets: Kind::all().map(sockets).collect(),
     }
+}
+
+/// The peers that this node can open sessions to.
+fn reached(config: &Config) -> (&'static str, Vec<&str>) {
+    let reached = config.peers.iter().filter(|peer| peer.address.is_some());
+    ("reached", reached.map(|peer| &*peer.name).collect())
 }
 
 /// A tap gets frames from one side: it is a network's uplink, or a mirror's target.

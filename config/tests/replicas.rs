@@ -49,6 +49,7 @@ fn a_list_of_copies_that_cannot_work_is_refused_with_the_way_out() {
         format!("{POOL}replicas = {both}\n[[disk]]\nsocket = \"a.sock\"\nvolume = \"alice\"\n#");
     let error = read("", &disk, SECTIONS).unwrap_err();
     assert!(error.contains("a disk of such a node cannot use it yet"), "{error}");
+
     let nine: Vec<_> = (1..=9).map(|number| format!("io{number}")).collect();
     let error = read(&format!("{nine:?}"), POOL, SECTIONS).unwrap_err();
     assert!(error.contains("9 nodes; a volume with copies names 2 to 8"), "{error}");

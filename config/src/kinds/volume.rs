@@ -357,6 +357,10 @@ fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surround
                 list_words(&unknown)
             ));
         }
+        let reached = |node: &&String| !around.has("reached", node) && around.has("peer", node);
+        if let Some(node) = volume.replicas.iter().find(reached) {
+            note(format!("peer {node:?} has no \"address\", and its copy is reached by it"));
+        }
         if !around.is_in_cluster {
             note(
                 "copies need the registry of a cluster: add a section [cluster], and run `vrio \
