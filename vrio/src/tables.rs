@@ -16,8 +16,8 @@ use comfy_table::Table;
 use direct::DirectStatus;
 use node::config::show_size;
 use node::status::{
-    CacheStatus, Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus,
-    SidecoreStatus, Status, VfStatus, VolumeStatus, WriteBackStatus,
+    CacheStatus, CopyRole, CopyStatus, Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus,
+    SessionStatus, SidecoreStatus, Status, VfStatus, VolumeStatus, WriteBackStatus,
 };
 use report::store::ListedRun;
 
