@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::cluster::registry::{PoolSpace, know_boot};
 use ::cluster::{
@@ -29,6 +29,8 @@ use node::Config;
 use node::config::ClusterConfig;
 use node::logging::{self, LogFormat};
 use node::status::{NodeClusterStatus, StoragePoolStatus};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{identity, now_s, random};
@@ -106,7 +108,27 @@ pub(super) fn run(args: &AgentArgs) -> Result<(), CommandFailure> {
             ended if ended.success() => return Ok(()),
             ended => tracing::warn!(%ended, "the cluster's agent has ended; it is started again"),
         }
-        std::thread::sleep(RESTART);
+        if has_node_ended_within(RESTART).context("no poll").map_err(CommandFailure::running)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits, and says whether the node's process has ended: its end of the socket pair is closed then.
+/// An agent that cannot start hears it here alone.
+fn has_node_ended_within(pause: Duration) -> io::Result<bool> {
+    let until = Instant::now() + pause;
+    let stdin = io::stdin();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // No event is asked for: the end of the other side is always told.
+        match poll(&mut [PollFd::new(&stdin, PollFlags::empty())], Some(&timeout)) {
+            Ok(ended) => return Ok(ended > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
