@@ -62,8 +62,7 @@ pub(crate) const JOIN_EXAMPLES: &str = "Examples:
   vrio cluster token | vrio node join - --config /etc/vrio/io1.toml
   ssh admin vrio cluster token | ssh io1 vrio node join - --config /etc/vrio/io1.toml
 
-A token in the command line can be seen by all users of the machine; "
-    - " reads it from the input.
+A token in the command line can be seen by all users of the machine; `-` reads it from the input.
 The file has a section [cluster], whose directory this command makes. A running node that has the
 section is present in the cluster within seconds; else start it, or replace it by --take-over.";
 
