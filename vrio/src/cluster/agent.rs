@@ -154,8 +154,6 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
         return Err(CommandFailure::configuration(anyhow!(text)));
     };
     let key = identity(config)?;
-    let node_ended = listen_to_node().context("no thread").map_err(CommandFailure::running)?;
-    let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
     let mut report = NodeClusterStatus {
         node: cluster.name.clone(),
         state: "away".to_owned(),
@@ -167,11 +165,15 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
             Ok(directory) => break directory,
             Err(error) => note(&mut report, &error.to_string()),
         }
-        if tell(&report).is_err() || ended(ROUND_AWAY) {
+        let ended = has_node_ended_within(ROUND_AWAY).context("no poll");
+        if tell(&report).is_err() || ended.map_err(CommandFailure::running)? {
             return Ok(());
         }
     };
+    // Before any thread: a thread that is there already would keep the rights to all files.
     restrict(config, cluster, &directory)?;
+    let node_ended = listen_to_node().context("no thread").map_err(CommandFailure::running)?;
+    let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
     report.cluster = directory.file().name.clone();
     let random = u64::from_be_bytes(random()?);
     let mut agent = Agent::new(&directory, &cluster.name, key, random);
