@@ -378,9 +378,10 @@ impl Export {
         if let Some(text) = &self.unusable {
             return Err(Refusal::new(Outcome::Refused, text));
         }
-        let info = self.volume.info();
         let mut state = self.state();
         state.check_here()?;
+        // Under the lock: the incarnation is of the term in which the volume is served here.
+        let info = self.volume.info();
         if state.shrinking {
             let text = format!("volume {} is being made smaller or rolled back", self.name);
             return Err(Refusal::new(Outcome::Refused, text));

@@ -558,6 +558,28 @@ fn acknowledged_writes_are_there_after_each_kind_of_end() {
 }
 
 /// A damaged block stays dirty, and holds up no other block.
+/// Else writes would wait for a mark that is not asked for any more.
+#[test]
+fn a_wish_that_comes_while_a_note_is_on_its_way_has_a_note_of_its_own() {
+    let far = Far::new(BLOCKS as usize * BLOCK_BYTES as usize, Random::new(1));
+    let pool = DirtyPool::new(BLOCKS, Random::new(2));
+    let memory = Arc::default();
+    let (_volume, dirty, mut keeper) = begin(&far, &pool, &memory);
+    dirty.note_drained();
+    keeper.step(1);
+    // Another guest has come and gone before the note is durable.
+    dirty.note_drained();
+    memory.settle(1);
+    keeper.step(2);
+    keeper.step(3);
+    memory.settle(1);
+    assert_eq!(memory.number(), 2, "the second note");
+    keeper.step(4);
+    keeper.step(5);
+    memory.settle(1);
+    assert_eq!(memory.number(), 2, "and no other one");
+}
+
 #[test]
 fn all_blocks_but_the_damaged_ones_are_written_back() {
     for every in [1, 2, 7, 40] {

@@ -38,7 +38,7 @@ pub(crate) const CLUSTER_EXAMPLES: &str = "Examples:
   vrio cluster init rack1 --member a=10.0.0.1 --member b=10.0.0.2 --member c=10.0.0.3
   vrio cluster init lab                 the registry is a file of this machine
   vrio cluster token                    a right to join, for one node
-  vrio node join TOKEN --config /etc/vrio/io1.toml      the file has a section [cluster]
+  vrio cluster token | vrio node join - --config /etc/vrio/io1.toml
   vrio cluster status
   vrio cluster renew                    new certificates by the same authorities
 
@@ -59,9 +59,10 @@ The token has the certificate and the key by which the node reaches the registry
 after it was used. It is for one node, and another node that uses it is refused.";
 
 pub(crate) const JOIN_EXAMPLES: &str = "Examples:
-  vrio node join vrio1.eyJ2ZXJz... --config /etc/vrio/io1.toml
+  vrio cluster token | vrio node join - --config /etc/vrio/io1.toml
   ssh admin vrio cluster token | ssh io1 vrio node join - --config /etc/vrio/io1.toml
 
+A token in the command line can be seen by all users of the machine; `-` reads it from the input.
 The file has a section [cluster], whose directory this command makes. A running node that has the
 section is present in the cluster within seconds; else start it, or replace it by --take-over.";
 
@@ -87,7 +88,7 @@ another one. This command forgets that.";
 
 const RENEW_EXAMPLES: &str = "Examples:
   vrio cluster renew                             of the operator and of etcd's members
-  vrio cluster renew --node io1 --to /tmp/io1    of a node: copy the files to its directory
+  vrio cluster renew --node io1 --to /root/io1   of a node: copy the files to its directory
 
 etcd takes a member's new files at its next connection, and a node within seconds; neither is
 restarted. Copy members/NAME to the member, but for its data.";
@@ -314,8 +315,8 @@ fn init(args: &InitArgs) -> Result<(), CommandFailure> {
         format!(" --directory {path}")
     };
     text += &format!(
-        "  vrio cluster status{option}\n  vrio cluster token{option}       then on a node: vrio \
-         node join TOKEN --config FILE\n"
+        "  vrio cluster status{option}\n  vrio cluster token{option} | vrio node join - \
+         --config FILE\n"
     );
     print(&text)
 }

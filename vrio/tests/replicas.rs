@@ -149,7 +149,7 @@ fn wait_until_in_sync(nodes: &mut [Option<Node>; 2]) -> usize {
     loop {
         let copies: Vec<_> = nodes.iter().map(|node| node.as_ref().and_then(copy)).collect();
         let is_primary = |copy: &Option<Value>| {
-            copy.as_ref().is_some_and(|copy| copy["role"] == "primary" && copy["in_sync"] == 2)
+            copy.as_ref().is_some_and(|copy| copy["role"] == "primary" && copy["missing"].as_array().is_some_and(Vec::is_empty))
         };
         if let Some(primary) = copies.iter().position(is_primary) {
             return primary;

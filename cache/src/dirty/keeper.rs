@@ -66,13 +66,15 @@ impl DirtyKeeper {
 
     fn wants_number(&self, now_ns: u64) -> bool {
         let wanted = self.dirty.wanted.load(SeqCst);
-        !self.dirty.has_number(wanted) && now_ns >= self.number_at_ns
+        let is_wished = self.dirty.notes.are_kept() && self.dirty.mark.is_wished();
+        (is_wished || !self.dirty.has_number(wanted)) && now_ns >= self.number_at_ns
     }
 
     /// Gives the pool, and then this node's memory, the number that was asked for.
     fn number(&mut self, now_ns: u64) -> Duration {
         if self.noting.is_none() && self.wants_number(now_ns) {
-            let number = self.dirty.wanted.load(SeqCst);
+            let numbered = self.dirty.numbered.load(SeqCst);
+            let number = self.dirty.wanted.load(SeqCst).max(numbered + 1);
             if !self.dirty.notes.are_kept() {
                 self.dirty.numbered.store(number, SeqCst);
                 return REST;

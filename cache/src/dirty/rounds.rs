@@ -154,6 +154,12 @@ impl DirtyMark {
         self.wish.swap(wish, SeqCst) != wish
     }
 
+    /// Whether the next note must differ from the last one. A wish can come while a note is on its
+    /// way whose number is already the wanted one.
+    pub(super) fn is_wished(&self) -> bool {
+        self.wish.load(SeqCst) != AS_IT_IS
+    }
+
     /// Whether the next note has the mark. `is_clean` is asked when no block can become dirty any
     /// more.
     pub(super) fn next(&self, notes: &RoundNotes, is_clean: impl Fn() -> bool) -> bool {

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::cluster::registry::{PoolSpace, know_boot};
 use ::cluster::{
@@ -30,6 +30,8 @@ use node::api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordQuestion};
 use node::config::ClusterConfig;
 use node::logging::{self, LogFormat};
 use node::status::{NodeClusterStatus, StoragePoolStatus};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{identity, now_s, random};
@@ -109,7 +111,27 @@ pub(super) fn run(args: &AgentArgs) -> Result<(), CommandFailure> {
             ended if ended.success() => return Ok(()),
             ended => tracing::warn!(%ended, "the cluster's agent has ended; it is started again"),
         }
-        std::thread::sleep(RESTART);
+        if has_node_ended_within(RESTART).context("no poll").map_err(CommandFailure::running)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits, and says whether the node's process has ended: its end of the socket pair is closed then.
+/// An agent that cannot start hears it here alone.
+fn has_node_ended_within(pause: Duration) -> io::Result<bool> {
+    let until = Instant::now() + pause;
+    let stdin = io::stdin();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // No event is asked for: the end of the other side is always told.
+        match poll(&mut [PollFd::new(&stdin, PollFlags::empty())], Some(&timeout)) {
+            Ok(ended) => return Ok(ended > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -135,11 +157,6 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
         return Err(CommandFailure::configuration(anyhow!(text)));
     };
     let key = identity(config)?;
-    let questions = records::start(&cluster.directory).context("no thread");
-    let questions = questions.map_err(CommandFailure::running)?;
-    let node_ended = listen_to_node(questions).context("no thread");
-    let node_ended = node_ended.map_err(CommandFailure::running)?;
-    let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
     let mut report = NodeClusterStatus {
         node: cluster.name.clone(),
         state: "away".to_owned(),
@@ -151,11 +168,18 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
             Ok(directory) => break directory,
             Err(error) => note(&mut report, &error.to_string()),
         }
-        if tell(&report).is_err() || ended(ROUND_AWAY) {
+        let ended = has_node_ended_within(ROUND_AWAY).context("no poll");
+        if tell(&report).is_err() || ended.map_err(CommandFailure::running)? {
             return Ok(());
         }
     };
+    // Before any thread: a thread that is there already would keep the rights to all files.
     restrict(config, cluster, &directory)?;
+    let questions = records::start(&cluster.directory).context("no thread");
+    let questions = questions.map_err(CommandFailure::running)?;
+    let node_ended = listen_to_node(questions).context("no thread");
+    let node_ended = node_ended.map_err(CommandFailure::running)?;
+    let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
     report.cluster = directory.file().name.clone();
     let random = u64::from_be_bytes(random()?);
     let mut agent = Agent::new(&directory, &cluster.name, key, random);
