@@ -100,7 +100,14 @@ impl Rack {
             self.keys.clients(&["vm1"]),
             self.keys.allow(&["vm1"])
         );
-        self.plan(name, &config)
+        let mut plan = self.plan(name, &config);
+        plan.directories = Some(format!(
+            "volumes = [{:?}]\nsockets = {:?}\nstate = {:?}\n",
+            self.home.path(),
+            plan.home,
+            plan.home.join("state")
+        ));
+        plan
     }
 
     /// Makes the node's pool, starts it, and has it join the cluster.
@@ -149,7 +156,9 @@ fn wait_until_in_sync(nodes: &mut [Option<Node>; 2]) -> usize {
     loop {
         let copies: Vec<_> = nodes.iter().map(|node| node.as_ref().and_then(copy)).collect();
         let is_primary = |copy: &Option<Value>| {
-            copy.as_ref().is_some_and(|copy| copy["role"] == "primary" && copy["missing"].as_array().is_some_and(Vec::is_empty))
+            copy.as_ref().is_some_and(|copy| {
+                copy["role"] == "primary" && copy["missing"].as_array().is_some_and(Vec::is_empty)
+            })
         };
         if let Some(primary) = copies.iter().position(is_primary) {
             return primary;
@@ -182,7 +191,8 @@ fn a_guest_goes_on_when_the_node_that_serves_its_disk_is_killed_or_stands_still(
     let mut nodes = MEMBERS.map(|name| Some(rack.start_member(name)));
     let mut vm = rack.client().start().expect("the VMhost starts");
     let socket = vm.wait_for_disk("alice").expect("the disk is served");
-    let guest = StandIn::connect_with(&socket, RingKind::Split, 2, Mix::OF_ALL, BLOCKS, &mut random);
+    let guest =
+        StandIn::connect_with(&socket, RingKind::Split, 2, Mix::OF_ALL, BLOCKS, &mut random);
     let mut guest = guest.expect("connects");
     let mut served = [0u64; 2];
     for kill in 0..kills {
