@@ -223,5 +223,7 @@ fn a_guest_goes_on_when_the_node_that_serves_its_disk_is_killed_or_stands_still(
     guest.disconnect();
     drop(plan);
     vm.stop().expect("the VMhost stops in order");
-    nodes.into_iter().flatten().for_each(|node| node.stop().expect("a member stops in order"));
+    for node in nodes.into_iter().flatten() {
+        node.stop().expect("a member stops in order");
+    }
 }
