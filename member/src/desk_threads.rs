@@ -57,6 +57,9 @@ impl<R: VolumeRecords> RecordClerk<R> {
     /// Looks at the record. The first member of a new volume puts the first record there.
     pub fn look(&mut self) -> ErrandEnd {
         let found = match self.records.look() {
+            Ok(Some(record)) if !self.has_known && self.is_forgotten(&record) => {
+                return ErrandEnd::NoRecord(self.forgotten());
+            }
             Ok(Some(record)) => Some(record),
             Err(_) => None,
             Ok(None) if self.has_known => return ErrandEnd::NoRecord(self.lost()),
@@ -76,6 +79,21 @@ impl<R: VolumeRecords> RecordClerk<R> {
         let outcome = self.records.swap(&target);
         self.has_known |= outcome != SwapOutcome::Unknown;
         ErrandEnd::Swapped(target, outcome)
+    }
+
+    /// Whether a member without a state is in sync by the record: it has lost its promises, and
+    /// perhaps its content. The first member may have ended before it could keep its first state.
+    fn is_forgotten(&self, record: &VolumeRecord) -> bool {
+        record.epoch > 1 && record.in_sync.contains_key(&self.id)
+    }
+
+    fn forgotten(&self) -> String {
+        format!(
+            "the registry's record of volume {} has this member in sync, and it has no state: its \
+             private file was lost, and its content may be. Restore the directory of its state from \
+             a backup; or have an operator evict it, so that it is filled by another member",
+            self.volume
+        )
     }
 
     fn lost(&self) -> String {

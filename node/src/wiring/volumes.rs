@@ -3,6 +3,7 @@
 pub(crate) mod change;
 pub(crate) mod ciphers;
 pub(crate) mod hand_over;
+pub(crate) mod identity;
 pub(crate) mod members;
 pub(crate) mod report;
 pub(crate) mod resize;
@@ -296,7 +297,10 @@ impl Volumes {
             opened => opened,
         };
         let backend: Arc<dyn BackendVolume> = Arc::from(backend);
-        let member = self.member_of(wanted, &backend)?;
+        let (member, refused) = match self.member_of(wanted, &backend) {
+            Ok(member) => (member, None),
+            Err(why) => (None, Some(why)),
+        };
         let bare = match &member {
             Some(member) => member.front() as Arc<dyn Volume>,
             None => Arc::clone(&backend) as Arc<dyn Volume>,
@@ -307,9 +311,13 @@ impl Volumes {
         let swap = Swap::new(Arc::clone(&chain.volume));
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
-        if let Some(why) = backend.absent() {
+        if let Some(why) = backend.absent().or(refused) {
             tracing::error!(volume = name, why, "the volume is not served");
             let export = Export::closed(name, guarded, options, &why);
+            // Another node may serve it: a client that can have it from there must not wait here.
+            if !wanted.replicas.is_empty() {
+                export.set_elsewhere(Some(""));
+            }
             return Ok(ServedVolume { export, swap, chain: Mutex::new(chain), member, backend });
         }
         if let Some(member) = member {
@@ -350,11 +358,14 @@ impl Volumes {
         wanted: &VolumeConfig,
         backend: &Arc<dyn BackendVolume>,
     ) -> Result<Option<ServedMember>, String> {
+        let Some(state) = &self.directories.state else { return Ok(None) };
+        if wanted.replicas.is_empty() {
+            return members::refuse_plain(state, &wanted.name).map(|()| None);
+        }
         // A backend that is absent says why, and no member is made over it.
-        let is_replicated = !wanted.replicas.is_empty() && backend.absent().is_none();
-        let Some(state) = self.directories.state.as_ref().filter(|_| is_replicated) else {
+        if backend.absent().is_some() {
             return Ok(None);
-        };
+        }
         self.seats.plan((wanted, &self.node), backend, state).map(Some)
     }
 

@@ -34,6 +34,7 @@ use volume::backend::BackendVolume;
 use volume::record::{RecordStore, make_private};
 
 use super::ServedVolume;
+use super::identity::CopyIdentity;
 use crate::wiring::cluster::ClusterView;
 use crate::wiring::inside::Inside;
 
@@ -47,7 +48,7 @@ const ABANDON_TIME_MAX: Duration = Duration::from_secs(4);
 /// How long a stop waits until another member serves: a planned move takes some milliseconds.
 const MOVE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is looked.
+/// The pause between two looks at a member that ends or moves.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The member of a replicated volume.
@@ -136,6 +137,13 @@ impl MemberSeats {
         let kept = state.load().map_err(|error| text(&error))?;
         let (has_state, durable) = (kept.is_some(), kept.unwrap_or_default());
         let (pool, own) = backend.in_pool().ok_or("only a volume of a pool has copies")?;
+        let mut in_pool = pool.volumes().into_iter();
+        let has_content = in_pool.any(|it| it.id == own && it.referred_blocks != Some(0));
+        CopyIdentity::new(node, &wanted.replicas, pool.uuid(), own.0).verify(
+            &directory,
+            &volume,
+            (has_state, has_content),
+        )?;
         let mut tasks = PoolTasks::new(Arc::clone(pool), own);
         let cuts = tasks.cuts()?;
         let nodes: BTreeMap<MemberId, String> =
@@ -323,6 +331,22 @@ impl ServedMember {
             std::thread::sleep(LOOK_AGAIN);
         }
     }
+}
+
+/// Refuses to serve a copy of a replicated volume as a volume of its own.
+///
+/// # Errors
+/// When this node has the promises of a member of this volume.
+pub(crate) fn refuse_plain(state: &Path, volume: &str) -> Result<(), String> {
+    let directory = state.join(MEMBERS);
+    if !CopyIdentity::is_noted(&directory, volume) {
+        return Ok(());
+    }
+    Err(format!(
+        "this node has a copy of the replicated volume {volume:?}, and the file has no \
+         \"replicas\" for it: other nodes may have newer writes. Put the key back; or, to have \
+         this copy as a volume of its own, remove {volume}.copy and {volume} from {directory:?}"
+    ))
 }
 
 /// Refuses a change of a volume's content or size that the protocol of its members does not carry.
