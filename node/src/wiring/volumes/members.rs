@@ -138,7 +138,8 @@ impl MemberSeats {
         let (has_state, durable) = (kept.is_some(), kept.unwrap_or_default());
         let (pool, own) = backend.in_pool().ok_or("only a volume of a pool has copies")?;
         let mut in_pool = pool.volumes().into_iter();
-        let has_content = in_pool.any(|it| it.id == own && it.referred_blocks != Some(0));
+        let has_content =
+            in_pool.any(|it| it.id == own && (it.owned_blocks > 0 || it.parent.is_some()));
         CopyIdentity::new(node, &wanted.replicas, pool.uuid(), own.0).verify(
             &directory,
             &volume,
