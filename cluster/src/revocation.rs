@@ -1,4 +1,4 @@
-//! The client's certificates that the operator has issued, and the list of those that are revoked.
+//! The client's certificates that the operator has issued, and the list of revoked ones.
 //!
 //! etcd's members read the list, `crl.pem`, at each new connection, so a new list is in force
 //! without a restart. Without the file a member refuses all clients.
@@ -18,7 +18,7 @@ use crate::error::ClusterError;
 /// The file in the operator's directory.
 const ISSUED: &str = "issued.json";
 
-/// The list of revoked certificates, in the operator's directory and those of members.
+/// The list of revoked certificates, in the operator's directory and in the members'.
 const LIST: &str = "crl.pem";
 
 /// The version of the file.

@@ -271,7 +271,7 @@ fn renew(place: &Place, node: &mut Node, guest: &mut StandIn) {
     goes_on(guest);
 }
 
-/// One member is killed, then another one; both come back.
+/// One member is killed, then a second member; both come back.
 fn lose_members(place: &Place, members: &mut [Option<Process>; 3], guest: &mut StandIn) {
     members[2] = None;
     let degraded = place.wait_for_verdict("degraded");
