@@ -38,7 +38,7 @@ const CALL_TIME_MAX: Duration = Duration::from_secs(8);
 /// The entries of one answer: with the largest values they are within the limit below.
 const PAGE_ENTRIES: usize = 100;
 
-/// How often a listing begins again whose revision was compacted meanwhile.
+/// How often a listing begins again because its revision was compacted meanwhile.
 const LISTINGS_MAX: usize = 3;
 
 /// The certificate that a client shows, and the authority that it trusts.
@@ -147,7 +147,7 @@ impl EtcdRegistry {
         Err(RegistryError::Away { reason: reasons.join("; ") })
     }
 
-    /// Gets a page of keys: those from `from` on and below `end`, at a revision or now.
+    /// Gets a page of keys: the keys from `from` on and below `end`, at a revision or now.
     fn page(
         &mut self,
         from: &[u8],

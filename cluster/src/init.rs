@@ -253,7 +253,7 @@ fn configuration(plan: &ClusterPlan, member: &EtcdMemberPlan, id: &str) -> Strin
     )
 }
 
-/// The unit of a member, whose directory is /var/lib/vrio-etcd on its machine.
+/// The unit of a member. The member's directory is /var/lib/vrio-etcd on its machine.
 fn unit() -> String {
     "# A member of a vrio cluster's etcd. Its directory is /var/lib/vrio-etcd.\n\
      [Unit]\n\

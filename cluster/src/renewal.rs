@@ -1,4 +1,4 @@
-//! New certificates in place of those that end soon, by the same authorities.
+//! New certificates in place of certificates that end soon, by the same authorities.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -11,7 +11,8 @@ use crate::error::ClusterError;
 use crate::init::put_member;
 use crate::revocation::{self, node_holder, note_issued};
 
-/// Renews the operator's certificate and those of etcd's members, in the operator's directory.
+/// Renews the operator's certificate and the certificates of etcd's members, in the operator's
+/// directory.
 ///
 /// # Errors
 /// When this is not the operator's directory, or the system refuses a file.
@@ -31,7 +32,7 @@ pub fn renew_all(
     Ok(renewed)
 }
 
-/// Writes a new certificate for a node into a directory, whose files replace those of the node's.
+/// Writes a new certificate for a node into a directory. Its files replace the files of the node's.
 ///
 /// # Errors
 /// As [`renew_all`].

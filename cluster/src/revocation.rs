@@ -1,4 +1,4 @@
-//! The client's certificates that the operator has issued, and the list of those that are revoked.
+//! The client's certificates that the operator has issued, and the list of revoked ones.
 //!
 //! etcd's members read the list, `crl.pem`, at each new connection, so a new list is in force
 //! without a restart. Without the file a member refuses all clients.
@@ -18,7 +18,7 @@ use crate::error::ClusterError;
 /// The file in the operator's directory.
 const ISSUED: &str = "issued.json";
 
-/// The list of revoked certificates, in the operator's directory and those of members.
+/// The list of revoked certificates, in the operator's directory and in the members'.
 const LIST: &str = "crl.pem";
 
 /// The version of the file.
@@ -160,15 +160,14 @@ pub fn revoke_node(
     let mut registry = directory.registry()?;
     let mut records = Membership::new(&mut registry, directory.keys());
     // The tokens that the node has used, as far as its record or theirs say so.
-    let mut holders = vec![node_holder(node)];
+    let (mut holders, mut is_damaged) = (vec![node_holder(node)], false);
     match records.node(node) {
         Ok(record) => holders.push(token_holder(&record.token)),
         // Gone or damaged, which a hostile node can do itself.
-        Err(
-            RegistryError::Refused { .. }
-            | RegistryError::Damaged { .. }
-            | RegistryError::OtherVersion { .. },
-        ) => {}
+        Err(RegistryError::Refused { .. }) => {}
+        Err(RegistryError::Damaged { .. } | RegistryError::OtherVersion { .. }) => {
+            is_damaged = true;
+        }
         Err(error) => return Err(error.into()),
     }
     // Also tokens of before the node was removed and joined again. A node can fill the registry
@@ -188,7 +187,8 @@ pub fn revoke_node(
                 entry.revoked_s.get_or_insert(now_s);
                 count += 1;
             }
-            if count == 0 {
+            // A damaged record goes all the same.
+            if count == 0 && !is_damaged {
                 return Err(ClusterError::wrong(format!(
                     "no certificate in {ISSUED} is that of node {node:?} by the registry's \
                      records: find its token in that file, and set its \"revoked_s\" by hand, \

@@ -17,7 +17,7 @@ const CERTIFICATE_SOON_S: u64 = 30 * 86_400;
 
 const DAY_S: u64 = 86_400;
 
-/// The records that are named of those that cannot be read.
+/// The most unreadable records that are named.
 const UNREADABLE_MAX: usize = 16;
 
 /// The state of a cluster.
@@ -217,7 +217,7 @@ fn registry_status(
             },
             Err(reason) => EtcdMemberStatus {
                 endpoint,
-                // It answers, and has lost the others.
+                // It answers, and has lost the other members.
                 state: if reason.contains("no leader") { "no leader" } else { "away" }.to_owned(),
                 detail: reason.clone(),
                 revision: 0,
@@ -272,7 +272,7 @@ fn of_etcd(health: &[EtcdHealth], is_away: bool) -> Vec<String> {
     full.chain(away).collect()
 }
 
-/// The problems of nodes: those that are away, and certificates that end soon.
+/// The problems of nodes: nodes that are away, and certificates that end soon.
 fn of_nodes(contents: &ClusterContents, now_s: u64) -> Vec<String> {
     let away = contents.nodes.iter().filter(|node| node.presence.is_none()).map(|node| {
         let name = &node.record.name;

@@ -147,7 +147,7 @@ fn strangers(members: &EtcdMembers) {
     };
     let stranger = credentials(cluster::init(&plan).unwrap().path());
     let own = credentials(members.operator.path());
-    // Its certificate is of another authority; and it is told to trust another one.
+    // Its certificate is of another authority; and it is told to trust another authority.
     let forged = EtcdCredentials { authority_pem: own.authority_pem, ..stranger.clone() };
     for credentials in [stranger, forged] {
         let mut registry = EtcdRegistry::open(&endpoints(members), &credentials).unwrap();
@@ -177,7 +177,7 @@ fn hostile_records(members: &EtcdMembers) {
         assert!(!problems.replace('\n', "").contains(char::is_control), "{problems:?}");
         (status, problems)
     };
-    // More than a page of keys that are no text, before those of nodes.
+    // More than a page of keys that are no text, before the keys of nodes.
     let puts = (1..=120).map(|number| format!("put \"{root}/a\\xff\\x{number:02x}\" x\n"));
     etcdctl(members, &["txn"], format!("\n{}\n\n", puts.collect::<String>()).as_bytes());
     for (name, value) in [
@@ -239,7 +239,7 @@ fn one_member_may_fail_and_a_restored_registry_is_frozen() {
     assert_eq!(frozen.verdict, ClusterVerdict::Frozen, "{:?}", frozen.problems);
     let refused = token(4).unwrap_err().to_string();
     assert!(refused.contains("changes are frozen"), "{refused}");
-    // A node that has seen more refuses as well, and another one cannot know.
+    // A node that has seen more refuses as well, and another node cannot know.
     let mut node = ClusterDirectory::open(&home.join("io2")).unwrap().registry().unwrap();
     assert!(matches!(node.grant(60), Err(RegistryError::Frozen { .. })));
     forget_seen(&operator.seen_path()).unwrap();

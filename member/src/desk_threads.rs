@@ -160,7 +160,7 @@ impl fmt::Debug for DeskLanes {
 }
 
 impl DeskLanes {
-    /// Starts the threads of a member whose sidecore `home` wakes.
+    /// Starts the threads of a member; `home` wakes its sidecore.
     ///
     /// # Errors
     /// When the system refuses a thread.

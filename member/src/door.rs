@@ -81,7 +81,7 @@ pub struct MemberDoor {
 }
 
 impl MemberDoor {
-    /// The way to a member whose host is on the sidecore of `waker`. `peers` are the nodes that
+    /// The way to a member: its host is on the sidecore of `waker`. `peers` are the nodes that
     /// have the other copies of the volume, by their names.
     pub fn new(peers: BTreeMap<String, MemberId>, waker: Waker) -> Arc<Self> {
         let (fresh, has_fresh) = (Mutex::new(Some(Vec::new())), AtomicBool::new(false));

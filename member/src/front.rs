@@ -1,4 +1,4 @@
-//! A replicated volume as its users see it: a [`Volume`] whose requests go to the member of this
+//! A replicated volume as its users see it: a [`Volume`] that sends requests to the member of this
 //! node, from any sidecore.
 //!
 //! ```text

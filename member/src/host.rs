@@ -110,7 +110,7 @@ pub struct MemberSetup {
     pub volume: String,
     /// Its name among the members.
     pub id: MemberId,
-    /// The nodes of all members, this one among them.
+    /// The nodes of all members, this node among them.
     pub nodes: BTreeMap<MemberId, String>,
     /// A random number of this start.
     pub life: Life,
@@ -309,7 +309,7 @@ impl MemberHost {
         }
     }
 
-    /// Whether another member serves by all that is known, or this one has ended.
+    /// Whether another member serves by all that is known, or this member has ended.
     fn is_elsewhere(&self) -> bool {
         let primary = self.member.record().map(|record| record.primary);
         self.member.failed().is_some() || primary.is_some_and(|primary| primary != self.id)

@@ -15,6 +15,7 @@
 //! on any sidecore ([`FrontVolume`]). Its messages go by the [`plane`] of its sidecore. Threads or
 //! a test do its errands, so `tests/` runs several members of the real code in one thread, on
 //! simulated volumes.
+// `front/channel.rs` alone copies between guest memory and messages, which needs unsafe code.
 #![deny(unsafe_code)]
 
 mod content;

@@ -193,7 +193,7 @@ impl VolumeMember {
 
     /// The member's work on its own volume moves on. The protocol hears of it with the next other
     /// call, whose time must have been read after this call: a block that was read is answered
-    /// under leases that still hold after it was read, and not under those of an earlier time.
+    /// under leases that still hold after it was read, and not under leases of an earlier time.
     pub fn work(&mut self, now_ns: u64, out: &mut Outbox) -> Progress {
         if self.failed.is_some() {
             return Progress::Idle;
@@ -242,7 +242,7 @@ impl VolumeMember {
         self.failed.is_none() && !self.is_full() && self.replica.takes_requests()
     }
 
-    /// The attachments of the clients whose requests it remembers.
+    /// The attachments of clients with requests that it remembers.
     pub fn attachments(&self) -> BTreeSet<u128> {
         self.replica.attachments()
     }

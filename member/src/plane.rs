@@ -133,7 +133,8 @@ impl ReplicaPlane {
         self.routes.send(now_ns, route, message, &mut self.endpoint.borrow_mut())
     }
 
-    /// How often a session with the route's peer ended, and the volume got a number in another one.
+    /// How often a session with the route's peer ended, and the volume got a number in another
+    /// session.
     /// After each change, messages that were sent before it may be lost.
     pub fn losses(&self, route: ReplicaRoute) -> u64 {
         self.routes.losses(route)

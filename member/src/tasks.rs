@@ -143,7 +143,7 @@ fn name_of(Place { reign, counter }: Place) -> String {
     format!("{CUT_NAME}{reign}.{counter}")
 }
 
-/// Whether a snapshot's name is of those that members give. A user must make no such snapshot: a
+/// Whether a snapshot's name is a name that members give. A user must make no such snapshot: a
 /// member would take it for a cut.
 pub fn is_cut_name(name: &str) -> bool {
     name.starts_with(CUT_NAME)

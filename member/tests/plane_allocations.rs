@@ -94,7 +94,7 @@ impl Pair {
         assert_eq!(counters.taken.get() - before, count);
     }
 
-    /// The other node's member is another one from now on, which takes messages.
+    /// The other node's member is replaced from now on by a member that takes messages.
     fn renew(&mut self) -> Arc<MemberDoor> {
         let door = self.nodes[1].serve(0);
         let counters = self.nodes[1].counters();

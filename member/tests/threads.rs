@@ -22,7 +22,7 @@ use volume::{Channel, IoTable, Op, OpenArguments, Status, Volume, io_table};
 /// Requests of the user, one after the other.
 const REQUESTS: u64 = 300;
 
-/// A member without others.
+/// A member without other members.
 struct NoMail;
 
 impl MemberMail for NoMail {

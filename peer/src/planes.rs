@@ -70,7 +70,7 @@ const _: () = {
 };
 
 /// The flows of a session's calls. Calls of one flow share a credit, so that each use has flows of
-/// its own. They are sent in their order, by size, and may arrive in another one.
+/// its own. They are sent in their order, by size, and may arrive in another order.
 pub mod flows {
     use std::ops::Range;
 

@@ -1,5 +1,6 @@
 //! The rights of a node's agent in a cluster. The agent has what the node has not, connections by
-//! TCP and a certificate, and none of what the node has: volumes, sockets, guests' memory.
+//! TCP and a certificate, and opens no volume. It has the node's user, so it can connect to the
+//! node's sockets: `docs/limits.md`.
 
 use std::path::Path;
 

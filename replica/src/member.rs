@@ -283,7 +283,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         matches!(&self.role, MemberRole::Primary(primary) if primary.takes_requests())
     }
 
-    /// The attachments of the clients whose requests it remembers.
+    /// The attachments of clients with requests that it remembers.
     pub fn attachments(&self) -> BTreeSet<u128> {
         self.holding.applied.requests().map(|id| id.client.attachment).collect()
     }

@@ -165,7 +165,7 @@ pub enum Durability {
 pub struct Incarnation(pub [u8; 16]);
 
 impl Incarnation {
-    /// The incarnation that these parts name together: others have another one.
+    /// The incarnation that these parts name together: other parts name another incarnation.
     pub fn digest(parts: &[&[u8]]) -> Self {
         let mut text = Vec::new();
         for part in parts {

@@ -20,7 +20,7 @@ fn kill_rounds() -> usize {
     match std::env::var("VRIO_TIER").as_deref() {
         Ok("long") => 100,
         Ok("nightly") => 20,
-        _ => 2,
+        _ => 1,
     }
 }
 

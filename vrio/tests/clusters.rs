@@ -199,7 +199,9 @@ fn a_cluster_of_three_members_and_two_nodes_lives_through_the_death_of_members()
     let socket = io1.wait_for_disk("d").expect("the disk is served");
     let mut guest =
         StandIn::connect(&socket, 1, Mix::OF_ALL, 512, &mut Random::new(1)).expect("connects");
-    assert!(part_of(&io1)["detail"].as_str().is_some_and(|it| it.contains("vrio node join")));
+    wait_for_part(&mut io1, "the way out", |part| {
+        part["detail"].as_str().is_some_and(|it| it.contains("vrio node join"))
+    });
     let first = place.token().expect("a token");
     assert!(place.join(&first, &io1).status.success());
     has_failed(&place.join(&first, &io2), "node \"io1\" has used this token");
@@ -269,7 +271,7 @@ fn renew(place: &Place, node: &mut Node, guest: &mut StandIn) {
     goes_on(guest);
 }
 
-/// One member is killed, then another one; both come back.
+/// One member is killed, then a second member; both come back.
 fn lose_members(place: &Place, members: &mut [Option<Process>; 3], guest: &mut StandIn) {
     members[2] = None;
     let degraded = place.wait_for_verdict("degraded");

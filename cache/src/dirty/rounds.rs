@@ -123,7 +123,7 @@ impl RoundNotes {
 }
 
 /// Whether the memory has the mark, as sidecores see it: no block becomes dirty without it. Only
-/// the keeper's thread changes that; others wish for it.
+/// the keeper's thread changes that; other threads wish for it.
 #[derive(Debug)]
 pub(super) struct DirtyMark {
     is_there: AtomicBool,

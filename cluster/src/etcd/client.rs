@@ -19,7 +19,7 @@ use super::wire::{
     TxnRequest, TxnResponse, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 
-/// How long a connection may take. A member whose machine is down does not refuse it.
+/// How long a connection may take. A member on a machine that is down does not refuse it.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// How often a connection with a call is tried, and how long an answer may take: a member that

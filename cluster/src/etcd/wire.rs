@@ -221,7 +221,7 @@ pub(super) struct AlarmResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AlarmMember {
-    /// [`ALARM_NO_SPACE`], or another one.
+    /// [`ALARM_NO_SPACE`], or another alarm.
     #[prost(int32, tag = "2")]
     pub(super) alarm: i32,
 }

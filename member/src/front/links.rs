@@ -112,7 +112,7 @@ fn of(content: FrontContent) -> RangeContent {
     }
 }
 
-/// All of them. With it all channels end, those to come among them.
+/// All of them. With it all channels end, also later channels.
 #[derive(Debug)]
 pub(crate) struct FrontLinks {
     shared: Arc<FrontShared>,
@@ -149,8 +149,8 @@ impl FrontLinks {
         self.links.values().map(|link| link.attachment).chain([own]).collect()
     }
 
-    /// Takes requests, and ends those that cannot go on. `gone` gets attachments of channels that
-    /// have gone.
+    /// Takes requests, and ends requests that cannot go on. `gone` gets attachments of channels
+    /// that have gone.
     pub(crate) fn gather(
         &mut self,
         place: FrontPlace,

@@ -54,7 +54,7 @@ fn the_largest_book_is_a_note_and_comes_back() {
     assert!(error.to_string().contains("too long"), "{error}");
 }
 
-/// A note of a hostile member is an error or a book whose note it is: it has one form.
+/// A note of a hostile member is an error or the note of a book: a book has one form.
 #[test]
 fn hostile_notes_are_refused_by_name() {
     let mut book = NoteBook::new([7; 16]);

@@ -20,7 +20,7 @@ use crate::content::content_of;
 use crate::door::{ArrivedMessage, DoorSender, MemberDoor, MemberDoors};
 
 /// Messages of one session that wait for earlier ones, or for room in mailboxes: as many as a node
-/// has under way to another one. Their bytes are bounded by the credit of the session's flow, and
+/// has under way to another node. Their bytes are bounded by the credit of the session's flow, and
 /// by the peer's part of the buffers.
 pub const WAITING_MAX: usize = super::CALLS_UNDER_WAY_MAX as usize;
 
@@ -61,7 +61,7 @@ impl ArrivedCall {
         &self.head[..self.head_bytes]
     }
 
-    /// The number of a message among those of its volume.
+    /// The number of a message among its volume's messages.
     fn sequence(&self) -> u16 {
         let [low, high] = self.head[WIRE_SEQUENCE] else { unreachable!("two bytes") };
         u16::from_le_bytes([low, high])
@@ -190,7 +190,7 @@ pub(super) struct Arrivals {
     calls: FairQueue<ArrivedCall>,
     /// Messages of all sessions that wait for room.
     waiting: usize,
-    /// Numbers of lost sessions, whose doors may be let go of.
+    /// Numbers of lost sessions: their doors may be let go of.
     parting: Vec<usize>,
     /// Bodies of calls that were dropped with their sessions, until the next round.
     unwanted: Vec<BufId>,
@@ -221,7 +221,7 @@ impl Arrivals {
     }
 
     pub(super) fn connected(&mut self, session: SessionId, info: &PeerInfo) {
-        // As many as have sessions, and as many again whose last calls wait.
+        // As many as have sessions, and as many again with last calls that wait.
         let max = 2 * usize::from(SESSIONS_MAX);
         let calls = &self.calls;
         let has_nothing =
@@ -514,7 +514,7 @@ impl Arrivals {
         self.leave(gone.door);
     }
 
-    /// Members have come or gone: numbers whose door or right has gone mean nothing any more.
+    /// Members have come or gone: numbers without a door or a right mean nothing any more.
     fn look_again(&mut self, now_ns: u64, endpoint: &mut Endpoint) {
         let is_there = |open: &OpenDoor| {
             let door = self.doors.door(&open.volume);

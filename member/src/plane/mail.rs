@@ -10,7 +10,7 @@ use super::{ReplicaPlane, ReplicaRoute};
 use crate::content::RangeContent;
 use crate::host::MemberMail;
 
-/// The routes of one member to the others of its volume. They are closed when it is dropped.
+/// The routes of one member to the other members of its volume. They are closed when it is dropped.
 #[derive(Debug)]
 pub struct PlaneMail {
     plane: Rc<RefCell<ReplicaPlane>>,

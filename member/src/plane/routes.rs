@@ -17,7 +17,7 @@ use super::counters::ReplicaPlaneCounters;
 use crate::content::{RangeContent, content_of, from_content, to_wire};
 
 /// Calls to one peer without an answer: a quarter of the calls that a session has, so that a member
-/// that takes nothing leaves the others to disks and networks.
+/// that takes nothing leaves the other calls to disks and networks.
 pub const CALLS_UNDER_WAY_MAX: u64 = 256;
 
 /// Bytes of their buffers: the credit that a flow has at first. With more of them, calls would wait

@@ -1,4 +1,4 @@
-//! Nodes whose sidecores carry messages between members, on one thread and a simulated clock.
+//! Nodes with sidecores that carry messages between members, on one thread and a simulated clock.
 
 mod hostile;
 #[path = "../../../peer/tests/hosts/mod.rs"]
@@ -29,7 +29,7 @@ const STEP_NS: u64 = 100_000;
 /// All nodes; the place in this list is the member's name.
 const NODES: [&str; 4] = ["io0", "io1", "io2", "vm"];
 
-/// The nodes with copies of `alice`, and those with copies of `bob`.
+/// The nodes with copies of `alice`, and the nodes with copies of `bob`.
 const ALICE: [usize; 3] = [0, 1, 2];
 const BOB: [usize; 2] = [0, 1];
 
@@ -124,7 +124,7 @@ impl Node {
         node
     }
 
-    /// The node has a member of the volume from now on, beside those of these nodes.
+    /// The node has a member of the volume from now on, beside the members of these nodes.
     fn serve(&mut self, volume: &'static str, others: impl Iterator<Item = usize>) {
         let peers = others.map(|other| (NODES[other].to_owned(), other as MemberId)).collect();
         let door = MemberDoor::new(peers, Waker::none());
@@ -229,7 +229,7 @@ impl World {
         self.nodes[from].plane.borrow_mut().open(volume, NODES[to])
     }
 
-    /// A route whose session is up, and the node of the other end knows the volume's number.
+    /// A route with a session, and the node of the other end knows the volume's number.
     fn connect(&mut self, from: usize, volume: &'static str, to: usize) -> ReplicaRoute {
         let route = self.open(from, volume, to);
         let before = self.nodes[to].counters().taken.get();
@@ -266,7 +266,7 @@ impl World {
         sent
     }
 
-    /// The session that a node has asked another one for.
+    /// The session that a node has asked another node for.
     fn session(&self, from: usize, to: usize) -> SessionId {
         self.find_session(from, to).expect("a session")
     }

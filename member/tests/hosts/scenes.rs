@@ -321,7 +321,7 @@ fn a_durable_write_survives_a_loss_of_power() {
     assert_eq!(kept, content(6, 2));
 }
 
-/// The volume on a node, whose channels run the world whenever they are polled.
+/// The volume on a node: its channels run the world whenever they are polled.
 #[derive(Debug)]
 struct Pumped {
     front: std::sync::Arc<member::FrontVolume>,

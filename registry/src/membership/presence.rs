@@ -98,7 +98,7 @@ impl PresenceKeeper {
             Some(entry) => {
                 match read::<PresenceRecord>(&present, &entry.value) {
                     Ok(found) if found.agent != wanted.agent => return Ok(Kept::Elsewhere(found)),
-                    // No agent writes it, so it is nobody's, and has no lease perhaps.
+                    // No agent writes it, so it has no owner, and no lease perhaps.
                     Ok(_) | Err(RegistryError::Damaged { .. }) => {}
                     Err(error) => return Err(error),
                 }

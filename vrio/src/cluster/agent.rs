@@ -75,7 +75,7 @@ pub(crate) struct AgentArgs {
     /// Log lines as JSON.
     #[arg(long)]
     json_log: bool,
-    /// Be the agent; without it, start one, and another one whenever it dies.
+    /// Be the agent; without it, start an agent, again whenever it dies.
     #[arg(long)]
     work: bool,
 }

@@ -9,7 +9,7 @@ use node::status::NodeClusterStatus;
 
 use super::layout::{fold, section, table, uptime, words};
 
-/// A key's part that tells it apart from others.
+/// A key's part that tells it apart from other keys.
 const KEY_SHOWN: usize = 12;
 
 /// The state of a cluster.

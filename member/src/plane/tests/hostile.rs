@@ -17,7 +17,7 @@ struct RawSession {
 }
 
 impl RawSession {
-    /// A node's session with another one.
+    /// A node's session with another node.
     fn new(world: &mut World, node: usize, to: usize) -> Self {
         // A route keeps the session.
         world.open(node, "any", to);
@@ -207,7 +207,7 @@ fn messages_that_wait_have_a_bound_for_each_session_which_quotas_show() {
     assert_eq!(quota.part.refused, 900 - door - WAITING_MAX as u64);
     assert!(quota.part.is_at_limit());
     assert_eq!(world.nodes[1].counters().overflowed.get(), quota.part.refused);
-    // Its calls that were refused are answered, and those that wait are not.
+    // Its calls that were refused are answered, and calls that wait are not.
     assert_eq!(hostile.answered(&world), hostile.calls - WAITING_MAX as u64);
     // They go on when the host takes messages, and another peer's volume was never held up.
     let bob = world.connect(0, "bob", 1);
