@@ -74,9 +74,16 @@ impl<R: VolumeRecords> RecordClerk<R> {
         found.map_or(ErrandEnd::NotSeen, ErrandEnd::Seen)
     }
 
-    /// Replaces the record.
+    /// Replaces the record. A swap without an outcome may be one of a record that is not there any
+    /// more: a primary looks at nothing else.
     pub fn swap(&mut self, target: VolumeRecord) -> ErrandEnd {
         let outcome = self.records.swap(&target);
+        if outcome == SwapOutcome::Unknown
+            && self.has_known
+            && matches!(self.records.look(), Ok(None))
+        {
+            return ErrandEnd::NoRecord(self.lost());
+        }
         self.has_known |= outcome != SwapOutcome::Unknown;
         ErrandEnd::Swapped(target, outcome)
     }

@@ -216,7 +216,7 @@ pub struct MemberHost {
     notes: u64,
     /// Attachments of other lives may be in the table of applied requests.
     sweeps: bool,
-    shown: Option<(u64, MemberPart)>,
+    shown: Option<(u64, MemberPart, bool)>,
 }
 
 impl MemberHost {
@@ -545,10 +545,11 @@ impl MemberHost {
             _ => MemberPart::Outside,
         };
         let epoch = record.map_or(0, |record| record.epoch);
-        if self.shown == Some((epoch, part)) {
+        let follows = part == MemberPart::Backup && self.member.follows();
+        if self.shown == Some((epoch, part, follows)) {
             return;
         }
-        self.shown = Some((epoch, part));
+        self.shown = Some((epoch, part, follows));
         let node = |member: &MemberId| self.nodes.get(member).cloned();
         let in_sync = record.into_iter().flat_map(|record| record.in_sync.keys());
         self.status.set(MemberView {
@@ -556,6 +557,7 @@ impl MemberHost {
             primary: record.and_then(|record| node(&record.primary)),
             epoch,
             in_sync: in_sync.filter_map(node).collect(),
+            follows,
             failed: self.member.failed().map(str::to_owned),
         });
     }

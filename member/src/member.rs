@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use replica::{
-    ClientRequest, Counter, Durable, Input, Life, MemberId, Message, Note, Output, Pacing, Place,
-    Replica, RequestId, SwapOutcome, VolumeRecord,
+    ClientRequest, Counter, Durable, Input, Life, MemberId, Message, Note, Op, Output, Pacing,
+    Place, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 use sidecore::{Progress, Wake};
 use volume::Channel;
@@ -120,6 +120,9 @@ pub struct VolumeMember {
     swapping: Option<VolumeRecord>,
     is_looking: bool,
     sent: BTreeMap<MemberId, SentAppends>,
+    /// The operation by which the present primary has said that all members in sync are equal, and
+    /// whether this member has said that it has it.
+    equal: (Place, bool),
     inputs: Vec<Input<RangeContent>>,
     scratch: Vec<Output<RangeContent>>,
     next_tick_ns: u64,
@@ -158,6 +161,7 @@ impl VolumeMember {
             swapping: None,
             is_looking: false,
             sent: BTreeMap::new(),
+            equal: (Place::default(), false),
             inputs: Vec::new(),
             scratch: Vec::new(),
             next_tick_ns: now_ns,
@@ -234,6 +238,13 @@ impl VolumeMember {
     /// one that no lease allows to answer at this time.
     pub fn serving(&self) -> Option<u64> {
         self.replica.serving().filter(|_| self.failed.is_none())
+    }
+
+    /// Whether the primary of this record serves, as far as this backup can know: it has made the
+    /// members equal, and this member has answered for it.
+    pub fn follows(&self) -> bool {
+        let reign = self.record().map(|record| record.reign);
+        self.equal.1 && reign == Some(self.equal.0.reign)
     }
 
     /// Whether a request is taken now, so that it has an answer when its operation ends, and none
@@ -357,9 +368,9 @@ impl VolumeMember {
     fn is_inside(&self, message: &Message<RangeContent>) -> bool {
         let Message::Append { op, .. } = message else { return true };
         let extent = match op {
-            replica::Op::Write { extent, .. }
-            | replica::Op::Fill { extent, .. }
-            | replica::Op::Equal { extent, .. } => *extent,
+            Op::Write { extent, .. } | Op::Fill { extent, .. } | Op::Equal { extent, .. } => {
+                *extent
+            }
             _ => return true,
         };
         let fits = content_of(message).is_none_or(|content| content.fits(extent));
@@ -392,6 +403,10 @@ impl VolumeMember {
     fn carry_out(&mut self, now_ns: u64, output: Output<RangeContent>, out: &mut Outbox) {
         match output {
             Output::Send(to, message) => {
+                if let Message::Held { began, counter, .. } = &message {
+                    let (place, is_said) = &mut self.equal;
+                    *is_said |= began.reign == place.reign && *counter >= place.counter;
+                }
                 if self.is_news(now_ns, to, &message) {
                     out.messages.push((to, message));
                 } else {
@@ -413,7 +428,12 @@ impl VolumeMember {
                 self.is_keeping = true;
                 out.errands.push(Errand::Keep(durable));
             }
-            Output::Store(place, op) => self.queue.store(place, op),
+            Output::Store(place, op) => {
+                if matches!(op, Op::Applied { .. }) {
+                    self.equal = (place, false);
+                }
+                self.queue.store(place, op);
+            }
             Output::Fetch(fetch, extent) => self.queue.fetch(fetch, extent),
             Output::Drop(cut) => self.queue.change(VolumeTask::Drop(cut)),
             Output::GoBack(cut) => self.queue.change(VolumeTask::GoBack(cut)),

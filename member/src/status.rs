@@ -29,6 +29,9 @@ pub struct MemberView {
     pub epoch: u64,
     /// The nodes of the members in sync.
     pub in_sync: Vec<String>,
+    /// For a backup: it has stored the first operations of the member that serves, which has said
+    /// with them that all members in sync are equal.
+    pub follows: bool,
     /// Why it has stopped.
     pub failed: Option<String>,
 }

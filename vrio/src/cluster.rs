@@ -42,7 +42,8 @@ pub(crate) const CLUSTER_EXAMPLES: &str = "Examples:
   vrio cluster status
   vrio cluster renew                    new certificates by the same authorities
 
-What a cluster does today: it knows its nodes. Volumes stay on their node: see docs/limits.md.";
+What a cluster does today: it knows its nodes, and which copies of replicated volumes are in sync.
+It places no volumes: see docs/limits.md.";
 
 const INIT_EXAMPLES: &str = "Examples:
   vrio cluster init rack1 --member a=10.0.0.1 --member b=10.0.0.2 --member c=10.0.0.3
@@ -80,6 +81,12 @@ const REMOVE_EXAMPLES: &str = "Examples:
 A certificate is revoked for each new connection once the members of etcd have the new crl.pem; a
 restart of the members, one after the other, ends the connections that are there.";
 
+const FORGET_EXAMPLES: &str = "Examples:
+  vrio cluster forget alice             after its nodes were stopped, or its file has it no more
+
+Copies that remember the record do not serve without it, so this alone loses nothing:
+docs/replicas.md has the steps around it.";
+
 const TRUST_EXAMPLES: &str = "Examples:
   vrio cluster trust                    after a restore on purpose, on each machine
 
@@ -115,6 +122,14 @@ pub(crate) enum ClusterCommand {
         /// Remove it also while it is present, and revoke its certificates.
         #[arg(long)]
         revoke: bool,
+        #[command(flatten)]
+        place: ClusterPlace,
+    },
+    /// Remove the record of a replicated volume: its copies, or a volume of its name, begin anew.
+    #[command(after_help = FORGET_EXAMPLES)]
+    Forget {
+        /// The volume.
+        volume: String,
         #[command(flatten)]
         place: ClusterPlace,
     },
@@ -252,6 +267,13 @@ pub(crate) fn cluster(command: &ClusterCommand) -> Result<(), CommandFailure> {
             let removed = Membership::new(&mut registry, directory.keys()).remove(node);
             removed.map_err(CommandFailure::running)?;
             print(&format!("node {node} is removed; its name is free\n"))
+        }
+        ClusterCommand::Forget { volume, place } => {
+            let directory = place.open()?;
+            let mut registry = directory.registry().map_err(refused)?;
+            let forgot = Membership::new(&mut registry, directory.keys()).forget_volume(volume);
+            forgot.map_err(CommandFailure::running)?;
+            print(&format!("the cluster has no record of volume {volume} any more\n"))
         }
         ClusterCommand::Trust(place) => {
             let directory = place.open()?;

@@ -39,7 +39,7 @@ struct OpenQuestions {
     agent: Option<UnixStream>,
     last: u64,
     /// By number. A question is forgotten when its time is over.
-    waiting: BTreeMap<u64, SyncSender<RecordOutcome>>,
+    waiting: BTreeMap<u64, (String, SyncSender<RecordOutcome>)>,
 }
 
 impl OpenQuestions {
@@ -62,13 +62,13 @@ impl OpenQuestions {
             self.agent = None;
             return Err(error);
         }
-        self.waiting.insert(self.last, answer);
+        self.waiting.insert(self.last, (volume.to_owned(), answer));
         Ok(self.last)
     }
 
     fn end(&mut self, number: u64, outcome: RecordOutcome) {
         // The answer to a question whose time was over is of no use.
-        if let Some(answer) = self.waiting.remove(&number) {
+        if let Some((_, answer)) = self.waiting.remove(&number) {
             let _ = answer.send(outcome);
         }
     }
@@ -124,6 +124,11 @@ impl ClusterView {
             let text = "the cluster's agent has not answered, or has ended".to_owned();
             RecordOutcome::NoAnswer(text)
         })
+    }
+
+    /// Waits for no answer about a volume any more: this node does not serve it any longer.
+    pub(crate) fn give_up(&self, volume: &str) {
+        self.questions.lock().waiting.retain(|_, (of, _)| of != volume);
     }
 
     /// Asks nothing more: the node stops, and no thread waits for the agent any longer.

@@ -18,7 +18,7 @@ use super::objects::Objects;
 use super::pools::schedule::TimedSnapshots;
 use super::strangers::Watcher;
 use super::turns::Turns;
-use super::volumes::Volumes;
+use super::volumes::{Volumes, members};
 use super::watchdog::Watchdog;
 
 /// The state that the control thread and the main thread share.
@@ -72,11 +72,15 @@ impl Inside {
         self.nics().stop();
         self.domains.stop();
         let volumes = self.objects().volumes.clone();
-        let members = || volumes.iter().filter_map(|served| served.member.as_ref());
-        members().for_each(|member| member.move_away(&self.cores));
+        let members: Vec<_> = volumes.iter().filter_map(|served| served.member.as_ref()).collect();
+        members::move_all_away(&members, &self.cores);
         // From here on the registry is not needed, and no thread waits for it.
         self.cluster.close();
-        members().for_each(|member| member.stop(&self.cores, self.volumes.seats().doors()));
+        for member in members {
+            if let Err(error) = member.stop(&self.cores, self.volumes.seats().doors()) {
+                tracing::error!(error, "a copy of a replicated volume does not end");
+            }
+        }
         sidecores::stop(&self.cores);
         self.volumes.stock().close_all();
     }

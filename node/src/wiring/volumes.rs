@@ -2,6 +2,7 @@
 
 pub(crate) mod change;
 pub(crate) mod ciphers;
+pub(crate) mod copies;
 pub(crate) mod hand_over;
 pub(crate) mod identity;
 pub(crate) mod members;
@@ -30,7 +31,7 @@ use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_privat
 use volume::{Durability, Volume, stage::VolumeKey};
 
 use self::ciphers::VolumeFile;
-use self::members::{MemberSeats, ServedMember};
+use self::members::{MemberSeats, PlannedCopy, ServedMember};
 use super::error::StartError;
 use super::pools::PoolStock;
 
@@ -297,7 +298,8 @@ impl Volumes {
             opened => opened,
         };
         let backend: Arc<dyn BackendVolume> = Arc::from(backend);
-        let (member, refused) = match self.member_of(wanted, &backend) {
+        let records = opened.as_ref().ok().and_then(Option::as_deref);
+        let (member, refused) = match self.member_of(wanted, &backend, records) {
             Ok(member) => (member, None),
             Err(why) => (None, Some(why)),
         };
@@ -357,6 +359,7 @@ impl Volumes {
         &self,
         wanted: &VolumeConfig,
         backend: &Arc<dyn BackendVolume>,
+        records: Option<&FileRecords>,
     ) -> Result<Option<ServedMember>, String> {
         let Some(state) = &self.directories.state else { return Ok(None) };
         if wanted.replicas.is_empty() {
@@ -366,7 +369,8 @@ impl Volumes {
         if backend.absent().is_some() {
             return Ok(None);
         }
-        self.seats.plan((wanted, &self.node), backend, state).map(Some)
+        let copy = PlannedCopy { wanted, node: &self.node, backend, records, state };
+        self.seats.plan(&copy).map(Some)
     }
 
     /// The parts of the node that members of replicated volumes share.

@@ -8,7 +8,7 @@
 //! as these run. Its volume takes requests from the moment on in which the member serves.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use api::agent::{RecordAsk, RecordOutcome};
 use api::status::{CopyRole, CopyStatus};
-use api::{Refused, RefusedKind};
 use block::Export;
 use config::VolumeConfig;
 use member::door::{MemberDoor, MemberDoors};
@@ -31,7 +30,7 @@ use replica::{MemberId, SwapOutcome, VolumeRecord};
 use sessions::{LinkedSidecore, random};
 use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
 use volume::backend::BackendVolume;
-use volume::record::{RecordStore, make_private};
+use volume::record::{FileRecords, RecordStore, make_private};
 
 use super::ServedVolume;
 use super::identity::CopyIdentity;
@@ -67,6 +66,15 @@ pub(crate) struct ServedMember {
     running: Mutex<MemberRun>,
 }
 
+/// An operator's word to a member.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MemberOrder {
+    /// That member serves from now on.
+    Move(MemberId),
+    /// That member's copy is gone for good.
+    Evict(MemberId),
+}
+
 /// How far a member is.
 #[derive(Debug)]
 enum MemberRun {
@@ -86,6 +94,19 @@ struct PlannedMember {
     has_state: bool,
     life: u64,
     tasks: PoolTasks,
+}
+
+/// The copy of a volume on this node, before it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedCopy<'p> {
+    pub(crate) wanted: &'p VolumeConfig,
+    /// This node.
+    pub(crate) node: &'p str,
+    pub(crate) backend: &'p Arc<dyn BackendVolume>,
+    /// The records of the time in which the volume was this node's alone.
+    pub(crate) records: Option<&'p FileRecords>,
+    /// The directory of what the node remembers.
+    pub(crate) state: &'p Path,
 }
 
 /// The parts of a node that its members share.
@@ -117,16 +138,12 @@ impl MemberSeats {
         &self.early
     }
 
-    /// Makes the member of a volume of a pool. `state` is the directory of what the node remembers.
+    /// Makes the member of a volume of a pool.
     ///
     /// # Errors
     /// Why there is none, and the way out.
-    pub(crate) fn plan(
-        &self,
-        (wanted, node): (&VolumeConfig, &str),
-        backend: &Arc<dyn BackendVolume>,
-        state: &Path,
-    ) -> Result<ServedMember, String> {
+    pub(crate) fn plan(&self, copy: &PlannedCopy<'_>) -> Result<ServedMember, String> {
+        let PlannedCopy { wanted, node, backend, records, state } = *copy;
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let volume = wanted.name.clone();
         let directory = state.join(MEMBERS);
@@ -136,6 +153,9 @@ impl MemberSeats {
         let state = StateFile::new(&directory.join(&volume));
         let kept = state.load().map_err(|error| text(&error))?;
         let (has_state, durable) = (kept.is_some(), kept.unwrap_or_default());
+        if let Some(records) = records.filter(|_| !has_state) {
+            refuse_open_attachments(records)?;
+        }
         let (pool, own) = backend.in_pool().ok_or("only a volume of a pool has copies")?;
         let mut in_pool = pool.volumes().into_iter();
         let has_content =
@@ -146,7 +166,8 @@ impl MemberSeats {
             (has_state, has_content),
         )?;
         let mut tasks = PoolTasks::new(Arc::clone(pool), own);
-        let cuts = tasks.cuts()?;
+        // Those of a new member's volume are another cluster's, or a user's.
+        let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
         let nodes: BTreeMap<MemberId, String> =
             (0..).zip(wanted.replicas.iter().cloned()).collect();
         let id = nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id);
@@ -216,7 +237,7 @@ impl ServedMember {
 
     /// Its state for the node's status.
     pub(crate) fn status(&self) -> CopyStatus {
-        let MemberView { part, primary, epoch, in_sync, failed } = self.view();
+        let MemberView { part, primary, epoch, in_sync, failed, follows: _ } = self.view();
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
         let role = match part {
             _ if has_ended => CopyRole::Failed,
@@ -277,10 +298,16 @@ impl ServedMember {
         Ok(())
     }
 
-    /// Ends the member. Its thread may wait for the registry until the node asks it nothing more.
-    pub(crate) fn stop(&self, cores: &[LinkedSidecore], doors: &MemberDoors) {
-        let run = std::mem::replace(&mut *self.running.lock(), MemberRun::Ended);
-        let MemberRun::Polled(threads) = run else { return };
+    /// Ends the member. Its threads may wait for the registry until the node asks it nothing more.
+    ///
+    /// # Errors
+    /// When its storage does not end the member's requests in time: the member goes on.
+    pub(crate) fn stop(&self, cores: &[LinkedSidecore], doors: &MemberDoors) -> Result<(), String> {
+        let mut running = self.running.lock();
+        if !matches!(*running, MemberRun::Polled(_)) {
+            *running = MemberRun::Ended;
+            return Ok(());
+        }
         doors.remove(&self.volume);
         let home = &cores[self.home].sidecore;
         let until = Instant::now() + ABANDON_TIME_MAX;
@@ -303,35 +330,91 @@ impl ServedMember {
                 break;
             }
             if Instant::now() >= until {
-                tracing::error!(volume = self.volume, "its storage holds requests of its member");
-                return;
+                doors.insert(&self.volume, Arc::clone(&self.door));
+                return Err(format!(
+                    "its storage has held requests of its copy for {ABANDON_TIME_MAX:?}"
+                ));
             }
             std::thread::sleep(LOOK_AGAIN);
         }
-        threads.join();
+        if let MemberRun::Polled(threads) = std::mem::replace(&mut *running, MemberRun::Ended) {
+            threads.join();
+        }
+        Ok(())
     }
 
-    /// Makes another member in sync the primary, if this one serves.
-    pub(crate) fn move_away(&self, cores: &[LinkedSidecore]) {
-        let view = self.view();
-        let is_other = |id: &MemberId| *id != self.id;
-        let next = self.nodes.iter().find(|(id, node)| is_other(id) && view.in_sync.contains(node));
-        let (MemberPart::Serves, Some((next, _))) = (view.part, next) else { return };
-        let (volume, next) = (self.volume.clone(), *next);
+    /// The nodes with a copy, in their order.
+    pub(crate) fn nodes(&self) -> Vec<&str> {
+        self.nodes.values().map(String::as_str).collect()
+    }
+
+    /// The place of a node in the list of nodes.
+    pub(crate) fn place_of(&self, node: &str) -> Option<MemberId> {
+        self.nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id)
+    }
+
+    /// Gives the member an operator's word. Returns whether there is a member that hears it.
+    pub(crate) fn order(&self, cores: &[LinkedSidecore], order: MemberOrder) -> bool {
+        let volume = self.volume.clone();
         let ordered = cores[self.home].sidecore.call(move |local| {
             let hosts = local.services().get::<HostsHere>()?;
             let host = Rc::clone(&hosts.borrow().get(&volume)?.1);
-            host.borrow_mut().order(sidecore::now_ns(), replica::Input::Move(next));
+            let order = match order {
+                MemberOrder::Move(to) => replica::Input::Move(to),
+                MemberOrder::Evict(member) => replica::Input::Evicted(member),
+            };
+            host.borrow_mut().order(sidecore::now_ns(), order);
             Some(())
         });
-        let until = Instant::now() + MOVE_TIME_MAX;
-        while matches!(ordered, Ok(Some(())))
-            && self.view().part == MemberPart::Serves
-            && Instant::now() < until
-        {
-            std::thread::sleep(LOOK_AGAIN);
+        matches!(ordered, Ok(Some(())))
+    }
+
+    /// Orders that another member in sync becomes the primary, if this member serves. Returns
+    /// whether there is a move to wait for.
+    fn order_move(&self, cores: &[LinkedSidecore]) -> bool {
+        let view = self.view();
+        let is_other = |id: &MemberId| *id != self.id;
+        let next = self.nodes.iter().find(|(id, node)| is_other(id) && view.in_sync.contains(node));
+        let (MemberPart::Serves, Some((next, _))) = (view.part, next) else { return false };
+        self.order(cores, MemberOrder::Move(*next))
+    }
+
+    /// Whether the move that was ordered is under way still: this member serves, or its successor
+    /// needs its answers before it serves.
+    pub(crate) fn moves(&self) -> bool {
+        let view = self.view();
+        match view.part {
+            MemberPart::Serves | MemberPart::TakesOver => true,
+            MemberPart::Backup => !view.follows,
+            MemberPart::Outside | MemberPart::Failed => false,
         }
     }
+}
+
+/// Makes other members in sync the primaries of these members' volumes, where these serve, and
+/// waits until the successors serve: all moves together have the same time.
+pub(crate) fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {
+    let mut moving: Vec<_> = members.iter().filter(|member| member.order_move(cores)).collect();
+    let until = Instant::now() + MOVE_TIME_MAX;
+    while !moving.is_empty() && Instant::now() < until {
+        std::thread::sleep(LOOK_AGAIN);
+        moving.retain(|member| member.moves());
+    }
+}
+
+/// Refuses a volume of this node alone that becomes a replicated one while attachments of it have
+/// not ended in order: their records say which writes are not durable, and copies have new records.
+fn refuse_open_attachments(records: &FileRecords) -> Result<(), String> {
+    let kept = records.load().map_err(|error| error.to_string())?;
+    let mut open: Vec<_> = kept.iter().filter(|(_, it)| !it.clean).map(|(name, _)| name).collect();
+    open.sort();
+    let Some(first) = open.first() else { return Ok(()) };
+    Err(format!(
+        "the volume was used without \"replicas\", and {} of its attachments, {first:?} among them, \
+         did not end in order. Serve it without \"replicas\" once more, end these disks, and stop \
+         the node in order; then add \"replicas\"",
+        open.len()
+    ))
 }
 
 /// Refuses to serve a copy of a replicated volume as a volume of its own.
@@ -348,17 +431,6 @@ pub(crate) fn refuse_plain(state: &Path, volume: &str) -> Result<(), String> {
          \"replicas\" for it: other nodes may have newer writes. Put the key back; or, to have \
          this copy as a volume of its own, remove {volume}.copy and {volume} from {directory:?}"
     ))
-}
-
-/// Refuses a change of a volume's content or size that the protocol of its members does not carry.
-///
-/// # Errors
-/// For a volume with copies on several nodes.
-pub(crate) fn refuse_replicated(served: &ServedVolume, why: &str) -> Result<(), Refused> {
-    let Some(member) = &served.member else { return Ok(()) };
-    let error = format!("volume {:?} has copies on several nodes: {why}", member.volume);
-    let way_out = "docs/limits.md says what such a volume cannot do yet; nothing was changed";
-    Err(Refused::new(RefusedKind::Conflict, error, way_out))
 }
 
 /// Starts the members of all volumes that have one. A member that cannot start is logged, and its
