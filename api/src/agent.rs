@@ -50,7 +50,7 @@ pub struct RecordAnswer {
     pub outcome: RecordOutcome,
 }
 
-/// What became of a [`RecordAsk`].
+/// The outcome of a [`RecordAsk`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecordOutcome {

@@ -34,8 +34,8 @@ fn disks_of_copies(reader: &Reader<'_>, config: &Config) {
         let mut volumes = config.volumes.iter().filter(|it| it.name == disk.volume.volume);
         if volumes.any(|volume| !volume.replicas.is_empty()) {
             let text = format!(
-                "\"volume\": {:?} has copies on several nodes, and a disk of such a node cannot use \
-                 it yet; have another node's disk name all of them: volume = \"io1,io2/{}\"",
+                "\"volume\": {:?} has copies on several nodes, and a disk of such a node cannot \
+                 use it yet; have another node's disk name all of them: volume = \"io1,io2/{}\"",
                 disk.volume.volume, disk.volume.volume
             );
             reader.note(disk.lines.of("volume"), &format!("disk {:?}", disk.name), text);

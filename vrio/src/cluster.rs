@@ -95,7 +95,7 @@ another one. This command forgets that.";
 
 const RENEW_EXAMPLES: &str = "Examples:
   vrio cluster renew                             of the operator and of etcd's members
-  vrio cluster renew --node io1 --to /root/io1   of a node: copy the files to its directory
+  vrio cluster renew --node io1 --to ./io1       of a node: copy the files to its directory
 
 etcd takes a member's new files at its next connection, and a node within seconds; neither is
 restarted. Copy members/NAME to the member, but for its data.";

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use copies::ClusterView;
 use link::ShmListener;
 use parking_lot::{Mutex, MutexGuard};
 use sessions::{LinkedSidecore, keys::SidecoreKeys, sidecores};
 
-use super::cluster::ClusterView;
 use super::disks::Disks;
 use super::disks::shown::ServedDisk;
 use super::disks::steerer::Steerer;
@@ -18,7 +18,7 @@ use super::objects::Objects;
 use super::pools::schedule::TimedSnapshots;
 use super::strangers::Watcher;
 use super::turns::Turns;
-use super::volumes::{Volumes, members};
+use super::volumes::Volumes;
 use super::watchdog::Watchdog;
 
 /// The state that the control thread and the main thread share.
@@ -73,7 +73,7 @@ impl Inside {
         self.domains.stop();
         let volumes = self.objects().volumes.clone();
         let members: Vec<_> = volumes.iter().filter_map(|served| served.member.as_ref()).collect();
-        members::move_all_away(&members, &self.cores);
+        copies::move_all_away(&members, &self.cores);
         // From here on the registry is not needed, and no thread waits for it.
         self.cluster.close();
         for member in members {

@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use config::{Config, Kind};
+use copies::ClusterView;
 use parking_lot::Mutex;
 use sessions::{keys::SidecoreKeys, links, sidecores, sidecores::PeerObjects};
 
-use super::cluster::ClusterView;
 use super::disks::shown::ServedDisk;
 use super::disks::steerer::Steerer;
 use super::error::StartError;
@@ -25,7 +25,7 @@ use super::pools::schedule::TimedSnapshots;
 use super::pools::timed;
 use super::strangers::Watcher;
 use super::turns::Turns;
-use super::volumes::members;
+use super::volumes::copy_commands;
 use super::watchdog::Watchdog;
 use super::{disks, networks, report, volumes};
 use crate::control::{Claim, Control, Service};
@@ -102,7 +102,7 @@ impl Node {
             handover_fds,
         });
         let mut rows = Kind::all().map(running_kind);
-        members::start_all(&inside);
+        copy_commands::start_all(&inside);
         let shown = rows.try_for_each(|row| row.start(&inside, config));
         shown.inspect_err(|_| inside.stop())?;
         let steered = disks::steer::start(&inside, &config.sidecores);

@@ -2,10 +2,8 @@
 
 pub(crate) mod change;
 pub(crate) mod ciphers;
-pub(crate) mod copies;
+pub(crate) mod copy_commands;
 pub(crate) mod hand_over;
-pub(crate) mod identity;
-pub(crate) mod members;
 pub(crate) mod report;
 pub(crate) mod resize;
 pub(crate) mod start;
@@ -22,6 +20,7 @@ use block::server::Server;
 use block::{Export, ExportOptions, Exports, Plane};
 use cache::RoundNotes;
 use config::{Config, Directories, StageConfig, VolumeConfig};
+use copies::{MemberSeats, PlannedCopy, ServedMember};
 use parking_lot::{Mutex, MutexGuard};
 use peer::Allow;
 use sessions::{LinkedSidecore, key_files};
@@ -31,7 +30,6 @@ use volume::record::{FileRecords, KeptRecords, RecordWriter, Ticket, make_privat
 use volume::{Durability, Volume, stage::VolumeKey};
 
 use self::ciphers::VolumeFile;
-use self::members::{MemberSeats, PlannedCopy, ServedMember};
 use super::error::StartError;
 use super::pools::PoolStock;
 
@@ -313,22 +311,24 @@ impl Volumes {
         let swap = Swap::new(Arc::clone(&chain.volume));
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
-        if let Some(why) = backend.absent().or(refused) {
-            tracing::error!(volume = name, why, "the volume is not served");
-            let export = Export::closed(name, guarded, options, &why);
-            // Another node may serve it: a client that can have it from there must not wait here.
+        let early = match (backend.absent().or(refused), &member) {
+            (Some(why), _) => {
+                tracing::error!(volume = name, why, "the volume is not served");
+                Some(Export::closed(name, Arc::clone(&guarded), options.clone(), &why))
+            }
+            (None, Some(member)) => {
+                let export = Export::new(name, guarded.clone(), options.clone(), member.records());
+                Some(export.map_err(|error| error.to_string())?)
+            }
+            (None, None) => None,
+        };
+        if let Some(export) = early {
+            // No client is admitted before the member serves, with the records of the last one; and
+            // a client that can have the volume from another node must not wait here.
             if !wanted.replicas.is_empty() {
                 export.set_elsewhere(Some(""));
             }
             return Ok(ServedVolume { export, swap, chain: Mutex::new(chain), member, backend });
-        }
-        if let Some(member) = member {
-            // No client is admitted before the member serves, with the records of the last one.
-            let export = Export::new(name, guarded, options, member.records());
-            let export = export.map_err(|error| error.to_string())?;
-            export.set_elsewhere(Some(""));
-            let (chain, member) = (Mutex::new(chain), Some(member));
-            return Ok(ServedVolume { export, swap, chain, member, backend });
         }
         let export = |store| Export::new(name, Arc::clone(&guarded), options.clone(), store);
         let export = match (opened, state, VolumeFile::of(&backend)) {
@@ -363,7 +363,7 @@ impl Volumes {
     ) -> Result<Option<ServedMember>, String> {
         let Some(state) = &self.directories.state else { return Ok(None) };
         if wanted.replicas.is_empty() {
-            return members::refuse_plain(state, &wanted.name).map(|()| None);
+            return copies::refuse_plain(state, &wanted.name).map(|()| None);
         }
         // A backend that is absent says why, and no member is made over it.
         if backend.absent().is_some() {

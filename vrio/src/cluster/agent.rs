@@ -249,16 +249,7 @@ fn listen_to_node(questions: SyncSender<RecordQuestion>) -> io::Result<Receiver<
 
 /// Reports to the node. An error means that the node has ended.
 fn tell(report: &NodeClusterStatus) -> io::Result<()> {
-    say(&AgentLine::Report(report.clone()))
-}
-
-/// Says a line to the node. An error means that the node has ended.
-fn say(said: &AgentLine) -> io::Result<()> {
-    let mut line = serde_json::to_vec(said).expect("texts and numbers");
-    line.push(b'\n');
-    let mut out = io::stdout().lock();
-    out.write_all(&line)?;
-    out.flush()
+    records::say(&AgentLine::Report(report.clone()))
 }
 
 /// Notes why the node is away, or that it is present, and logs what is new.

@@ -277,7 +277,7 @@ pub(crate) fn volumes(all: &[VolumeStatus]) -> Vec<String> {
     stopped.chain(copies).chain(untaken).collect()
 }
 
-/// What a volume with copies on several nodes lacks, as this node knows it.
+/// The lack of a volume with copies on several nodes, as this node knows it.
 fn lacks(copy: &CopyStatus) -> Option<String> {
     let missing = copy.missing.join(", ");
     match (copy.role, &copy.primary) {

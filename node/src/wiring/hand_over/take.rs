@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Config, DiskConfig, LinkKind, Object};
+use copies::ClusterView;
 use handover::{DescriptorNumber, ReceivedDescriptors, STATE_VERSION};
 use link::{ShmListener, Udp, Wire};
 use parking_lot::Mutex;
@@ -21,7 +22,6 @@ use super::fds::HandoverFds;
 use super::meeting::{ANSWER_TIME_MAX, digest, meeting};
 use super::state::{HandoverEnd, NodeState, Verdict};
 use crate::control::{Claim, Service, Standby};
-use crate::wiring::cluster::ClusterView;
 use crate::wiring::disks::hand_over::TakenDisk;
 use crate::wiring::disks::steerer::Steerer;
 use crate::wiring::disks::{self, Disks};

@@ -18,7 +18,7 @@ use crate::wiring::disks::shown::ServedDisk;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
 use crate::wiring::volumes::ServedVolume;
-use crate::wiring::volumes::copies::refuse_replicated;
+use crate::wiring::volumes::copy_commands::refuse_replicated;
 use crate::wiring::volumes::resize::not_changed;
 use api::{API_VERSION, Done, Refused, RefusedKind};
 
@@ -173,7 +173,7 @@ impl Inside {
         };
         if let Some(served) = served.iter().find(of_copy) {
             let error = format!(
-                "{:?} is a cut of the copy of replicated volume {:?}: other copies are filled by it",
+                "{:?} is a cut of the copy of volume {:?}: other copies are filled by it",
                 found.name,
                 served.export.name()
             );

@@ -10,8 +10,7 @@ use sidecore::CounterText;
 use volume::{backend::BACKENDS, stage::STAGES};
 
 use super::ciphers;
-use super::copies::refuse_replicated;
-use super::members;
+use super::copy_commands::{self, refuse_replicated};
 use super::report::{self, VOLUME_METRICS};
 use crate::kinds::{Changed, RunningObject, with_prefix};
 use crate::wiring::change::{bad, log, refuse_used, takes_restart};
@@ -151,7 +150,7 @@ impl Inside {
             return Err(Refused::new(RefusedKind::Conflict, error, "nothing was changed"));
         }
         self.objects().add_volume(volume, Arc::clone(&served));
-        members::start(&served, self);
+        copy_commands::start(&served, self);
         self.volumes.publish(&served);
         self.accept_as_allowed();
         let stopped = served.export.unusable();
@@ -188,7 +187,7 @@ impl Inside {
             notes.push(format!("disk {disk:?} was removed with its volume"));
         }
         if let Some(member) = &served.member {
-            members::move_all_away(&[member], &self.cores);
+            copies::move_all_away(&[member], &self.cores);
             self.cluster.give_up(name);
             let stopped = member.stop(&self.cores, self.volumes.seats().doors());
             stopped.map_err(|text| {

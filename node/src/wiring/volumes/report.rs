@@ -1,12 +1,12 @@
 //! The status of volumes.
 
 use config::VolumeConfig;
+use copies::ServedMember;
 use sessions::counted::Counters;
 use sidecore::CounterText;
 use volume::Durability;
 
 use super::ServedVolume;
-use super::members::ServedMember;
 use crate::wiring::objects::Objects;
 use crate::wiring::report::latency;
 use api::status::{AttachmentStatus, VolumeStatus};

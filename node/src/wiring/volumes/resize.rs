@@ -8,7 +8,7 @@ use config::{BackendConfig, Config, DiskConfig, Resize, VolumeConfig, show_size}
 use serde_json::Value;
 use volume::backend::{Remembered, ResizeError};
 
-use super::copies::refuse_replicated;
+use super::copy_commands::refuse_replicated;
 use crate::wiring::change::{bad, log};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;

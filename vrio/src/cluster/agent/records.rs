@@ -1,7 +1,7 @@
 //! Answers of the agent to its node's questions about the records of replicated volumes, on a
 //! thread of its own: the node's presence does not wait for them.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -9,8 +9,6 @@ use ::cluster::registry::{Guarded, RegistryError};
 use ::cluster::{ClusterDirectory, ClusterError};
 use node::api::agent::{AgentLine, RecordAnswer, RecordAsk, RecordOutcome, RecordQuestion};
 use node::member::{RecordDesk, SwapOutcome, record_from_text, record_text};
-
-use super::say;
 
 /// Questions that wait. Each volume of the node asks one at a time; a question beyond these has no
 /// answer, and is asked again.
@@ -86,4 +84,13 @@ fn asked(
             SwapOutcome::Unknown => Err("the registry has not answered".to_owned()),
         },
     }
+}
+
+/// Says a line to the node. An error means that the node has ended.
+pub(super) fn say(said: &AgentLine) -> io::Result<()> {
+    let mut line = serde_json::to_vec(said).expect("texts and numbers");
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    out.write_all(&line)?;
+    out.flush()
 }

@@ -8,9 +8,9 @@ use serde_json::Value;
 use api::status::{CopyRole, CopyStatus};
 use api::{API_VERSION, Done, Refused, RefusedKind};
 use config::VolumeConfig;
+use copies::{MemberOrder, ServedMember};
 
 use super::ServedVolume;
-use super::members::{MemberOrder, ServedMember};
 use crate::wiring::change::log;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
@@ -46,6 +46,24 @@ pub(crate) fn refuse_replicated(served: &ServedVolume, why: &str) -> Result<(), 
     let error = format!("volume {:?} has copies on several nodes: {why}", served.export.name());
     let way_out = "docs/limits.md says what such a volume cannot do yet; nothing was changed";
     Err(Refused::new(RefusedKind::Conflict, error, way_out))
+}
+
+/// Starts the members of all volumes that have one. A member that cannot start is logged, and its
+/// status says why: other volumes are served all the same.
+pub(crate) fn start_all(node: &Inside) {
+    let volumes = node.objects().volumes.clone();
+    for served in volumes {
+        start(&served, node);
+    }
+}
+
+/// Starts the member of a volume, if it has one.
+pub(crate) fn start(served: &ServedVolume, node: &Inside) {
+    let Some(member) = &served.member else { return };
+    let others = (&node.cluster, node.volumes.seats());
+    if let Err(why) = member.start(&served.export, &node.cores, others) {
+        tracing::error!(volume = served.export.name(), why, "its copy here does not work");
+    }
 }
 
 impl Inside {
@@ -136,8 +154,8 @@ impl Inside {
         let is_out = || !member.status().in_sync.iter().any(|it| it == node);
         Ok((!wait_until(is_out)).then(|| {
             format!(
-                "the volume waits for {node} still: for the registry, for the end of leases, or for \
-                 other copies in sync. Run the command again when `vrio status` shows no change"
+                "the volume waits for {node} still: for the registry, for the end of leases, or \
+                 for other copies in sync. Run the command again when `vrio status` shows no change"
             )
         }))
     }

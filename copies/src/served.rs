@@ -29,13 +29,12 @@ use parking_lot::Mutex;
 use replica::{MemberId, SwapOutcome, VolumeRecord};
 use sessions::{LinkedSidecore, random};
 use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
+use store::PoolVolume;
 use volume::backend::BackendVolume;
 use volume::record::{FileRecords, RecordStore, make_private};
 
-use super::ServedVolume;
-use super::identity::CopyIdentity;
-use crate::wiring::cluster::ClusterView;
-use crate::wiring::inside::Inside;
+use crate::agent::ClusterView;
+use crate::identity::CopyIdentity;
 
 /// The directory of the members' private files, among the volumes' records. It cannot be a
 /// volume's, since those have no dot in their files' names.
@@ -52,7 +51,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The member of a replicated volume.
 #[derive(Debug)]
-pub(crate) struct ServedMember {
+pub struct ServedMember {
     volume: String,
     /// Its own place in the list of nodes, and the nodes by their places.
     id: MemberId,
@@ -68,7 +67,7 @@ pub(crate) struct ServedMember {
 
 /// An operator's word to a member.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum MemberOrder {
+pub enum MemberOrder {
     /// That member serves from now on.
     Move(MemberId),
     /// That member's copy is gone for good.
@@ -98,20 +97,34 @@ struct PlannedMember {
 
 /// The copy of a volume on this node, before it is made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlannedCopy<'p> {
-    pub(crate) wanted: &'p VolumeConfig,
+pub struct PlannedCopy<'p> {
+    /// The volume's configuration.
+    pub wanted: &'p VolumeConfig,
     /// This node.
-    pub(crate) node: &'p str,
-    pub(crate) backend: &'p Arc<dyn BackendVolume>,
+    pub node: &'p str,
+    /// The volume of the pool.
+    pub backend: &'p Arc<dyn BackendVolume>,
     /// The records of the time in which the volume was this node's alone.
-    pub(crate) records: Option<&'p FileRecords>,
+    pub records: Option<&'p FileRecords>,
     /// The directory of what the node remembers.
-    pub(crate) state: &'p Path,
+    pub state: &'p Path,
+}
+
+impl PlannedCopy<'_> {
+    /// Proves that it is the copy that it was, and gives the tasks on its volume.
+    fn identify(&self, directory: &Path, has_state: bool) -> Result<PoolTasks, String> {
+        let (pool, own) = self.backend.in_pool().ok_or("only a volume of a pool has copies")?;
+        let has_content = |it: &PoolVolume| it.owned_blocks > 0 || it.parent.is_some();
+        let has_content = pool.volumes().iter().any(|it| it.id == own && has_content(it));
+        let identity = CopyIdentity::new(self.node, &self.wanted.replicas, pool.uuid(), own.0);
+        identity.verify(directory, &self.wanted.name, (has_state, has_content))?;
+        Ok(PoolTasks::new(Arc::clone(pool), own))
+    }
 }
 
 /// The parts of a node that its members share.
 #[derive(Debug)]
-pub(crate) struct MemberSeats {
+pub struct MemberSeats {
     doors: Arc<MemberDoors>,
     early: Vec<EarlyWaker>,
     /// Members that were made so far: they take turns on the sidecores.
@@ -123,18 +136,18 @@ impl MemberSeats {
     ///
     /// # Errors
     /// When the system refuses a descriptor.
-    pub(crate) fn new(cores: usize) -> std::io::Result<Self> {
+    pub fn new(cores: usize) -> std::io::Result<Self> {
         let early = (0..cores).map(|_| EarlyWaker::new()).collect::<Result<_, _>>()?;
         Ok(Self { doors: Arc::default(), early, made: Mutex::default() })
     }
 
     /// The ways of other members' messages.
-    pub(crate) fn doors(&self) -> &Arc<MemberDoors> {
+    pub fn doors(&self) -> &Arc<MemberDoors> {
         &self.doors
     }
 
     /// The wakers of the sidecores, by index.
-    pub(crate) fn early(&self) -> &[EarlyWaker] {
+    pub fn early(&self) -> &[EarlyWaker] {
         &self.early
     }
 
@@ -142,37 +155,27 @@ impl MemberSeats {
     ///
     /// # Errors
     /// Why there is none, and the way out.
-    pub(crate) fn plan(&self, copy: &PlannedCopy<'_>) -> Result<ServedMember, String> {
+    pub fn plan(&self, copy: &PlannedCopy<'_>) -> Result<ServedMember, String> {
         let PlannedCopy { wanted, node, backend, records, state } = *copy;
-        let text = |error: &dyn std::fmt::Display| error.to_string();
         let volume = wanted.name.clone();
         let directory = state.join(MEMBERS);
         make_private(&directory).map_err(|error| {
             format!("its member cannot remember what it promises: {directory:?}: {error}")
         })?;
         let state = StateFile::new(&directory.join(&volume));
-        let kept = state.load().map_err(|error| text(&error))?;
+        let kept = state.load().map_err(|error| error.to_string())?;
         let (has_state, durable) = (kept.is_some(), kept.unwrap_or_default());
         if let Some(records) = records.filter(|_| !has_state) {
             refuse_open_attachments(records)?;
         }
-        let (pool, own) = backend.in_pool().ok_or("only a volume of a pool has copies")?;
-        let mut in_pool = pool.volumes().into_iter();
-        let has_content =
-            in_pool.any(|it| it.id == own && (it.owned_blocks > 0 || it.parent.is_some()));
-        CopyIdentity::new(node, &wanted.replicas, pool.uuid(), own.0).verify(
-            &directory,
-            &volume,
-            (has_state, has_content),
-        )?;
-        let mut tasks = PoolTasks::new(Arc::clone(pool), own);
+        let mut tasks = copy.identify(&directory, has_state)?;
         // Those of a new member's volume are another cluster's, or a user's.
         let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
         let nodes: BTreeMap<MemberId, String> =
             (0..).zip(wanted.replicas.iter().cloned()).collect();
         let id = nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id);
         let id = id.ok_or_else(|| format!("node {node:?} is not in \"replicas\""))?;
-        let drawn = || random().map_err(|error| text(&error));
+        let drawn = || random().map_err(|error| error.to_string());
         let life = drawn()?;
         let number = (u128::from(drawn()?) << 64 | u128::from(drawn()?)).to_le_bytes();
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
@@ -221,12 +224,12 @@ type HostsHere = BTreeMap<String, (PollerId, Rc<RefCell<MemberHost>>)>;
 
 impl ServedMember {
     /// The volume as its users see it.
-    pub(crate) fn front(&self) -> Arc<FrontVolume> {
+    pub fn front(&self) -> Arc<FrontVolume> {
         Arc::clone(&self.front)
     }
 
     /// The records of its guard.
-    pub(crate) fn records(&self) -> Arc<dyn RecordStore> {
+    pub fn records(&self) -> Arc<dyn RecordStore> {
         Arc::clone(&self.records)
     }
 
@@ -236,7 +239,7 @@ impl ServedMember {
     }
 
     /// Its state for the node's status.
-    pub(crate) fn status(&self) -> CopyStatus {
+    pub fn status(&self) -> CopyStatus {
         let MemberView { part, primary, epoch, in_sync, failed, follows: _ } = self.view();
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
         let role = match part {
@@ -257,20 +260,25 @@ impl ServedMember {
     ///
     /// # Errors
     /// Why it cannot start, and the way out. Its volume takes no requests then.
-    fn start(&self, export: &Arc<Export>, node: &Inside) -> Result<(), String> {
+    pub fn start(
+        &self,
+        export: &Arc<Export>,
+        cores: &[LinkedSidecore],
+        (cluster, seats): (&ClusterView, &MemberSeats),
+    ) -> Result<(), String> {
         let mut running = self.running.lock();
         let MemberRun::Planned(planned) = std::mem::replace(&mut *running, MemberRun::Ended) else {
             return Ok(());
         };
         let PlannedMember { plan, state, has_state, life, tasks } = *planned;
-        let records = AgentRecords { cluster: node.cluster.clone(), volume: self.volume.clone() };
+        let records = AgentRecords { cluster: cluster.clone(), volume: self.volume.clone() };
         let records = Box::new(records) as Box<dyn VolumeRecords>;
         let clerk = RecordClerk::new(records, &self.volume, (self.id, life), has_state);
         let work = DeskWork { state, clerk, tasks: Box::new(tasks) };
-        let home = &node.cores[self.home].sidecore;
+        let home = &cores[self.home].sidecore;
         let (lanes, threads) = DeskLanes::start(work, &home.waker())
             .map_err(|error| format!("no thread for its member: {error}"))?;
-        let wakers = node.cores.iter().map(|core| core.sidecore.waker()).collect();
+        let wakers = cores.iter().map(|core| core.sidecore.waker()).collect();
         let watch = ExportWatch { export: Arc::clone(export), wakers };
         let (volume, id, nodes) = (self.volume.clone(), self.id, self.nodes.clone());
         let started = home.call(move |local| {
@@ -293,7 +301,7 @@ impl ServedMember {
             Ok::<_, String>(())
         });
         started.map_err(|error| error.to_string()).flatten()?;
-        node.volumes.seats().doors().insert(&self.volume, Arc::clone(&self.door));
+        seats.doors().insert(&self.volume, Arc::clone(&self.door));
         *running = MemberRun::Polled(threads);
         Ok(())
     }
@@ -302,7 +310,7 @@ impl ServedMember {
     ///
     /// # Errors
     /// When its storage does not end the member's requests in time: the member goes on.
-    pub(crate) fn stop(&self, cores: &[LinkedSidecore], doors: &MemberDoors) -> Result<(), String> {
+    pub fn stop(&self, cores: &[LinkedSidecore], doors: &MemberDoors) -> Result<(), String> {
         let mut running = self.running.lock();
         if !matches!(*running, MemberRun::Polled(_)) {
             *running = MemberRun::Ended;
@@ -344,17 +352,17 @@ impl ServedMember {
     }
 
     /// The nodes with a copy, in their order.
-    pub(crate) fn nodes(&self) -> Vec<&str> {
+    pub fn nodes(&self) -> Vec<&str> {
         self.nodes.values().map(String::as_str).collect()
     }
 
     /// The place of a node in the list of nodes.
-    pub(crate) fn place_of(&self, node: &str) -> Option<MemberId> {
+    pub fn place_of(&self, node: &str) -> Option<MemberId> {
         self.nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id)
     }
 
     /// Gives the member an operator's word. Returns whether there is a member that hears it.
-    pub(crate) fn order(&self, cores: &[LinkedSidecore], order: MemberOrder) -> bool {
+    pub fn order(&self, cores: &[LinkedSidecore], order: MemberOrder) -> bool {
         let volume = self.volume.clone();
         let ordered = cores[self.home].sidecore.call(move |local| {
             let hosts = local.services().get::<HostsHere>()?;
@@ -381,7 +389,7 @@ impl ServedMember {
 
     /// Whether the move that was ordered is under way still: this member serves, or its successor
     /// needs its answers before it serves.
-    pub(crate) fn moves(&self) -> bool {
+    pub fn moves(&self) -> bool {
         let view = self.view();
         match view.part {
             MemberPart::Serves | MemberPart::TakesOver => true,
@@ -393,7 +401,7 @@ impl ServedMember {
 
 /// Makes other members in sync the primaries of these members' volumes, where these serve, and
 /// waits until the successors serve: all moves together have the same time.
-pub(crate) fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {
+pub fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {
     let mut moving: Vec<_> = members.iter().filter(|member| member.order_move(cores)).collect();
     let until = Instant::now() + MOVE_TIME_MAX;
     while !moving.is_empty() && Instant::now() < until {
@@ -410,8 +418,8 @@ fn refuse_open_attachments(records: &FileRecords) -> Result<(), String> {
     open.sort();
     let Some(first) = open.first() else { return Ok(()) };
     Err(format!(
-        "the volume was used without \"replicas\", and {} of its attachments, {first:?} among them, \
-         did not end in order. Serve it without \"replicas\" once more, end these disks, and stop \
+        "the volume was used without \"replicas\", and {} of its attachments, {first:?} among \
+         them, did not end in order. Serve it without \"replicas\" once more, end these disks, and stop \
          the node in order; then add \"replicas\"",
         open.len()
     ))
@@ -421,7 +429,7 @@ fn refuse_open_attachments(records: &FileRecords) -> Result<(), String> {
 ///
 /// # Errors
 /// When this node has the promises of a member of this volume.
-pub(crate) fn refuse_plain(state: &Path, volume: &str) -> Result<(), String> {
+pub fn refuse_plain(state: &Path, volume: &str) -> Result<(), String> {
     let directory = state.join(MEMBERS);
     if !CopyIdentity::is_noted(&directory, volume) {
         return Ok(());
@@ -431,23 +439,6 @@ pub(crate) fn refuse_plain(state: &Path, volume: &str) -> Result<(), String> {
          \"replicas\" for it: other nodes may have newer writes. Put the key back; or, to have \
          this copy as a volume of its own, remove {volume}.copy and {volume} from {directory:?}"
     ))
-}
-
-/// Starts the members of all volumes that have one. A member that cannot start is logged, and its
-/// status says why: other volumes are served all the same.
-pub(crate) fn start_all(node: &Inside) {
-    let volumes = node.objects().volumes.clone();
-    for served in volumes {
-        start(&served, node);
-    }
-}
-
-/// Starts the member of a volume, if it has one.
-pub(crate) fn start(served: &ServedVolume, node: &Inside) {
-    let Some(member) = &served.member else { return };
-    if let Err(why) = member.start(&served.export, node) {
-        tracing::error!(volume = member.volume, why, "its copy here does not work");
-    }
 }
 
 /// The guard of a volume with copies.

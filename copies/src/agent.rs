@@ -28,7 +28,7 @@ const SILENCE_S_MAX: u64 = 180;
 
 /// The last report about the cluster, and the way to its registry.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ClusterView {
+pub struct ClusterView {
     heard: Arc<Mutex<Option<HeardReport>>>,
     questions: Arc<Mutex<OpenQuestions>>,
 }
@@ -85,7 +85,7 @@ struct HeardReport {
 impl ClusterView {
     /// Listens to the agent of the node of this name, on a thread that ends with the agent. Without
     /// the thread the status says that no agent runs, and guests are served all the same.
-    pub(crate) fn listen(&self, node: &str, agent: UnixStream) {
+    pub fn listen(&self, node: &str, agent: UnixStream) {
         let report = NodeClusterStatus {
             node: node.to_owned(),
             state: "away".to_owned(),
@@ -113,7 +113,7 @@ impl ClusterView {
     }
 
     /// Asks the registry about the record of a volume, for a thread that may wait.
-    pub(crate) fn ask(&self, volume: &str, ask: RecordAsk) -> RecordOutcome {
+    pub fn ask(&self, volume: &str, ask: RecordAsk) -> RecordOutcome {
         let (answer, answered) = sync_channel(1);
         let number = match self.questions.lock().put(volume, ask, answer) {
             Ok(number) => number,
@@ -127,19 +127,19 @@ impl ClusterView {
     }
 
     /// Waits for no answer about a volume any more: this node does not serve it any longer.
-    pub(crate) fn give_up(&self, volume: &str) {
+    pub fn give_up(&self, volume: &str) {
         self.questions.lock().waiting.retain(|_, (of, _)| of != volume);
     }
 
     /// Asks nothing more: the node stops, and no thread waits for the agent any longer.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         let mut questions = self.questions.lock();
         questions.agent = None;
         questions.waiting.clear();
     }
 
     /// The node's part in its cluster, if it is in one.
-    pub(crate) fn status(&self) -> Option<NodeClusterStatus> {
+    pub fn status(&self) -> Option<NodeClusterStatus> {
         let heard = self.heard.lock();
         let HeardReport { report, at, ended } = heard.as_ref()?;
         let heard_s = at.elapsed().as_secs();
