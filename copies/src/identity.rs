@@ -68,8 +68,8 @@ impl CopyIdentity {
         Err(format!(
             "its copy on this node was made as that of node {:?} of {:?}, as volume {} of the pool \
              {}; now it is that of node {:?} of {:?}, as volume {} of the pool {}. Put the old \
-             ones back: another member would take this copy for one that has all writes. To give this \
-             copy up: docs/replicas.md",
+             ones back: another member would take this copy for one that has all writes. To give \
+             this copy up: docs/replicas.md",
             noted.node,
             noted.nodes,
             noted.number,

@@ -419,8 +419,8 @@ fn refuse_open_attachments(records: &FileRecords) -> Result<(), String> {
     let Some(first) = open.first() else { return Ok(()) };
     Err(format!(
         "the volume was used without \"replicas\", and {} of its attachments, {first:?} among \
-         them, did not end in order. Serve it without \"replicas\" once more, end these disks, and stop \
-         the node in order; then add \"replicas\"",
+         them, did not end in order. Serve it without \"replicas\" once more, end these disks, \
+         and stop the node in order; then add \"replicas\"",
         open.len()
     ))
 }

@@ -311,23 +311,9 @@ impl Volumes {
         let swap = Swap::new(Arc::clone(&chain.volume));
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
-        let early = match (backend.absent().or(refused), &member) {
-            (Some(why), _) => {
-                tracing::error!(volume = name, why, "the volume is not served");
-                Some(Export::closed(name, Arc::clone(&guarded), options.clone(), &why))
-            }
-            (None, Some(member)) => {
-                let export = Export::new(name, guarded.clone(), options.clone(), member.records());
-                Some(export.map_err(|error| error.to_string())?)
-            }
-            (None, None) => None,
-        };
+        let closed = backend.absent().or(refused);
+        let early = closed_or_copy(wanted, &guarded, &options, (closed, member.as_ref()))?;
         if let Some(export) = early {
-            // No client is admitted before the member serves, with the records of the last one; and
-            // a client that can have the volume from another node must not wait here.
-            if !wanted.replicas.is_empty() {
-                export.set_elsewhere(Some(""));
-            }
             return Ok(ServedVolume { export, swap, chain: Mutex::new(chain), member, backend });
         }
         let export = |store| Export::new(name, Arc::clone(&guarded), options.clone(), store);
@@ -487,6 +473,31 @@ impl Volumes {
         }
         Ok(())
     }
+}
+
+/// The export of a volume that is closed for a reason, or has copies on several nodes.
+fn closed_or_copy(
+    wanted: &VolumeConfig,
+    guarded: &Arc<dyn Volume>,
+    options: &ExportOptions,
+    (closed, member): (Option<String>, Option<&ServedMember>),
+) -> Result<Option<Arc<Export>>, String> {
+    let (name, volume, options) = (&wanted.name, Arc::clone(guarded), options.clone());
+    let export = match (closed, member) {
+        (Some(why), _) => {
+            tracing::error!(volume = name, why, "the volume is not served");
+            Export::closed(name, volume, options, &why)
+        }
+        (None, Some(member)) => Export::new(name, volume, options, member.records())
+            .map_err(|error| error.to_string())?,
+        (None, None) => return Ok(None),
+    };
+    // No client is admitted before the member serves, with the records of the last one; and a
+    // client that can have the volume from another node must not wait here.
+    if !wanted.replicas.is_empty() {
+        export.set_elsewhere(Some(""));
+    }
+    Ok(Some(export))
 }
 
 /// Nodes that have a disk of the volume, which would be lost with it, also a disk without a guest

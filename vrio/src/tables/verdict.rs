@@ -284,7 +284,10 @@ fn lacks(copy: &CopyStatus) -> Option<String> {
         (CopyRole::Failed, _) if copy.why.is_empty() => {
             Some("its copy here did not start: the node's log has the reason".to_owned())
         }
-        (CopyRole::Failed, _) => Some(format!("its copy here has stopped: {}", copy.why)),
+        (CopyRole::Failed, _) => Some(format!(
+            "its copy here has stopped: {}. Start the node again when that is mended",
+            copy.why
+        )),
         (_, None) => Some(
             "it is not known where it is served: the registry has not answered yet (`vrio cluster \
              status`), or the first node of \"replicas\" has not started"
