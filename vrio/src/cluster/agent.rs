@@ -184,7 +184,8 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
     let random = u64::from_be_bytes(random()?);
     let mut agent = Agent::new(&directory, &cluster.name, key, random);
     let verdicts = start_verdicts(&directory).context("no thread");
-    let verdicts = verdicts.map_err(CommandFailure::running)?;
+    let (ask_again, verdicts) = verdicts.map_err(CommandFailure::running)?;
+    let mut was_present = false;
     loop {
         // Another directory, of another cluster perhaps, is another agent's.
         let found = ClusterDirectory::open(&cluster.directory).map(|it| it.file().id.clone());
@@ -195,6 +196,14 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
         let round = agent.round(look(config, cluster).as_ref());
         note(&mut report, &detail(&round));
         let is_present = round == AgentRound::Present;
+        if is_present && !was_present {
+            // A verdict of before says that this node is away.
+            let _ = ask_again.try_send(());
+            report.verdict.clear();
+            report.problems.clear();
+            verdicts.try_iter().for_each(drop);
+        }
+        was_present = is_present;
         if let Some((verdict, problems)) = verdicts.try_iter().last() {
             (report.verdict, report.problems) = (verdict.word().to_owned(), problems);
         }
@@ -279,12 +288,14 @@ fn detail(round: &AgentRound) -> String {
     }
 }
 
+/// A way to ask for a verdict at once, and the verdicts with the problems of the whole cluster.
+type Verdicts = (SyncSender<()>, Receiver<(ClusterVerdict, Vec<String>)>);
+
 /// Asks for the state of the whole cluster again and again, on a thread of its own: a member of
 /// etcd that does not answer may hold this up for longer than a presence lasts.
-fn start_verdicts(
-    directory: &ClusterDirectory,
-) -> io::Result<Receiver<(ClusterVerdict, Vec<String>)>> {
+fn start_verdicts(directory: &ClusterDirectory) -> io::Result<Verdicts> {
     let (sender, verdicts) = sync_channel(1);
+    let (ask_again, asked) = sync_channel(1);
     let directory = directory.clone();
     let ask = move || {
         loop {
@@ -296,11 +307,13 @@ fn start_verdicts(
             if sender.send((verdict, problems)).is_err() {
                 return;
             }
-            std::thread::sleep(VERDICT);
+            if asked.recv_timeout(VERDICT) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
         }
     };
     std::thread::Builder::new().name("verdicts".to_owned()).spawn(ask)?;
-    Ok(verdicts)
+    Ok((ask_again, verdicts))
 }
 
 /// The node, if it answers.
