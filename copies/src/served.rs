@@ -180,6 +180,11 @@ impl MemberSeats {
         let number = (u128::from(drawn()?) << 64 | u128::from(drawn()?)).to_le_bytes();
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
         let pacing = NODE_PACING;
+        // All nodes must agree about these, or a copy has other bytes, or another guest.
+        let settings = vec![
+            format!("shared {}", wanted.shared),
+            format!("encrypted {}", config::encryption(&wanted.chain).is_some()),
+        ];
         let (names, name) = (nodes.clone(), volume.clone());
         let setup = MemberSetup {
             volume: name,
@@ -190,6 +195,7 @@ impl MemberSeats {
             pacing,
             durable,
             cuts,
+            settings,
             own,
         };
         let home = {
@@ -240,7 +246,7 @@ impl ServedMember {
 
     /// Its state for the node's status.
     pub fn status(&self) -> CopyStatus {
-        let MemberView { part, primary, epoch, in_sync, failed, follows: _ } = self.view();
+        let MemberView { part, primary, epoch, in_sync, failed, waits, follows: _ } = self.view();
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
         let role = match part {
             _ if has_ended => CopyRole::Failed,
@@ -252,7 +258,7 @@ impl ServedMember {
         };
         let missing = self.nodes.values().filter(|node| !in_sync.contains(node));
         let missing = missing.cloned().collect();
-        let why = failed.unwrap_or_default();
+        let why = failed.or(waits).unwrap_or_default();
         CopyStatus { role, primary, epoch, in_sync, missing, why }
     }
 
@@ -281,13 +287,14 @@ impl ServedMember {
         let wakers = cores.iter().map(|core| core.sidecore.waker()).collect();
         let watch = ExportWatch { export: Arc::clone(export), wakers };
         let (volume, id, nodes) = (self.volume.clone(), self.id, self.nodes.clone());
+        let form = self.door.form();
         let started = home.call(move |local| {
             let services = local.services().clone();
             let plane = services.get::<ReplicaPlane>().ok_or("this node has no sessions")?;
             let mut others = nodes;
             others.remove(&id);
             let outside = HostOutside {
-                mail: Box::new(PlaneMail::new(plane, &volume, &others)),
+                mail: Box::new(PlaneMail::new(plane, &volume, form, &others)),
                 desk: Box::new(lanes),
                 watch: Box::new(watch),
                 clock: Box::new(sidecore::boot_ns),

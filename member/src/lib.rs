@@ -22,6 +22,7 @@ mod content;
 mod desk;
 mod desk_threads;
 pub mod door;
+mod form;
 mod front;
 mod host;
 mod member;
@@ -35,6 +36,7 @@ mod text;
 pub use content::{RangeContent, content_of, from_wire, to_wire};
 pub use desk::{RecordDesk, RegistryRecords, StateFile, StateFileError, VolumeRecords};
 pub use desk_threads::{DeskLanes, DeskThreads, DeskWork, ErrandDesk, RecordClerk};
+pub use form::VolumeForm;
 pub use front::FrontVolume;
 pub use host::{
     HostOutside, MemberHost, MemberMail, MemberPlan, MemberSetup, NODE_PACING, PlaceWatch,

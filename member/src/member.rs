@@ -11,7 +11,7 @@ use replica::{
 use sidecore::{Progress, Wake};
 use volume::Channel;
 
-use crate::content::{RangeContent, content_of};
+use crate::content::RangeContent;
 use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
 
 /// The time between two looks at the protocol's clocks: a tenth of the time after which a member is
@@ -101,7 +101,7 @@ struct SentAppends {
 pub struct MemberCounters {
     /// Messages that were not taken, because too much waited.
     pub dropped: u64,
-    /// Operations of a range beyond the volume's end, or whose content has another length.
+    /// Requests of a range beyond the volume's end, or whose content has another length.
     pub refused: u64,
     /// Operations that were not sent again, because they are under way.
     pub spared: u64,
@@ -190,6 +190,12 @@ impl VolumeMember {
         self.failed.as_deref()
     }
 
+    /// Why its work on its volume does not go on at the moment, if that is so: a change is tried
+    /// again and again.
+    pub fn waits(&self) -> Option<&str> {
+        self.queue.waits().filter(|_| self.failed.is_none())
+    }
+
     /// Its counters.
     pub fn counters(&self) -> MemberCounters {
         self.counters
@@ -219,6 +225,8 @@ impl VolumeMember {
         if self.failed.is_some() {
             return Progress::Idle;
         }
+        let retry = self.queue.retry(now_ns);
+        out.errands.extend(retry.map(Errand::Volume));
         if now_ns >= self.next_tick_ns {
             self.next_tick_ns = now_ns + TICK_NS;
             if !self.is_full() {
@@ -253,6 +261,12 @@ impl VolumeMember {
         self.failed.is_none() && !self.is_full() && self.replica.takes_requests()
     }
 
+    /// Whether it also has room for further requests. Requests that were on their way when the room
+    /// was used up are taken.
+    pub fn has_room(&self) -> bool {
+        self.takes_requests() && self.replica.has_room()
+    }
+
     /// The attachments of clients with requests that it remembers.
     pub fn attachments(&self) -> BTreeSet<u128> {
         self.replica.attachments()
@@ -271,10 +285,6 @@ impl VolumeMember {
         }
         if self.is_full() {
             self.counters.dropped += 1;
-            return;
-        }
-        if !self.is_inside(&message) {
-            self.counters.refused += 1;
             return;
         }
         if let Message::Held { life, began, counter } = &message {
@@ -344,7 +354,7 @@ impl VolumeMember {
             }
             ErrandEnd::NotSeen => self.is_looking = false,
             ErrandEnd::Volume(end) => {
-                if let Err(why) = self.queue.end_task(end, &mut self.inputs) {
+                if let Err(why) = self.queue.end_task(now_ns, end, &mut self.inputs) {
                     return self.fail(why);
                 }
             }
@@ -364,17 +374,26 @@ impl VolumeMember {
         self.outputs.len() >= OUTPUTS_MAX || self.queue.len() >= WORKS_MAX
     }
 
-    /// Whether a message's range is in the volume, and its content has the range's length.
-    fn is_inside(&self, message: &Message<RangeContent>) -> bool {
-        let Message::Append { op, .. } = message else { return true };
-        let extent = match op {
-            Op::Write { extent, .. } | Op::Fill { extent, .. } | Op::Equal { extent, .. } => {
-                *extent
-            }
-            _ => return true,
-        };
-        let fits = content_of(message).is_none_or(|content| content.fits(extent));
-        fits && extent.end() <= self.sectors
+    /// Stores an operation. A member that cannot store one lacks it, so it stops: the primary goes
+    /// on without it, and no request waits for it for ever.
+    fn store(&mut self, place: Place, op: Op<RangeContent>) {
+        if let Op::Write { extent, data, .. }
+        | Op::Fill { extent, data, .. }
+        | Op::Equal { extent, data } = &op
+            && (extent.end() > self.sectors || !data.fits(*extent))
+        {
+            return self.fail(format!(
+                "an operation on the sectors from {} to {} does not fit this copy, which has {}: \
+                 all copies of a volume have one size. Make them equal, and start the node again",
+                extent.first(),
+                extent.end(),
+                self.sectors
+            ));
+        }
+        if matches!(op, Op::Applied { .. }) {
+            self.equal = (place, false);
+        }
+        self.queue.store(place, op);
     }
 
     /// Gives the protocol its inputs, and carries its outputs out.
@@ -407,6 +426,11 @@ impl VolumeMember {
                     let (place, is_said) = &mut self.equal;
                     *is_said |= began.reign == place.reign && *counter >= place.counter;
                 }
+                // Its volume takes no change. A member that joined now would hold writes up that do
+                // not need it.
+                if matches!(message, Message::Join { .. }) && self.queue.waits().is_some() {
+                    return;
+                }
                 if self.is_news(now_ns, to, &message) {
                     out.messages.push((to, message));
                 } else {
@@ -428,17 +452,15 @@ impl VolumeMember {
                 self.is_keeping = true;
                 out.errands.push(Errand::Keep(durable));
             }
-            Output::Store(place, op) => {
-                if matches!(op, Op::Applied { .. }) {
-                    self.equal = (place, false);
-                }
-                self.queue.store(place, op);
-            }
+            Output::Store(place, op) => self.store(place, op),
             Output::Fetch(fetch, extent) => self.queue.fetch(fetch, extent),
             Output::Drop(cut) => self.queue.change(VolumeTask::Drop(cut)),
             Output::GoBack(cut) => self.queue.change(VolumeTask::GoBack(cut)),
             Output::Compare(member, began, cut, from) => {
                 self.queue.change(VolumeTask::Compare(member, began, cut, from));
+            }
+            Output::EndCompare(member, began) => {
+                self.queue.change(VolumeTask::EndCompare(member, began));
             }
             Output::Answer(id, content) => out.answers.push(Answer::Done(id, content)),
             Output::Refuse(id, incarnation) => out.answers.push(Answer::Refused(id, incarnation)),

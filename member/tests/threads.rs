@@ -128,6 +128,7 @@ fn a_member_and_its_user_on_sleeping_sidecores_wake_each_other() {
         pacing: NODE_PACING,
         durable: Durable::default(),
         cuts: BTreeSet::new(),
+        settings: Vec::new(),
         own: Arc::new(MemoryVolume::new(1 << 20).unwrap()),
     };
     let desk = RecordDesk::new(ClusterKeys::new("ab12").unwrap(), "alice");

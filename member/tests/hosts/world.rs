@@ -140,6 +140,7 @@ impl World {
             pacing: NODE_PACING,
             durable: durable.unwrap_or_default(),
             cuts: node.volume.borrow_mut().cuts(),
+            settings: Vec::new(),
             own: Arc::new(node.volume.clone()),
         };
         let plan = MemberPlan::new(setup, &Waker::none());
