@@ -272,7 +272,7 @@ pub struct CopyStatus {
     pub in_sync: Vec<String>,
     /// The nodes whose copies lack some.
     pub missing: Vec<String>,
-    /// Why the copy has stopped; empty if it has not.
+    /// Why the copy has stopped, or waits; empty if it does neither.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }

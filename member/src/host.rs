@@ -555,7 +555,8 @@ impl MemberHost {
         let waits = self.member.waits();
         let is_same = |shown: &(u64, MemberPart, bool, Option<String>)| {
             let (shown_epoch, shown_part, followed, waited) = shown;
-            (*shown_epoch, *shown_part, *followed, waited.as_deref()) == (epoch, part, follows, waits)
+            (*shown_epoch, *shown_part, *followed, waited.as_deref())
+                == (epoch, part, follows, waits)
         };
         if self.shown.as_ref().is_some_and(is_same) {
             return;

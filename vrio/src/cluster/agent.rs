@@ -12,7 +12,7 @@
 //! end them: a service manager sends SIGTERM to all processes of a unit, and a node may go on for
 //! seconds then.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

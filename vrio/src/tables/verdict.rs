@@ -288,6 +288,7 @@ fn lacks(copy: &CopyStatus) -> Option<String> {
             "its copy here has stopped: {}. Start the node again when that is mended",
             copy.why
         )),
+        _ if !copy.why.is_empty() => Some(format!("its copy here waits: {}", copy.why)),
         (_, None) => Some(
             "it is not known where it is served: the registry has not answered yet (`vrio cluster \
              status`), or the first node of \"replicas\" has not started"
