@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::message::{Counter, Op};
-use crate::wire::{SECTOR_BYTES, WIRE_BODY_MAX};
+use crate::message::{Counter, Op, SECTOR_BYTES, WIRE_BODY_MAX};
 
 /// Operations of requests that some member lacks, with which a primary takes no more requests. A
 /// volume has fewer requests under way unless a member is slow.

@@ -27,11 +27,7 @@ pub const WIRE_NAME_MAX: usize = 63;
 /// The bytes that name a volume's form: a digest of what all its members must have alike.
 pub const WIRE_FORM_BYTES: usize = 16;
 
-/// The longest body: the content of the longest range that has bytes.
-pub const WIRE_BODY_MAX: usize = 1 << 20;
-
-/// The unit of ranges.
-pub const SECTOR_BYTES: u64 = 512;
+pub use crate::message::{SECTOR_BYTES, WIRE_BODY_MAX};
 
 /// The most sectors of a range without bytes: as of a request for zeroes on a volume.
 pub const ZEROED_SECTORS_MAX: u32 = 16 << 11;
