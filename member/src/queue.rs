@@ -233,8 +233,7 @@ impl WorkQueue {
         let Some(task) = self.task else { return Ok(()) };
         let before = self.retry.take();
         if let VolumeTaskEnd::Waits(why) = end {
-            let pause_ns =
-                before.map_or(RETRY_NS_MIN, |it| (2 * it.pause_ns).min(RETRY_NS_MAX));
+            let pause_ns = before.map_or(RETRY_NS_MIN, |it| (2 * it.pause_ns).min(RETRY_NS_MAX));
             self.retry = Some(TaskRetry { why, pause_ns, at_ns: Some(now_ns + pause_ns) });
             return Ok(());
         }

@@ -9,7 +9,8 @@ use crate::extent::{Extent, ExtentSet};
 use crate::flights::Flights;
 use crate::follower::{Follower, Joining, Written};
 use crate::member::{
-    ChangedPart, ClientRequest, Fetch, Holding, MemberRole, Output, Pacing, Replica, TAIL_RANGES_MAX,
+    ChangedPart, ClientRequest, Fetch, Holding, MemberRole, Output, Pacing, Replica,
+    TAIL_RANGES_MAX,
 };
 use crate::message::{Counter, Message, NOTE_BYTES_MAX, Op, Place};
 use crate::record::{Life, MEMBERS_MAX, MemberId, MemberSet};

@@ -749,9 +749,16 @@ mod tests {
         let with = |rest: &[u8]| [&begin[..], rest].concat();
         let (long, other) = (vec![b'n'; WIRE_NAME_MAX + 1], [&[kind::PING], &begin[1..]].concat());
         let subject = [&begin[..1], &[1], &begin[2..], b"a"].concat();
-        for head in
-            [&[][..], &begin[..7], &begin[..23], &with(&[]), &with(&long), &with(&[0xff]), &other, &subject]
-        {
+        for head in [
+            &[][..],
+            &begin[..7],
+            &begin[..23],
+            &with(&[]),
+            &with(&long),
+            &with(&[0xff]),
+            &other,
+            &subject,
+        ] {
             assert!(decode_name(head).is_err(), "{head:?}");
         }
     }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
     CUTS_MAX, ChangedPart, ClientId, ClientRequest, Counter, Durable, Extent, FILL_BYTES_MAX,
-    FLIGHT_BYTES_MAX, Fetch, Input, Life, MemberId, Message, Op, Output, Pacing, Place, Replica, RequestId,
-    SwapOutcome, VolumeRecord,
+    FLIGHT_BYTES_MAX, Fetch, Input, Life, MemberId, Message, Op, Output, Pacing, Place, Replica,
+    RequestId, SwapOutcome, VolumeRecord,
 };
 
 const PACING: Pacing = Pacing {
