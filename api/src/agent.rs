@@ -25,6 +25,8 @@ pub struct RecordQuestion {
     pub number: u64,
     /// The volume's name.
     pub volume: String,
+    /// The volume's form by this node's file, in hexadecimal digits: the record must have it.
+    pub form: String,
     /// The question.
     pub ask: RecordAsk,
 }
@@ -58,6 +60,8 @@ pub enum RecordOutcome {
     Record(String),
     /// The registry has no record of the volume.
     NoRecord,
+    /// The record is of nodes with another list, or other copies.
+    OtherForm,
     /// The record is the new one.
     Done,
     /// No answer, for this reason: a change may have been made, or may be made later.

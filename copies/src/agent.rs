@@ -46,7 +46,7 @@ impl OpenQuestions {
     /// Hands a question to the agent.
     fn put(
         &mut self,
-        volume: &str,
+        (volume, form): (&str, &str),
         ask: RecordAsk,
         answer: SyncSender<RecordOutcome>,
     ) -> io::Result<u64> {
@@ -54,7 +54,12 @@ impl OpenQuestions {
             return Err(io::Error::other("the cluster's agent does not run"));
         };
         self.last += 1;
-        let question = RecordQuestion { number: self.last, volume: volume.to_owned(), ask };
+        let question = RecordQuestion {
+            number: self.last,
+            volume: volume.to_owned(),
+            form: form.to_owned(),
+            ask,
+        };
         let mut line = serde_json::to_vec(&question)?;
         line.push(b'\n');
         if let Err(error) = agent.write_all(&line) {
@@ -112,10 +117,11 @@ impl ClusterView {
         }
     }
 
-    /// Asks the registry about the record of a volume, for a thread that may wait.
-    pub fn ask(&self, volume: &str, ask: RecordAsk) -> RecordOutcome {
+    /// Asks the registry about the record of a volume, by its name and the text of its form, for a
+    /// thread that may wait.
+    pub fn ask(&self, of: (&str, &str), ask: RecordAsk) -> RecordOutcome {
         let (answer, answered) = sync_channel(1);
-        let number = match self.questions.lock().put(volume, ask, answer) {
+        let number = match self.questions.lock().put(of, ask, answer) {
             Ok(number) => number,
             Err(error) => return RecordOutcome::NoAnswer(error.to_string()),
         };
@@ -256,7 +262,7 @@ mod tests {
     fn a_question_is_answered_by_its_number_or_by_the_end_of_the_agent() {
         let view = ClusterView::default();
         let is_refused = |outcome| matches!(outcome, RecordOutcome::NoAnswer(_));
-        assert!(is_refused(view.ask("a", RecordAsk::Look)), "there is no agent");
+        assert!(is_refused(view.ask(("a", "07"), RecordAsk::Look)), "there is no agent");
         let (agent, node) = UnixStream::pair().unwrap();
         view.listen("io1", node);
         let answering = std::thread::spawn(move || {
@@ -277,9 +283,12 @@ mod tests {
             line.clear();
             questions.read_line(&mut line).unwrap();
         });
-        assert_eq!(view.ask("a", RecordAsk::Look), RecordOutcome::Record("1".to_owned()));
-        assert!(is_refused(view.ask("a", RecordAsk::Swap("00".to_owned()))), "it has ended");
+        assert_eq!(view.ask(("a", "07"), RecordAsk::Look), RecordOutcome::Record("1".to_owned()));
+        assert!(
+            is_refused(view.ask(("a", "07"), RecordAsk::Swap("00".to_owned()))),
+            "it has ended"
+        );
         answering.join().unwrap();
-        assert!(is_refused(view.ask("a", RecordAsk::Look)), "it has ended");
+        assert!(is_refused(view.ask(("a", "07"), RecordAsk::Look)), "it has ended");
     }
 }

@@ -23,7 +23,8 @@ use member::plane::{PlaneMail, ReplicaPlane};
 use member::{
     DeskLanes, DeskThreads, DeskWork, FrontVolume, HostOutside, MemberHost, MemberPart, MemberPlan,
     MemberSetup, MemberStatus, MemberView, NODE_PACING, PlaceWatch, PoolTasks, RecordClerk,
-    StateFile, VolumeRecords, VolumeTasks, record_from_text, record_text,
+    RecordDeskError, StateFile, VolumeRecords, VolumeTasks, form_text, record_from_text,
+    record_text,
 };
 use parking_lot::Mutex;
 use replica::{MemberId, SwapOutcome, VolumeRecord};
@@ -32,6 +33,7 @@ use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
 use store::PoolVolume;
 use volume::backend::BackendVolume;
 use volume::record::{FileRecords, RecordStore, make_private};
+use volume::stage::VolumeKey;
 
 use crate::agent::ClusterView;
 use crate::identity::CopyIdentity;
@@ -106,6 +108,8 @@ pub struct PlannedCopy<'p> {
     pub backend: &'p Arc<dyn BackendVolume>,
     /// The records of the time in which the volume was this node's alone.
     pub records: Option<&'p FileRecords>,
+    /// The key of its chain.
+    pub key: Option<&'p VolumeKey>,
     /// The directory of what the node remembers.
     pub state: &'p Path,
 }
@@ -156,7 +160,7 @@ impl MemberSeats {
     /// # Errors
     /// Why there is none, and the way out.
     pub fn plan(&self, copy: &PlannedCopy<'_>) -> Result<ServedMember, String> {
-        let PlannedCopy { wanted, node, backend, records, state } = *copy;
+        let PlannedCopy { wanted, node, backend, records, key, state } = *copy;
         let volume = wanted.name.clone();
         let directory = state.join(MEMBERS);
         make_private(&directory).map_err(|error| {
@@ -171,6 +175,14 @@ impl MemberSeats {
         let mut tasks = copy.identify(&directory, has_state)?;
         // Those of a new member's volume are another cluster's, or a user's.
         let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
+        if let Some(cut) = cuts.iter().find(|cut| cut.reign > durable.promised) {
+            return Err(format!(
+                "its pool has a cut of reign {}, and its private file in {directory:?} knows only \
+                 epoch {}: the file is older than the pool, and the member may have promised more. \
+                 Put the newer file back, or give this copy up: docs/replicas.md",
+                cut.reign, durable.promised
+            ));
+        }
         let nodes: BTreeMap<MemberId, String> =
             (0..).zip(wanted.replicas.iter().cloned()).collect();
         let id = nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id);
@@ -183,7 +195,7 @@ impl MemberSeats {
         // All nodes must agree about these, or a copy has other bytes, or another guest.
         let settings = vec![
             format!("shared {}", wanted.shared),
-            format!("encrypted {}", config::encryption(&wanted.chain).is_some()),
+            format!("encrypted {}", key.map_or_else(String::new, VolumeKey::check)),
         ];
         let (names, name) = (nodes.clone(), volume.clone());
         let setup = MemberSetup {
@@ -248,6 +260,9 @@ impl ServedMember {
     pub fn status(&self) -> CopyStatus {
         let MemberView { part, primary, epoch, in_sync, failed, waits, follows: _ } = self.view();
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
+        // A record can name this node while its member does not serve.
+        let is_serving = matches!(part, MemberPart::Serves | MemberPart::TakesOver);
+        let primary = primary.filter(|it| is_serving || self.nodes.get(&self.id) != Some(it));
         let role = match part {
             _ if has_ended => CopyRole::Failed,
             MemberPart::Outside => CopyRole::Outside,
@@ -277,7 +292,11 @@ impl ServedMember {
             return Ok(());
         };
         let PlannedMember { plan, state, has_state, life, tasks } = *planned;
-        let records = AgentRecords { cluster: cluster.clone(), volume: self.volume.clone() };
+        let records = AgentRecords {
+            cluster: cluster.clone(),
+            volume: self.volume.clone(),
+            form: form_text(self.door.form()),
+        };
         let records = Box::new(records) as Box<dyn VolumeRecords>;
         let clerk = RecordClerk::new(records, &self.volume, (self.id, life), has_state);
         let work = DeskWork { state, clerk, tasks: Box::new(tasks) };
@@ -472,33 +491,53 @@ impl PlaceWatch for ExportWatch {
 struct AgentRecords {
     cluster: ClusterView,
     volume: String,
+    /// The volume's form here, as text.
+    form: String,
 }
 
 impl VolumeRecords for AgentRecords {
-    fn look(&mut self) -> Result<Option<VolumeRecord>, String> {
-        match self.cluster.ask(&self.volume, RecordAsk::Look) {
-            RecordOutcome::Record(text) => record_from_text(&text).map(Some),
+    fn look(&mut self) -> Result<Option<VolumeRecord>, RecordDeskError> {
+        match self.ask(RecordAsk::Look) {
+            RecordOutcome::Record(text) => {
+                record_from_text(&text).map(Some).map_err(RecordDeskError::NoAnswer)
+            }
             RecordOutcome::NoRecord => Ok(None),
-            RecordOutcome::Done => Err("the agent has answered another question".to_owned()),
-            RecordOutcome::NoAnswer(why) => Err(why),
+            other => Err(no_answer(other)),
         }
     }
 
-    fn create(&mut self, first: &VolumeRecord) -> Result<(), String> {
-        match self.cluster.ask(&self.volume, RecordAsk::Create(record_text(first))) {
+    fn create(&mut self, first: &VolumeRecord) -> Result<(), RecordDeskError> {
+        match self.ask(RecordAsk::Create(record_text(first))) {
             RecordOutcome::Done => Ok(()),
-            RecordOutcome::NoAnswer(why) => Err(why),
-            other => Err(format!("the agent has answered another question: {other:?}")),
+            other => Err(no_answer(other)),
         }
     }
 
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
-        match self.cluster.ask(&self.volume, RecordAsk::Swap(record_text(target))) {
+        match self.ask(RecordAsk::Swap(record_text(target))) {
             RecordOutcome::Done => SwapOutcome::Done,
             RecordOutcome::Record(text) => {
                 record_from_text(&text).map_or(SwapOutcome::Unknown, SwapOutcome::Conflict)
             }
-            RecordOutcome::NoRecord | RecordOutcome::NoAnswer(_) => SwapOutcome::Unknown,
+            // The clerk looks at the record then, and finds the reason.
+            _ => SwapOutcome::Unknown,
+        }
+    }
+}
+
+impl AgentRecords {
+    fn ask(&self, ask: RecordAsk) -> RecordOutcome {
+        self.cluster.ask((&self.volume, &self.form), ask)
+    }
+}
+
+/// Why an outcome is not the wanted one.
+fn no_answer(outcome: RecordOutcome) -> RecordDeskError {
+    match outcome {
+        RecordOutcome::OtherForm => RecordDeskError::OtherForm,
+        RecordOutcome::NoAnswer(why) => RecordDeskError::NoAnswer(why),
+        RecordOutcome::Record(_) | RecordOutcome::NoRecord | RecordOutcome::Done => {
+            RecordDeskError::NoAnswer("the agent has answered another question".to_owned())
         }
     }
 }

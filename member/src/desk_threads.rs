@@ -13,7 +13,7 @@ use replica::{Life, MemberId, SwapOutcome, VolumeRecord};
 use sidecore::Waker;
 use sidecore::mailbox;
 
-use crate::desk::{StateFile, VolumeRecords};
+use crate::desk::{RecordDeskError, StateFile, VolumeRecords};
 use crate::member::{Errand, ErrandEnd};
 use crate::tasks::VolumeTasks;
 
@@ -61,6 +61,7 @@ impl<R: VolumeRecords> RecordClerk<R> {
                 return ErrandEnd::NoRecord(self.forgotten());
             }
             Ok(Some(record)) => Some(record),
+            Err(RecordDeskError::OtherForm) => return ErrandEnd::NoRecord(self.other_form()),
             Err(_) => None,
             Ok(None) if self.has_known => return ErrandEnd::NoRecord(self.lost()),
             Ok(None) if self.id == 0 => {
@@ -78,11 +79,14 @@ impl<R: VolumeRecords> RecordClerk<R> {
     /// more: a primary looks at nothing else.
     pub fn swap(&mut self, target: VolumeRecord) -> ErrandEnd {
         let outcome = self.records.swap(&target);
-        if outcome == SwapOutcome::Unknown
-            && self.has_known
-            && matches!(self.records.look(), Ok(None))
-        {
-            return ErrandEnd::NoRecord(self.lost());
+        if outcome == SwapOutcome::Unknown {
+            match self.records.look() {
+                Ok(None) if self.has_known => return ErrandEnd::NoRecord(self.lost()),
+                Err(RecordDeskError::OtherForm) => {
+                    return ErrandEnd::NoRecord(self.other_form());
+                }
+                _ => {}
+            }
         }
         self.has_known |= outcome != SwapOutcome::Unknown;
         ErrandEnd::Swapped(target, outcome)
@@ -99,6 +103,16 @@ impl<R: VolumeRecords> RecordClerk<R> {
             "the registry's record of volume {} has this member in sync, and it has no state: its \
              private file was lost, and its content may be. Restore the directory of its state \
              from a backup; or have an operator evict it, so that it is filled by another member",
+            self.volume
+        )
+    }
+
+    fn other_form(&self) -> String {
+        format!(
+            "the registry's record of volume {} was made by nodes with another list of nodes \
+             (\"replicas\"), another size, another \"shared\" or another key of encryption than this \
+             node's file has. Make them equal on all nodes, in the order of the first start, and \
+             start this node again",
             self.volume
         )
     }

@@ -34,7 +34,9 @@ mod tasks;
 mod text;
 
 pub use content::{RangeContent, content_of, from_wire, to_wire};
-pub use desk::{RecordDesk, RegistryRecords, StateFile, StateFileError, VolumeRecords};
+pub use desk::{
+    RecordDesk, RecordDeskError, RegistryRecords, StateFile, StateFileError, VolumeRecords,
+};
 pub use desk_threads::{DeskLanes, DeskThreads, DeskWork, ErrandDesk, RecordClerk};
 pub use form::VolumeForm;
 pub use front::FrontVolume;
@@ -50,4 +52,4 @@ pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
 pub use replica::SwapOutcome;
 pub use status::{MemberPart, MemberStatus, MemberView};
 pub use tasks::{PoolTasks, VolumeTasks, is_cut_name};
-pub use text::{record_from_text, record_text};
+pub use text::{form_from_text, form_text, record_from_text, record_text};

@@ -297,7 +297,8 @@ impl Volumes {
         };
         let backend: Arc<dyn BackendVolume> = Arc::from(backend);
         let records = opened.as_ref().ok().and_then(Option::as_deref);
-        let (member, refused) = match self.member_of(wanted, &backend, records) {
+        let key = ciphers::read(&wanted.chain)?;
+        let (member, refused) = match self.member_of(wanted, &backend, records, key.as_deref()) {
             Ok(member) => (member, None),
             Err(why) => (None, Some(why)),
         };
@@ -305,7 +306,6 @@ impl Volumes {
             Some(member) => member.front() as Arc<dyn Volume>,
             None => Arc::clone(&backend) as Arc<dyn Volume>,
         };
-        let key = ciphers::read(&wanted.chain)?;
         let chain =
             Chain::build(bare, &wanted.chain, key.as_ref()).map_err(|error| error.to_string())?;
         let swap = Swap::new(Arc::clone(&chain.volume));
@@ -346,6 +346,7 @@ impl Volumes {
         wanted: &VolumeConfig,
         backend: &Arc<dyn BackendVolume>,
         records: Option<&FileRecords>,
+        key: Option<&VolumeKey>,
     ) -> Result<Option<ServedMember>, String> {
         let Some(state) = &self.directories.state else { return Ok(None) };
         if wanted.replicas.is_empty() {
@@ -355,7 +356,7 @@ impl Volumes {
         if backend.absent().is_some() {
             return Ok(None);
         }
-        let copy = PlannedCopy { wanted, node: &self.node, backend, records, state };
+        let copy = PlannedCopy { wanted, node: &self.node, backend, records, key, state };
         self.seats.plan(&copy).map(Some)
     }
 

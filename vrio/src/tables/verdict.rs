@@ -289,6 +289,11 @@ fn lacks(copy: &CopyStatus) -> Option<String> {
             copy.why
         )),
         _ if !copy.why.is_empty() => Some(format!("its copy here waits: {}", copy.why)),
+        (_, None) if !copy.in_sync.is_empty() => Some(format!(
+            "no node serves it: the copies of {} had all writes, and must all be back (`vrio \
+             volume evict` gives one up)",
+            copy.in_sync.join(", ")
+        )),
         (_, None) => Some(
             "it is not known where it is served: the registry has not answered yet (`vrio cluster \
              status`), or the first node of \"replicas\" has not started"

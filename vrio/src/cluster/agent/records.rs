@@ -5,10 +5,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use ::cluster::registry::{Guarded, RegistryError};
+use ::cluster::registry::Guarded;
 use ::cluster::{ClusterDirectory, ClusterError};
 use node::api::agent::{AgentLine, RecordAnswer, RecordAsk, RecordOutcome, RecordQuestion};
-use node::member::{RecordDesk, SwapOutcome, record_from_text, record_text};
+use node::member::{
+    RecordDesk, RecordDeskError, SwapOutcome, form_from_text, record_from_text, record_text,
+};
 
 /// Questions that wait. Each volume of the node asks one at a time; a question beyond these has no
 /// answer, and is asked again.
@@ -19,8 +21,8 @@ pub(super) fn start(directory: &Path) -> io::Result<SyncSender<RecordQuestion>> 
     let (questions, asked) = sync_channel::<RecordQuestion>(QUESTIONS_MAX);
     let mut office = RecordOffice { path: directory.to_owned(), opened: None };
     let work = move || {
-        for RecordQuestion { number, volume, ask } in asked {
-            let outcome = office.answer(&volume, &ask);
+        for RecordQuestion { number, volume, form, ask } in asked {
+            let outcome = office.answer((&volume, &form), &ask);
             // Without a node there is nothing to answer, and the process ends.
             let _ = say(&AgentLine::Answer(RecordAnswer { number, outcome }));
         }
@@ -37,10 +39,10 @@ struct RecordOffice {
 }
 
 impl RecordOffice {
-    fn answer(&mut self, volume: &str, ask: &RecordAsk) -> RecordOutcome {
+    fn answer(&mut self, (volume, form): (&str, &str), ask: &RecordAsk) -> RecordOutcome {
         let answered = self.open().map_err(|error| error.to_string()).and_then(|opened| {
             let (directory, registry) = opened;
-            let desk = RecordDesk::new(directory.keys().clone(), volume);
+            let desk = RecordDesk::new(directory.keys().clone(), volume, form_from_text(form)?);
             asked(&desk, registry, ask)
         });
         answered.unwrap_or_else(|why| {
@@ -67,16 +69,19 @@ fn asked(
     registry: &mut Guarded,
     ask: &RecordAsk,
 ) -> Result<RecordOutcome, String> {
-    let failed = |error: RegistryError| error.to_string();
+    let failed = |error: RecordDeskError| match error {
+        RecordDeskError::OtherForm => Ok(RecordOutcome::OtherForm),
+        error => Err(error.to_string()),
+    };
     match ask {
-        RecordAsk::Look => Ok(match desk.find(registry).map_err(failed)? {
-            Some(record) => RecordOutcome::Record(record_text(&record)),
-            None => RecordOutcome::NoRecord,
-        }),
+        RecordAsk::Look => match desk.find(registry) {
+            Ok(Some(record)) => Ok(RecordOutcome::Record(record_text(&record))),
+            Ok(None) => Ok(RecordOutcome::NoRecord),
+            Err(error) => failed(error),
+        },
         RecordAsk::Create(text) => {
             let first = record_from_text(text)?;
-            desk.create(registry, &first).map_err(failed)?;
-            Ok(RecordOutcome::Done)
+            desk.create(registry, &first).map_or_else(failed, |()| Ok(RecordOutcome::Done))
         }
         RecordAsk::Swap(text) => match desk.swap(registry, &record_from_text(text)?) {
             SwapOutcome::Done => Ok(RecordOutcome::Done),
