@@ -4,23 +4,21 @@
 //! volumes' members that may wait ask it.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 
 use api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordAsk, RecordOutcome, RecordQuestion};
 use api::status::NodeClusterStatus;
 
 /// How long a question waits for its answer: etcd's members are asked in turn, 8 s each.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
-
-/// How long a question may take to be handed to the agent. An agent that does not read for so long
-/// is given up.
-const ASK_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// How long an agent may be silent. Its rounds are 3 s apart, and a round may wait 15 s for its
 /// node, and several times 8 s for each of five members of etcd that do not answer.
@@ -50,7 +48,7 @@ impl OpenQuestions {
         ask: RecordAsk,
         answer: SyncSender<RecordOutcome>,
     ) -> io::Result<u64> {
-        let Some(mut agent) = self.agent.as_ref() else {
+        let Some(agent) = self.agent.as_ref() else {
             return Err(io::Error::other("the cluster's agent does not run"));
         };
         self.last += 1;
@@ -62,10 +60,13 @@ impl OpenQuestions {
         };
         let mut line = serde_json::to_vec(&question)?;
         line.push(b'\n');
-        if let Err(error) = agent.write_all(&line) {
-            // A part of a line may be there: the agent would not understand the next one.
-            self.agent = None;
-            return Err(error);
+        // Never waited for: an agent of a node that has not joined reads no question.
+        match send(agent, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == line.len() => {}
+            Err(Errno::AGAIN) => return Err(io::Error::other("the cluster's agent does not read")),
+            // A part of a line is as a question that the agent does not understand.
+            Ok(_) => return Err(io::Error::other("the cluster's agent reads slowly")),
+            Err(error) => return Err(error.into()),
         }
         self.waiting.insert(self.last, (volume.to_owned(), answer));
         Ok(self.last)
@@ -98,11 +99,7 @@ impl ClusterView {
             ..NodeClusterStatus::default()
         };
         *self.heard.lock() = Some(HeardReport { report, at: Instant::now(), ended: false });
-        let asked = agent.try_clone().and_then(|asked| {
-            asked.set_write_timeout(Some(ASK_TIME_MAX))?;
-            Ok(asked)
-        });
-        match asked {
+        match agent.try_clone() {
             Ok(asked) => self.questions.lock().agent = Some(asked),
             Err(error) => tracing::error!(%error, "the cluster's agent cannot be asked"),
         }
@@ -208,6 +205,8 @@ impl ClusterView {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use api::agent::RecordAnswer;
 
     use super::*;
@@ -255,6 +254,24 @@ mod tests {
             // The node may have closed its end before all is written.
             let _ = (&agent).write_all(said);
             wait(&view, |it| it.detail.contains("the agent has ended"));
+        }
+    }
+
+    #[test]
+    fn an_agent_that_does_not_read_for_long_is_asked_again_later() {
+        let view = ClusterView::default();
+        let (agent, node) = UnixStream::pair().unwrap();
+        view.listen("io1", node);
+        let asked = Arc::clone(&view.questions);
+        let put = || asked.lock().put(("a", "07"), RecordAsk::Look, sync_channel(1).0);
+        let refused = (0..100_000).find_map(|_| put().err()).expect("a socket has a bound");
+        assert!(refused.to_string().contains("reads"), "{refused}");
+        let mut questions = BufReader::new(&agent);
+        let mut line = String::new();
+        while let Err(error) = put() {
+            assert!(error.to_string().contains("reads"), "{error}");
+            line.clear();
+            questions.read_line(&mut line).unwrap();
         }
     }
 

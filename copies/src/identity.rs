@@ -7,8 +7,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use volume::record::file_name;
 
-/// The ending of the note's name: the private file of the member has none.
+/// The ending of the note's name: the private file of the member has none, and no point in its
+/// name.
 const ENDING: &str = "copy";
 
 /// The version of the note.
@@ -35,8 +37,11 @@ impl CopyIdentity {
     }
 
     /// Whether a directory has a note about a copy of this volume.
-    pub(crate) fn is_noted(directory: &Path, volume: &str) -> bool {
-        path_of(directory, volume).exists()
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub(crate) fn is_noted(directory: &Path, volume: &str) -> io::Result<bool> {
+        path_of(directory, volume).try_exists()
     }
 
     /// Compares it with the note, or notes it for a copy that is new: one without a state, and
@@ -100,26 +105,49 @@ impl CopyIdentity {
     }
 }
 
+/// The private file of the member of a volume, among those of other volumes.
+pub(crate) fn state_path(directory: &Path, volume: &str) -> PathBuf {
+    directory.join(file_name(volume))
+}
+
 fn path_of(directory: &Path, volume: &str) -> PathBuf {
-    directory.join(format!("{volume}.{ENDING}"))
+    directory.join(format!("{}.{ENDING}", file_name(volume)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn files_of_volumes_with_points_in_their_names_are_apart() {
+        let (home, mut all) = (Path::new("/d"), BTreeSet::new());
+        let names = ["a", "a.copy", "a.new", "a.copy.new", "a%2ecopy"];
+        for name in names {
+            for path in [state_path(home, name), path_of(home, name)] {
+                // A file is replaced by way of one with this ending.
+                let beside = path.with_file_name(format!(
+                    "{}.new",
+                    path.file_name().and_then(|name| name.to_str()).unwrap()
+                ));
+                assert!(all.insert(path) && all.insert(beside), "{name}");
+            }
+        }
+    }
 
     #[test]
     fn a_copy_is_what_it_was_or_it_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let nodes = ["io1", "io2"].map(str::to_owned);
         let copy = CopyIdentity::new("io2", &nodes, [1; 16], 3);
-        assert!(!CopyIdentity::is_noted(home.path(), "a"));
+        assert!(!CopyIdentity::is_noted(home.path(), "a").unwrap());
         let error = copy.verify(home.path(), "a", (true, false)).unwrap_err();
         assert!(error.contains("is missing"), "{error}");
         let error = copy.verify(home.path(), "a", (false, true)).unwrap_err();
         assert!(error.contains("would be replaced by that of node \"io1\""), "{error}");
         assert_eq!(copy.verify(home.path(), "a", (false, false)), Ok(()));
-        assert!(CopyIdentity::is_noted(home.path(), "a"));
+        assert!(CopyIdentity::is_noted(home.path(), "a").unwrap());
         // From now on it may have both.
         assert_eq!(copy.verify(home.path(), "a", (true, true)), Ok(()));
         let reordered = ["io2", "io1"].map(str::to_owned);

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use api::agent::{RecordAsk, RecordOutcome};
@@ -36,7 +37,7 @@ use volume::record::{FileRecords, RecordStore, make_private};
 use volume::stage::VolumeKey;
 
 use crate::agent::ClusterView;
-use crate::identity::CopyIdentity;
+use crate::identity::{CopyIdentity, state_path};
 
 /// The directory of the members' private files, among the volumes' records. It cannot be a
 /// volume's, since those have no dot in their files' names.
@@ -65,6 +66,8 @@ pub struct ServedMember {
     door: Arc<MemberDoor>,
     status: Arc<MemberStatus>,
     running: Mutex<MemberRun>,
+    /// The member was ended: its threads ask the registry nothing more.
+    is_over: Arc<AtomicBool>,
 }
 
 /// An operator's word to a member.
@@ -166,12 +169,19 @@ impl MemberSeats {
         make_private(&directory).map_err(|error| {
             format!("its member cannot remember what it promises: {directory:?}: {error}")
         })?;
-        let state = StateFile::new(&directory.join(&volume));
+        let state = StateFile::new(&state_path(&directory, &volume));
         let kept = state.load().map_err(|error| error.to_string())?;
         let (has_state, durable) = (kept.is_some(), kept.unwrap_or_default());
         if let Some(records) = records.filter(|_| !has_state) {
             refuse_open_attachments(records)?;
         }
+        let nodes: BTreeMap<MemberId, String> =
+            (0..).zip(wanted.replicas.iter().cloned()).collect();
+        let id = nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id);
+        let id = id.ok_or_else(|| format!("node {node:?} is not in \"replicas\""))?;
+        let drawn = || random().map_err(|error| error.to_string());
+        let life = drawn()?;
+        let number = (u128::from(drawn()?) << 64 | u128::from(drawn()?)).to_le_bytes();
         let mut tasks = copy.identify(&directory, has_state)?;
         // Those of a new member's volume are another cluster's, or a user's.
         let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
@@ -183,20 +193,9 @@ impl MemberSeats {
                 cut.reign, durable.promised
             ));
         }
-        let nodes: BTreeMap<MemberId, String> =
-            (0..).zip(wanted.replicas.iter().cloned()).collect();
-        let id = nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id);
-        let id = id.ok_or_else(|| format!("node {node:?} is not in \"replicas\""))?;
-        let drawn = || random().map_err(|error| error.to_string());
-        let life = drawn()?;
-        let number = (u128::from(drawn()?) << 64 | u128::from(drawn()?)).to_le_bytes();
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
         let pacing = NODE_PACING;
-        // All nodes must agree about these, or a copy has other bytes, or another guest.
-        let settings = vec![
-            format!("shared {}", wanted.shared),
-            format!("encrypted {}", key.map_or_else(String::new, VolumeKey::check)),
-        ];
+        let settings = settings(wanted, key);
         let (names, name) = (nodes.clone(), volume.clone());
         let setup = MemberSetup {
             volume: name,
@@ -233,6 +232,7 @@ impl MemberSeats {
                 life,
                 tasks,
             }))),
+            is_over: Arc::default(),
         })
     }
 }
@@ -296,6 +296,7 @@ impl ServedMember {
             cluster: cluster.clone(),
             volume: self.volume.clone(),
             form: form_text(self.door.form()),
+            is_over: Arc::clone(&self.is_over),
         };
         let records = Box::new(records) as Box<dyn VolumeRecords>;
         let clerk = RecordClerk::new(records, &self.volume, (self.id, life), has_state);
@@ -332,49 +333,53 @@ impl ServedMember {
         Ok(())
     }
 
-    /// Ends the member. Its threads may wait for the registry until the node asks it nothing more.
+    /// Ends the member. Its threads end after their present errands; of those, a change of a full
+    /// pool may take half a minute.
     ///
     /// # Errors
-    /// When its storage does not end the member's requests in time: the member goes on.
-    pub fn stop(&self, cores: &[LinkedSidecore], doors: &MemberDoors) -> Result<(), String> {
-        let mut running = self.running.lock();
-        if !matches!(*running, MemberRun::Polled(_)) {
-            *running = MemberRun::Ended;
-            return Ok(());
-        }
+    /// When its storage does not end the member's requests in time. The member has stopped all the
+    /// same, and this may be called again.
+    pub fn stop(
+        &self,
+        cores: &[LinkedSidecore],
+        doors: &MemberDoors,
+        cluster: &ClusterView,
+    ) -> Result<(), String> {
+        let run = std::mem::replace(&mut *self.running.lock(), MemberRun::Ended);
+        let MemberRun::Polled(threads) = run else { return Ok(()) };
         doors.remove(&self.volume);
-        let home = &cores[self.home].sidecore;
         let until = Instant::now() + ABANDON_TIME_MAX;
-        loop {
-            let volume = self.volume.clone();
-            let ended = home.call(move |local| {
-                let Some(hosts) = local.services().get::<HostsHere>() else { return true };
-                let Some((poller, host)) = hosts.borrow().get(&volume).cloned() else {
-                    return true;
-                };
-                let has_ended = host.borrow_mut().abandon(sidecore::now_ns());
-                if has_ended {
-                    local.remove(poller);
-                    hosts.borrow_mut().remove(&volume);
-                }
-                has_ended
-            });
-            // A sidecore that has stopped polls nothing any more.
-            if ended.unwrap_or(true) {
-                break;
-            }
+        while !self.abandon(&cores[self.home]) {
             if Instant::now() >= until {
-                doors.insert(&self.volume, Arc::clone(&self.door));
+                *self.running.lock() = MemberRun::Polled(threads);
                 return Err(format!(
-                    "its storage has held requests of its copy for {ABANDON_TIME_MAX:?}"
+                    "its storage has held requests of its copy for {ABANDON_TIME_MAX:?}; the copy \
+                     has stopped"
                 ));
             }
             std::thread::sleep(LOOK_AGAIN);
         }
-        if let MemberRun::Polled(threads) = std::mem::replace(&mut *running, MemberRun::Ended) {
-            threads.join();
-        }
+        self.is_over.store(true, SeqCst);
+        cluster.give_up(&self.volume);
+        threads.join();
         Ok(())
+    }
+
+    /// Has the member let its volume go. Returns whether it has.
+    fn abandon(&self, home: &LinkedSidecore) -> bool {
+        let volume = self.volume.clone();
+        let ended = home.sidecore.call(move |local| {
+            let Some(hosts) = local.services().get::<HostsHere>() else { return true };
+            let Some((poller, host)) = hosts.borrow().get(&volume).cloned() else { return true };
+            let has_ended = host.borrow_mut().abandon(sidecore::now_ns());
+            if has_ended {
+                local.remove(poller);
+                hosts.borrow_mut().remove(&volume);
+            }
+            has_ended
+        });
+        // A sidecore that has stopped polls nothing any more.
+        ended.unwrap_or(true)
     }
 
     /// The nodes with a copy, in their order.
@@ -436,9 +441,19 @@ pub fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {
     }
 }
 
+/// The settings about which all nodes must agree, or a copy has other bytes, another guest, or
+/// forgets writes that are durable elsewhere.
+fn settings(wanted: &VolumeConfig, key: Option<&VolumeKey>) -> Vec<String> {
+    vec![
+        format!("shared {}", wanted.shared),
+        format!("write-through {}", wanted.write_through),
+        format!("encrypted {}", key.map_or_else(String::new, VolumeKey::check)),
+    ]
+}
+
 /// Refuses a volume of this node alone that becomes a replicated one while attachments of it have
 /// not ended in order: their records say which writes are not durable, and copies have new records.
-fn refuse_open_attachments(records: &FileRecords) -> Result<(), String> {
+fn refuse_open_attachments(records: &dyn RecordStore) -> Result<(), String> {
     let kept = records.load().map_err(|error| error.to_string())?;
     let mut open: Vec<_> = kept.iter().filter(|(_, it)| !it.clean).map(|(name, _)| name).collect();
     open.sort();
@@ -457,7 +472,8 @@ fn refuse_open_attachments(records: &FileRecords) -> Result<(), String> {
 /// When this node has the promises of a member of this volume.
 pub fn refuse_plain(state: &Path, volume: &str) -> Result<(), String> {
     let directory = state.join(MEMBERS);
-    if !CopyIdentity::is_noted(&directory, volume) {
+    let noted = CopyIdentity::is_noted(&directory, volume);
+    if !noted.map_err(|error| format!("{directory:?} cannot be read: {error}"))? {
         return Ok(());
     }
     Err(format!(
@@ -493,6 +509,7 @@ struct AgentRecords {
     volume: String,
     /// The volume's form here, as text.
     form: String,
+    is_over: Arc<AtomicBool>,
 }
 
 impl VolumeRecords for AgentRecords {
@@ -527,6 +544,9 @@ impl VolumeRecords for AgentRecords {
 
 impl AgentRecords {
     fn ask(&self, ask: RecordAsk) -> RecordOutcome {
+        if self.is_over.load(SeqCst) {
+            return RecordOutcome::NoAnswer("the member was ended on this node".to_owned());
+        }
         self.cluster.ask((&self.volume, &self.form), ask)
     }
 }
@@ -539,5 +559,39 @@ fn no_answer(outcome: RecordOutcome) -> RecordDeskError {
         RecordOutcome::Record(_) | RecordOutcome::NoRecord | RecordOutcome::Done => {
             RecordDeskError::NoAnswer("the agent has answered another question".to_owned())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::Config;
+    use volume::record::{KeptRecords, Record};
+
+    use super::*;
+
+    #[test]
+    fn each_setting_that_copies_must_share_is_in_the_form() {
+        let read = |more: &str| {
+            let text = format!(
+                "name = \"n\"\ncontrol = \"/run/c\"\n[directories]\nvolumes = [\"/\"]\n[[pool]]\nname = \"p\"\ndevices = [\"/p\"]\n\
+                 [[volume]]\nname = \"a\"\nbackend = {{ pool = \"p\", size = \"1MiB\" }}\n{more}"
+            );
+            Config::parse(Path::new("/n.toml"), &text).expect("a configuration").volumes.remove(0)
+        };
+        let plain = settings(&read(""), None);
+        assert_eq!(plain, settings(&read("chain = [\"meter\"]\n"), None));
+        for more in ["shared = true\n", "durability = \"write-through\"\n"] {
+            assert_ne!(settings(&read(more), None), plain, "{more}");
+        }
+    }
+
+    #[test]
+    fn a_volume_with_open_attachments_does_not_become_a_replicated_one() {
+        let kept =
+            |clean| KeptRecords([("g".to_owned(), Record { clean, ..Record::default() })].into());
+        assert_eq!(refuse_open_attachments(&KeptRecords::default()), Ok(()));
+        assert_eq!(refuse_open_attachments(&kept(true)), Ok(()));
+        let error = refuse_open_attachments(&kept(false)).unwrap_err();
+        assert!(error.contains("1 of its attachments, \"g\" among them"), "{error}");
     }
 }

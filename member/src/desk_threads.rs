@@ -78,10 +78,14 @@ impl<R: VolumeRecords> RecordClerk<R> {
     /// Replaces the record. A swap without an outcome may be one of a record that is not there any
     /// more: a primary looks at nothing else.
     pub fn swap(&mut self, target: VolumeRecord) -> ErrandEnd {
+        // Only a look finds out that a member has lost its state.
+        if !self.has_known {
+            return ErrandEnd::Swapped(target, SwapOutcome::Unknown);
+        }
         let outcome = self.records.swap(&target);
         if outcome == SwapOutcome::Unknown {
             match self.records.look() {
-                Ok(None) if self.has_known => return ErrandEnd::NoRecord(self.lost()),
+                Ok(None) => return ErrandEnd::NoRecord(self.lost()),
                 Err(RecordDeskError::OtherForm) => {
                     return ErrandEnd::NoRecord(self.other_form());
                 }

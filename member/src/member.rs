@@ -126,6 +126,9 @@ pub struct VolumeMember {
     inputs: Vec<Input<RangeContent>>,
     scratch: Vec<Output<RangeContent>>,
     next_tick_ns: u64,
+    /// It knows no record yet, and has not looked. It hears nothing before: a record of a message
+    /// would be kept, and a member that has lost its state would pass for one that has it.
+    is_new: bool,
     counters: MemberCounters,
     failed: Option<String>,
 }
@@ -152,7 +155,9 @@ impl VolumeMember {
     /// [`MEMBER_DEPTH`](crate::MEMBER_DEPTH) requests.
     pub fn new(start: MemberStart, channel: Box<dyn Channel>, now_ns: u64) -> Self {
         let MemberStart { id, life, pacing, durable, cuts, sectors } = start;
+        let is_new = durable.record.is_none();
         Self {
+            is_new,
             replica: Replica::start(id, life, pacing, durable, cuts, now_ns),
             queue: WorkQueue::new(channel),
             sectors,
@@ -283,7 +288,7 @@ impl VolumeMember {
         if self.failed.is_some() {
             return;
         }
-        if self.is_full() {
+        if self.is_full() || self.is_new {
             self.counters.dropped += 1;
             return;
         }
@@ -349,7 +354,7 @@ impl VolumeMember {
                 self.inputs.push(Input::Swapped(target, outcome));
             }
             ErrandEnd::Seen(record) => {
-                self.is_looking = false;
+                (self.is_looking, self.is_new) = (false, false);
                 self.inputs.push(Input::Seen(record));
             }
             ErrandEnd::NotSeen => self.is_looking = false,

@@ -41,7 +41,11 @@ fn a_node_with_another_list_or_size_or_key_has_no_part_in_the_record() {
         let (desk, registry) = (desk_of(&["encrypted 07"]), Box::new(registry.clone()));
         let records = RegistryRecords { desk, registry };
         let mut clerk = RecordClerk::new(records, "alice", (0, 77), has_state);
-        for end in [clerk.look(), clerk.swap(first().taken_by(2))] {
+        let mut ends = vec![clerk.look()];
+        if has_state {
+            ends.push(clerk.swap(first().taken_by(2)));
+        }
+        for end in ends {
             let ErrandEnd::NoRecord(why) = end else { panic!("{end:?}") };
             assert!(why.contains("another key of encryption"), "{why}");
         }
@@ -124,6 +128,19 @@ fn the_first_member_makes_the_first_record_and_the_others_wait_for_it() {
     let next = record.with(1, 88);
     assert_eq!(first.swap(next.clone()), ErrandEnd::Swapped(next.clone(), SwapOutcome::Done));
     assert_eq!(first.look(), ErrandEnd::Seen(next));
+}
+
+#[test]
+fn a_member_that_has_lost_its_state_swaps_no_record_before_it_looks() {
+    let mut registry = MemoryRegistry::new(7);
+    let two = VolumeRecord::first(0, BTreeMap::from([(0, 70)])).with(1, 88);
+    desk().create(&mut registry, &two).unwrap();
+    let mut clerk = clerk(registry.clone(), 1, false);
+    let next = two.taken_by(1);
+    assert_eq!(clerk.swap(next.clone()), ErrandEnd::Swapped(next, SwapOutcome::Unknown));
+    assert_eq!(desk().look(&mut registry).unwrap(), two);
+    let ErrandEnd::NoRecord(why) = clerk.look() else { panic!("it has forgotten its promises") };
+    assert!(why.contains("it has no state"), "{why}");
 }
 
 #[test]

@@ -77,7 +77,8 @@ impl Inside {
         // From here on the registry is not needed, and no thread waits for it.
         self.cluster.close();
         for member in members {
-            if let Err(error) = member.stop(&self.cores, self.volumes.seats().doors()) {
+            let doors = self.volumes.seats().doors();
+            if let Err(error) = member.stop(&self.cores, doors, &self.cluster) {
                 tracing::error!(error, "a copy of a replicated volume does not end");
             }
         }

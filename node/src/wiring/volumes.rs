@@ -296,7 +296,7 @@ impl Volumes {
             opened => opened,
         };
         let backend: Arc<dyn BackendVolume> = Arc::from(backend);
-        let records = opened.as_ref().ok().and_then(Option::as_deref);
+        let records = opened.as_ref().map(Option::as_deref).map_err(ToString::to_string);
         let key = ciphers::read(&wanted.chain)?;
         let (member, refused) = match self.member_of(wanted, &backend, records, key.as_deref()) {
             Ok(member) => (member, None),
@@ -345,7 +345,7 @@ impl Volumes {
         &self,
         wanted: &VolumeConfig,
         backend: &Arc<dyn BackendVolume>,
-        records: Option<&FileRecords>,
+        records: Result<Option<&FileRecords>, String>,
         key: Option<&VolumeKey>,
     ) -> Result<Option<ServedMember>, String> {
         let Some(state) = &self.directories.state else { return Ok(None) };
@@ -356,6 +356,7 @@ impl Volumes {
         if backend.absent().is_some() {
             return Ok(None);
         }
+        let records = records?;
         let copy = PlannedCopy { wanted, node: &self.node, backend, records, key, state };
         self.seats.plan(&copy).map(Some)
     }

@@ -165,7 +165,13 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
     };
     let directory = loop {
         match ClusterDirectory::open(&cluster.directory) {
-            Ok(directory) => break directory,
+            // A registry in a file must be there: later this process has no right to find it.
+            Ok(directory) => match &directory.file().registry {
+                RegistryPlace::File(path) if !path.exists() => {
+                    note(&mut report, &format!("the registry {} is not there", path.display()));
+                }
+                _ => break directory,
+            },
             Err(error) => note(&mut report, &error.to_string()),
         }
         let ended = has_node_ended_within(ROUND_AWAY).context("no poll");

@@ -188,10 +188,8 @@ impl Inside {
         }
         if let Some(member) = &served.member {
             copies::move_all_away(&[member], &self.cores);
-            self.cluster.give_up(name);
-            let stopped = member.stop(&self.cores, self.volumes.seats().doors());
-            stopped.map_err(|text| {
-                self.volumes.publish(&served);
+            let doors = self.volumes.seats().doors();
+            member.stop(&self.cores, doors, &self.cluster).map_err(|text| {
                 let error = format!("volume {name:?}: {text}");
                 Refused::new(RefusedKind::Failed, error, "check its storage, then try again")
             })?;

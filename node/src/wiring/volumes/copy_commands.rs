@@ -114,12 +114,13 @@ impl Inside {
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
         member.order(&self.cores, MemberOrder::Move(to));
-        if wait_until(|| !member.moves()) {
+        let has_moved = wait_until(|| !member.moves());
+        let now = member.status();
+        if has_moved && now.role == CopyRole::Backup && now.primary.as_deref() == Some(node) {
             return Ok(());
         }
-        let error = format!("{node} does not serve volume {name:?} after {EFFECT_TIME_MAX:?}");
-        let way_out =
-            "the move goes on; `vrio status` here and on that node says what it waits for";
+        let error = format!("{node} does not serve volume {name:?} as far as this node knows");
+        let way_out = "`vrio status` here and on that node says where it is served";
         Err(Refused::new(RefusedKind::Failed, error, way_out))
     }
 
@@ -137,13 +138,18 @@ impl Inside {
             return Err(Refused::new(RefusedKind::Bad, error, way_out));
         }
         let status = member.status();
-        if status.role == CopyRole::Backup {
+        if status.role == CopyRole::Backup || status.primary.is_none() && status.epoch == 0 {
             return Err(not_here(&status, name));
+        }
+        if status.role == CopyRole::Failed {
+            let error = format!("the copy of volume {name:?} here has stopped: {}", status.why);
+            let way_out = "run the command on a node with another copy";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
         if !status.in_sync.iter().any(|it| it == node) {
             return Ok(Some(format!("the volume does not wait for the copy on {node}")));
         }
-        if status.role != CopyRole::Primary && !loses {
+        if status.role == CopyRole::Outside && !loses {
             let error = format!(
                 "volume {name:?} is not served, and acknowledged writes may be on {node} alone"
             );
