@@ -90,8 +90,8 @@ impl<R: VolumeRecords> RecordClerk<R> {
     fn forgotten(&self) -> String {
         format!(
             "the registry's record of volume {} has this member in sync, and it has no state: its \
-             private file was lost, and its content may be. Restore the directory of its state from \
-             a backup; or have an operator evict it, so that it is filled by another member",
+             private file was lost, and its content may be. Restore the directory of its state \
+             from a backup; or have an operator evict it, so that it is filled by another member",
             self.volume
         )
     }

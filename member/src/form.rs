@@ -1,4 +1,4 @@
-//! The form of a replicated volume: what all of its members must have alike.
+//! The form of a replicated volume: the settings that all of its members must have alike.
 
 use std::collections::BTreeMap;
 

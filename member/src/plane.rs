@@ -102,8 +102,9 @@ impl ReplicaPlane {
         Arc::clone(&self.counters)
     }
 
-    /// The way to a volume's member on a peer; `form` is the volume's form here. The plane keeps a session with the peer until the
-    /// route is [closed](Self::close), also if the peer becomes known only later.
+    /// The way to a volume's member on a peer; `form` is the volume's form here. The plane keeps a
+    /// session with the peer until the route is [closed](Self::close), also if the peer becomes
+    /// known only later.
     ///
     /// # Panics
     /// With more than [`NUMBERED_VOLUMES_MAX`] routes to one peer; the configuration has no more

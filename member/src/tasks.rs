@@ -204,8 +204,8 @@ impl VolumeTasks for PoolTasks {
 }
 
 /// Whether a change that ended so may succeed later, when there is room in the pool, or when an
-/// operator has made some. The texts and names in a member's changes are right, so a pool that calls
-/// one of them invalid took none at all for a while.
+/// operator has made some. The texts and names in a member's changes are right, so a pool that
+/// calls one of them invalid took none at all for a while.
 fn is_passing(error: &PoolError) -> bool {
     matches!(
         error,

@@ -2,6 +2,12 @@
 
 use std::collections::BTreeMap;
 
+/// The unit of ranges.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// The longest content of a range, and the longest list that is an operation's.
+pub(crate) const CONTENT_BYTES_MAX: u64 = 1 << 20;
+
 /// A range of sectors. It has one sector at least, and its end is a sector's number as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Extent {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::extent::{CONTENT_BYTES_MAX, SECTOR_BYTES};
 use crate::message::{Counter, Op};
-use crate::wire::{SECTOR_BYTES, WIRE_BODY_MAX};
 
 /// Operations of requests that some member lacks, with which a primary takes no more requests. A
 /// volume has fewer requests under way unless a member is slow.
@@ -118,9 +118,9 @@ impl<D> Flights<D> {
 fn content_bytes_max<D>(op: &Op<D>) -> u64 {
     match op {
         Op::Write { extent, .. } | Op::Fill { extent, .. } | Op::Equal { extent, .. } => {
-            (u64::from(extent.sectors()) * SECTOR_BYTES).min(WIRE_BODY_MAX as u64)
+            (u64::from(extent.sectors()) * SECTOR_BYTES).min(CONTENT_BYTES_MAX)
         }
-        Op::Applied { .. } => WIRE_BODY_MAX as u64,
+        Op::Applied { .. } => CONTENT_BYTES_MAX,
         Op::Note { note, .. } => note.len() as u64,
         Op::Flush { .. } | Op::Cut | Op::Nothing | Op::Forget(_) => 0,
     }

@@ -52,8 +52,8 @@ impl<D> Primary<D> {
         matches!(self.phase, ReignPhase::Serving | ReignPhase::Moving { .. })
     }
 
-    /// Whether a member that joins has gone back to the cut, and the difference from it is not known
-    /// as a whole yet.
+    /// Whether a member that joins has gone back to the cut, and the difference from it is not
+    /// known as a whole yet.
     pub(crate) fn uses(&self, cut: Place) -> bool {
         let joining = self.followers.values().filter_map(|follower| follower.joining.as_ref());
         joining.filter(|joining| joining.compared.is_some()).any(|it| it.cut == Some(cut))

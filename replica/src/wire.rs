@@ -9,10 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::applied::{APPLIED_MAX, Applied, ClientId, RequestId};
-use crate::extent::{Extent, ExtentSet};
+use crate::extent::{CONTENT_BYTES_MAX, Extent, ExtentSet};
 use crate::member::{CUTS_MAX, Durable, TAIL_RANGES_MAX};
 use crate::message::{Message, NOTE_BYTES_MAX, Note, Op, Place};
 use crate::record::{MEMBERS_MAX, VolumeRecord};
+
+pub use crate::extent::SECTOR_BYTES;
 
 /// The longest head of a message between members.
 pub const WIRE_HEAD_MAX: usize = 192;
@@ -24,14 +26,11 @@ pub const WIRE_SEQUENCE: std::ops::Range<usize> = 2..4;
 /// The longest name of a volume.
 pub const WIRE_NAME_MAX: usize = 63;
 
-/// The bytes that name a volume's form: a digest of what all its members must have alike.
+/// The bytes that name a volume's form: a digest of the settings that all its members have alike.
 pub const WIRE_FORM_BYTES: usize = 16;
 
 /// The longest body: the content of the longest range that has bytes.
-pub const WIRE_BODY_MAX: usize = 1 << 20;
-
-/// The unit of ranges.
-pub const SECTOR_BYTES: u64 = 512;
+pub const WIRE_BODY_MAX: usize = CONTENT_BYTES_MAX as usize;
 
 /// The most sectors of a range without bytes: as of a request for zeroes on a volume.
 pub const ZEROED_SECTORS_MAX: u32 = 16 << 11;
@@ -116,7 +115,7 @@ const _: () = {
 };
 
 /// Puts the call that gives a volume its number in a session into `head`, which is emptied first.
-/// `form` is a digest of what all members of the volume must have alike.
+/// `form` is a digest of the settings that all members of the volume have alike.
 ///
 /// # Panics
 /// When the name is empty or longer than [`WIRE_NAME_MAX`].

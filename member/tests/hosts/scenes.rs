@@ -252,7 +252,8 @@ fn a_copy_that_is_too_small_stops_by_name_and_holds_no_write_up() {
     assert_eq!(read(&world, 0, SECTORS - 1), Ok(content(2, 1)));
 }
 
-/// A pool that takes no changes is asked again and again, at a bounded pace, and the status says so.
+/// A pool that takes no changes is asked again and again, at a bounded pace, and the status says
+/// so.
 #[test]
 fn a_full_pool_is_waited_for_and_stops_no_member() {
     let world = two(14);
