@@ -166,6 +166,7 @@ impl MemberSeats {
             pacing,
             durable,
             cuts,
+            settings: settings_of(wanted),
             own,
         };
         let home = {
@@ -195,6 +196,12 @@ impl MemberSeats {
     }
 }
 
+/// The settings that all copies of a volume must have alike, besides their list and the size.
+fn settings_of(wanted: &VolumeConfig) -> Vec<String> {
+    let stages = wanted.chain.iter().map(|stage| format!("stage {}", stage.kind().name));
+    stages.chain([format!("shared {}", wanted.shared)]).collect()
+}
+
 /// The members on a sidecore, by volume: a service of it.
 type HostsHere = BTreeMap<String, (PollerId, Rc<RefCell<MemberHost>>)>;
 
@@ -216,7 +223,7 @@ impl ServedMember {
 
     /// Its state for the node's status.
     pub(crate) fn status(&self) -> CopyStatus {
-        let MemberView { part, primary, epoch, in_sync, failed } = self.view();
+        let MemberView { part, primary, epoch, in_sync, waits, failed } = self.view();
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
         let role = match part {
             _ if has_ended => CopyRole::Failed,
@@ -228,7 +235,7 @@ impl ServedMember {
         };
         let missing = self.nodes.values().filter(|node| !in_sync.contains(node));
         let missing = missing.cloned().collect();
-        let why = failed.unwrap_or_default();
+        let why = failed.or(waits).unwrap_or_default();
         CopyStatus { role, primary, epoch, in_sync, missing, why }
     }
 
@@ -252,13 +259,14 @@ impl ServedMember {
         let wakers = node.cores.iter().map(|core| core.sidecore.waker()).collect();
         let watch = ExportWatch { export: Arc::clone(export), wakers };
         let (volume, id, nodes) = (self.volume.clone(), self.id, self.nodes.clone());
+        let form = self.door.form();
         let started = home.call(move |local| {
             let services = local.services().clone();
             let plane = services.get::<ReplicaPlane>().ok_or("this node has no sessions")?;
             let mut others = nodes;
             others.remove(&id);
             let outside = HostOutside {
-                mail: Box::new(PlaneMail::new(plane, &volume, &others)),
+                mail: Box::new(PlaneMail::new(plane, &volume, form, &others)),
                 desk: Box::new(lanes),
                 watch: Box::new(watch),
                 clock: Box::new(sidecore::boot_ns),
