@@ -28,7 +28,7 @@ use member::{
     record_text,
 };
 use parking_lot::Mutex;
-use replica::{MemberId, SwapOutcome, VolumeRecord};
+use replica::{MemberId, Place, SwapOutcome, VolumeRecord};
 use sessions::{LinkedSidecore, random};
 use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
 use store::PoolVolume;
@@ -172,9 +172,7 @@ impl MemberSeats {
         let state = StateFile::new(&state_path(&directory, &volume));
         let kept = state.load().map_err(|error| error.to_string())?;
         let (has_state, durable) = (kept.is_some(), kept.unwrap_or_default());
-        if let Some(records) = records.filter(|_| !has_state) {
-            refuse_open_attachments(records)?;
-        }
+        records.filter(|_| !has_state).map_or(Ok(()), |it| refuse_open_attachments(it))?;
         let nodes: BTreeMap<MemberId, String> =
             (0..).zip(wanted.replicas.iter().cloned()).collect();
         let id = nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id);
@@ -185,14 +183,7 @@ impl MemberSeats {
         let mut tasks = copy.identify(&directory, has_state)?;
         // Those of a new member's volume are another cluster's, or a user's.
         let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
-        if let Some(cut) = cuts.iter().find(|cut| cut.reign > durable.promised) {
-            return Err(format!(
-                "its pool has a cut of reign {}, and its private file in {directory:?} knows only \
-                 epoch {}: the file is older than the pool, and the member may have promised more. \
-                 Put the newer file back, or give this copy up: docs/replicas.md",
-                cut.reign, durable.promised
-            ));
-        }
+        refuse_older_state(&cuts, durable.promised)?;
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
         let pacing = NODE_PACING;
         let settings = settings(wanted, key);
@@ -451,6 +442,17 @@ fn settings(wanted: &VolumeConfig, key: Option<&VolumeKey>) -> Vec<String> {
     ]
 }
 
+/// Refuses a private file that is older than the pool: the member may have promised more.
+fn refuse_older_state(cuts: &BTreeSet<Place>, promised: u64) -> Result<(), String> {
+    let Some(cut) = cuts.iter().find(|cut| cut.reign > promised) else { return Ok(()) };
+    Err(format!(
+        "its pool has a cut of reign {}, and its private file in {MEMBERS:?} of the state \
+         directory knows only epoch {promised}: the file is older than the pool. Put the newer file back, or \
+         give this copy up: docs/replicas.md",
+        cut.reign
+    ))
+}
+
 /// Refuses a volume of this node alone that becomes a replicated one while attachments of it have
 /// not ended in order: their records say which writes are not durable, and copies have new records.
 fn refuse_open_attachments(records: &dyn RecordStore) -> Result<(), String> {
@@ -573,7 +575,8 @@ mod tests {
     fn each_setting_that_copies_must_share_is_in_the_form() {
         let read = |more: &str| {
             let text = format!(
-                "name = \"n\"\ncontrol = \"/run/c\"\n[directories]\nvolumes = [\"/\"]\n[[pool]]\nname = \"p\"\ndevices = [\"/p\"]\n\
+                "name = \"n\"\ncontrol = \"/run/c\"\n[directories]\nvolumes = [\"/\"]\n\
+                 [[pool]]\nname = \"p\"\ndevices = [\"/p\"]\n\
                  [[volume]]\nname = \"a\"\nbackend = {{ pool = \"p\", size = \"1MiB\" }}\n{more}"
             );
             Config::parse(Path::new("/n.toml"), &text).expect("a configuration").volumes.remove(0)
@@ -583,6 +586,15 @@ mod tests {
         for more in ["shared = true\n", "durability = \"write-through\"\n"] {
             assert_ne!(settings(&read(more), None), plain, "{more}");
         }
+    }
+
+    #[test]
+    fn a_private_file_that_is_older_than_the_pool_is_refused() {
+        let cuts = [Place { reign: 3, counter: 9 }].into();
+        assert_eq!(refuse_older_state(&cuts, 3), Ok(()));
+        assert_eq!(refuse_older_state(&BTreeSet::new(), 0), Ok(()));
+        let error = refuse_older_state(&cuts, 2).unwrap_err();
+        assert!(error.contains("a cut of reign 3"), "{error}");
     }
 
     #[test]

@@ -114,9 +114,9 @@ impl<R: VolumeRecords> RecordClerk<R> {
     fn other_form(&self) -> String {
         format!(
             "the registry's record of volume {} was made by nodes with another list of nodes \
-             (\"replicas\"), another size, another \"shared\" or another key of encryption than this \
-             node's file has. Make them equal on all nodes, in the order of the first start, and \
-             start this node again",
+             (\"replicas\"), another size, another \"shared\", another \"durability\" or another \
+             key of encryption than this node's file has. Make them equal on all nodes, in the \
+             order of the first start, and start this node again",
             self.volume
         )
     }

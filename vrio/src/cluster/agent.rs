@@ -150,6 +150,29 @@ fn ignore_signals() -> io::Result<()> {
     Ok(())
 }
 
+/// Waits until the node has joined. None if the node has ended before.
+fn wait_for_directory(
+    cluster: &ClusterConfig,
+    report: &mut NodeClusterStatus,
+) -> Result<Option<ClusterDirectory>, CommandFailure> {
+    loop {
+        match ClusterDirectory::open(&cluster.directory) {
+            // A registry in a file must be there: later this process has no right to find it.
+            Ok(directory) => match &directory.file().registry {
+                RegistryPlace::File(path) if !path.exists() => {
+                    note(report, &format!("the registry {} is not there", path.display()));
+                }
+                _ => return Ok(Some(directory)),
+            },
+            Err(error) => note(report, &error.to_string()),
+        }
+        let ended = has_node_ended_within(ROUND_AWAY).context("no poll");
+        if tell(report).is_err() || ended.map_err(CommandFailure::running)? {
+            return Ok(None);
+        }
+    }
+}
+
 /// The work of an agent until its node ends.
 fn work(config: &Config) -> Result<(), CommandFailure> {
     let Some(cluster) = &config.cluster else {
@@ -163,22 +186,7 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
         agent_pid: std::process::id(),
         ..NodeClusterStatus::default()
     };
-    let directory = loop {
-        match ClusterDirectory::open(&cluster.directory) {
-            // A registry in a file must be there: later this process has no right to find it.
-            Ok(directory) => match &directory.file().registry {
-                RegistryPlace::File(path) if !path.exists() => {
-                    note(&mut report, &format!("the registry {} is not there", path.display()));
-                }
-                _ => break directory,
-            },
-            Err(error) => note(&mut report, &error.to_string()),
-        }
-        let ended = has_node_ended_within(ROUND_AWAY).context("no poll");
-        if tell(&report).is_err() || ended.map_err(CommandFailure::running)? {
-            return Ok(());
-        }
-    };
+    let Some(directory) = wait_for_directory(cluster, &mut report)? else { return Ok(()) };
     // Before any thread: a thread that is there already would keep the rights to all files.
     restrict(config, cluster, &directory)?;
     let questions = records::start(&cluster.directory).context("no thread");
