@@ -447,8 +447,8 @@ fn refuse_older_state(cuts: &BTreeSet<Place>, promised: u64) -> Result<(), Strin
     let Some(cut) = cuts.iter().find(|cut| cut.reign > promised) else { return Ok(()) };
     Err(format!(
         "its pool has a cut of reign {}, and its private file in {MEMBERS:?} of the state \
-         directory knows only epoch {promised}: the file is older than the pool. Put the newer file back, or \
-         give this copy up: docs/replicas.md",
+         directory knows only epoch {promised}: the file is older than the pool. Put the newer \
+         file back, or give this copy up: docs/replicas.md",
         cut.reign
     ))
 }

@@ -370,3 +370,23 @@ fn a_copy_that_is_not_what_it_was_is_refused_by_name() {
         node.stop().expect("a member stops in order");
     }
 }
+
+#[test]
+fn a_node_with_another_list_is_no_second_primary() {
+    let rack = Rack::new(3);
+    let start = |node, list, pool| rack.start_member(CopyFile { node, list, pool });
+    let mut io1 = start("io1", &["io1", "io2"], "io1.pool");
+    let serves = |node: &Node| copy(node).is_some_and(|copy| copy["role"] == "primary");
+    io1.wait_until("it serves", serves).expect("the first node of the list");
+    // Each is number 0 by its own file.
+    let mut io2 = start("io2", &["io2", "io1"], "io2.pool");
+    io2.wait_until("its copy stops by name", |node| {
+        let copy = copy(node).unwrap_or_default();
+        copy["why"].as_str().is_some_and(|why| why.contains("another list of nodes"))
+    })
+    .expect("it is refused");
+    assert!(!serves(&io2) && serves(&io1));
+    for node in [io1, io2] {
+        node.stop().expect("a node stops in order");
+    }
+}

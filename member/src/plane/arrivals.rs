@@ -45,7 +45,7 @@ const MISSING_NS_MAX: u64 = 2_000_000_000;
 pub(super) const NOT_HERE: &str = "no member of it is on this node";
 pub(super) const NO_COPY: &str = "the peer has no copy of it";
 pub(super) const UNLIKE: &str =
-    "the peer has another list of copies, size, chain or sharing for it";
+    "the peer has another list of copies, size, sharing, durability or key for it";
 pub(super) const MALFORMED: &str = "a message is malformed";
 
 /// A call that nothing has looked at yet.
