@@ -222,10 +222,13 @@ impl CacheSlot {
                     pool.name()
                 ));
             }
+            let its = (self.disk.as_str(), self.of.as_str());
+            if let Some(why) = DirtyStore::left_by_another_line(&pool, its) {
+                return Err(why);
+            }
             if wanted.as_ref().is_some_and(|it| it.pool == pool.name()) {
                 continue;
             }
-            let its = (self.disk.as_str(), self.of.as_str());
             let left = DirtyStore::left(&pool, its);
             if let Some(volume) = left.full {
                 return Err(format!(
@@ -441,7 +444,8 @@ impl CacheSlot {
             }
             false => Err(format!(
                 "{} were not written back, and stay in volume {}.* of the pool: add the disk again \
-                 to have them written back",
+                 with the same \"volume\" and \"attachment\" to have them written back; with \
+                 others it is not served",
                 show_size(dirty.dirty_bytes()),
                 dirty_volume_name(&self.disk)
             )),

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use block::Attach;
 use block::attachment::{AttachOptions, Attachment};
 use cache::{
-    BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedVolume, Dirty, DirtyBounds, DirtyStore,
-    HeldEpoch, PoolStorage, RoundNotes, WriteBackVolume, cache_volume_name,
+    BLOCK_BYTES, Blocks, Cache, CacheStorage, CachedVolume, Dirty, DirtyBounds, DirtyStorage,
+    DirtyStore, HeldEpoch, PoolStorage, RoundNotes, WriteBackVolume, cache_volume_name,
 };
 use counting::allocations;
 use remote::Far;
@@ -344,6 +344,17 @@ fn a_pool_has_dirty_blocks_for_the_next_process_and_keeps_those_that_came_too_la
     assert_eq!(read, [5, 0, 0, 9]);
     user.write(14, 7);
     drop((user, dirty, volume));
+
+    // A disk of that name with another line in the file: nothing is taken over or put aside.
+    let names = || pool.volumes().into_iter().map(|it| it.name).collect::<Vec<_>>();
+    let before = names();
+    for of in ["io1,io2/a as a", "io2/a as a", "io1/b as a", "io1/a as b"] {
+        let mut store = DirtyStore::new(&pool, ("a", of), (BLOCKS, 512), Durability::Flush);
+        let error = store.load().expect_err(of);
+        assert!(error.contains("writes of this disk to another volume"), "{error}");
+        assert!(error.contains("--data --force`"), "{error}");
+        assert_eq!(names(), before, "{of}");
+    }
 
     // Another client had epoch 3.
     let DirtyRig { mut user, dirty, volume } = dirty_rig(&pool, &far, (9, 4));

@@ -68,9 +68,12 @@ enum Turn {
     /// The node is killed, and its pool is made anew or put back to an older copy, until the
     /// operator sees that the disk is not served.
     OtherPool,
+    /// The node is killed, and its pool is away: the operator gives its writes up. The guest goes
+    /// on without write-back, and then the pool comes back.
+    GivenUp,
 }
 
-const TURNS: [Turn; 9] = [
+const TURNS: [Turn; 10] = [
     Turn::Stop,
     Turn::HandOver,
     Turn::Kill,
@@ -80,6 +83,7 @@ const TURNS: [Turn; 9] = [
     Turn::Taken,
     Turn::PutBack,
     Turn::OtherPool,
+    Turn::GivenUp,
 ];
 
 /// Events that runs have seen: a run that sees nothing is noticed.
@@ -90,6 +94,7 @@ struct Seen {
     stranded: u64,
     put_back: u64,
     refused: u64,
+    given_up: u64,
     failed: u64,
 }
 
@@ -273,7 +278,25 @@ impl World {
         *self.pool.devices.lock() = right;
     }
 
-    fn write_by_another(&mut self) {
+    /// The writes of the pool, which is away, are given up, and the guest goes on without
+    /// write-back. The pool that comes back has writes that are older than the guest's last ones.
+    fn give_up(&mut self) {
+        let (had, before) = (self.pool.mapped(), self.pool.devices.lock().stranded.len());
+        self.memory.forget(&mut self.random);
+        self.memory.is_quick.store(true, SeqCst);
+        notes_in(&self.memory).forget_mark().expect("it is noted");
+        self.memory.is_quick.store(false, SeqCst);
+        assert!(!self.memory.is_marked());
+        self.write_without_pool();
+        let (_, dirty, _) = begin(&self.far, &self.pool, &self.memory);
+        assert_eq!(dirty.dirty_bytes(), 0);
+        let stranded = self.pool.devices.lock().stranded.len() - before;
+        assert_eq!(stranded, usize::from(had > 0));
+        self.seen.given_up += stranded as u64;
+    }
+
+    /// Writes that go to the remote volume and not through the pool, which has other ones.
+    fn write_without_pool(&mut self) {
         // All that the guest was told of and the remote volume has not got is lost to it.
         let all: Vec<_> = {
             let content = self.far.content.lock();
@@ -348,6 +371,10 @@ impl World {
                 self.tear_off();
                 self.refuse_other_pool();
             }
+            Turn::GivenUp => {
+                self.tear_off();
+                self.give_up();
+            }
         }
         if turn != Turn::Reset && !is_fenced {
             self.next_process();
@@ -364,7 +391,12 @@ impl World {
         }
         let claimant = standing.map_or(0, |it| it.claimant);
         let (next, further) = match turn {
-            Turn::Stop | Turn::HandOver | Turn::Kill | Turn::PutBack | Turn::OtherPool => {
+            Turn::Stop
+            | Turn::HandOver
+            | Turn::Kill
+            | Turn::PutBack
+            | Turn::OtherPool
+            | Turn::GivenUp => {
                 // The same client, by the node's memory or as it was handed over.
                 let further = self.random.between(1, 3);
                 let live = standing.filter(|_| self.random.one_in(2));
@@ -441,7 +473,7 @@ impl World {
     fn take_back(&mut self, claimant: u64) -> (Attachment, u64) {
         let rest = self.pool.devices.lock().now.clone();
         let (had, before) = (self.pool.mapped(), self.pool.devices.lock().stranded.len());
-        self.write_by_another();
+        self.write_without_pool();
         let take_over = claimant != 0 && self.random.one_in(2);
         let claimant = if take_over { claimant } else { self.draw() };
         let options = AttachOptions { take_over, ..AttachOptions::new(claimant) };
@@ -532,6 +564,7 @@ fn run(seed: u64, seen: &mut Seen) {
     seen.failed += world.seen.failed;
     seen.put_back += world.seen.put_back;
     seen.refused += world.seen.refused;
+    seen.given_up += world.seen.given_up;
     for (turn, count) in world.seen.turns_with_rest {
         *seen.turns_with_rest.entry(turn).or_default() += count;
     }
@@ -552,12 +585,12 @@ fn acknowledged_writes_are_there_after_each_kind_of_end() {
         let never = seen.counters.iter().filter(|(_, value)| **value == 0);
         assert_eq!(never.collect::<Vec<_>>(), [], "each of these should have happened");
         assert!(seen.stranded > 0 && seen.failed > 0 && seen.put_back > 0 && seen.refused > 0);
+        assert!(seen.given_up > 0);
         // After a stop in order there is no rest, and none before a pool is put back.
         assert_eq!(seen.turns_with_rest.len(), TURNS.len() - 2, "{:?}", seen.turns_with_rest);
     }
 }
 
-/// A damaged block stays dirty, and holds up no other block.
 /// Else writes would wait for a mark that is not asked for any more.
 #[test]
 fn a_wish_that_comes_while_a_note_is_on_its_way_has_a_note_of_its_own() {
@@ -580,6 +613,7 @@ fn a_wish_that_comes_while_a_note_is_on_its_way_has_a_note_of_its_own() {
     assert_eq!(memory.number(), 2, "and no other one");
 }
 
+/// A damaged block stays dirty, and holds up no other block.
 #[test]
 fn all_blocks_but_the_damaged_ones_are_written_back() {
     for every in [1, 2, 7, 40] {

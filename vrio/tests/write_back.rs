@@ -397,6 +397,44 @@ fn a_disk_that_was_renamed_is_not_served_without_its_writes() {
     io.stop().expect("the IOhost stops in order");
 }
 
+#[test]
+fn a_disk_whose_line_was_changed_is_not_served_without_its_writes() {
+    let (pair, mut random) = (Pair::new(18), Random::new(19));
+    let io = pair.io().start().expect("the IOhost starts");
+    let mut vm = pair.vm("vm1", LATE).start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+    vm.kill().expect("it ran");
+    let line = "volume = \"io1/root\"\n";
+    let peer = "[[peer]]\nname = \"io9\"\naddress = \"127.0.0.1:9\"\n[[pool]]";
+    let with = |cache: &str, other: &str| {
+        let plan = pair.vm("vm1", cache);
+        assert!(plan.config.contains(line));
+        let config = plan.config.replace(line, other).replace("[[pool]]", peer);
+        NodePlan { config, ..plan }
+    };
+    let attachment = format!("{line}attachment = \"att\"\n");
+    let lines = ["volume = \"io1,io9/root\"\n", "volume = \"io9,io1/root\"\n", &attachment];
+    for (line, cache) in lines.into_iter().zip([LATE, CACHE, ""]) {
+        let vm = with(cache, line).start().expect("it starts");
+        not_served(vm, "has writes of this disk to another volume, by another list of peers");
+    }
+    let mut vm = pair.vm("vm1", LATE).start().expect("it starts");
+    work_writes(&mut guest, 300);
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(stranded(&vm), 0, "{}", cache(&vm));
+    // By a reload: without --force the guest is named, and with it the writes go first.
+    with(LATE, lines[0]).write().expect("the file");
+    refused(&vm, "node reload --yes", "guests use the objects");
+    told(&vm, "node reload --yes --force");
+    vm.wait_for_disk("alice").expect("the disk is served");
+    guest.checker.settle();
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
+}
+
 /// Gives the path of the pool, and where it is now.
 fn put_aside(plan: &NodePlan) -> (PathBuf, PathBuf) {
     let pool = plan.file("local.pool");

@@ -140,6 +140,29 @@ impl DirtyStore {
         found.next()
     }
 
+    /// Looks for writes of a disk of this name to another remote volume, or by another attachment:
+    /// the line of the disk was changed. Gives why the disk must not be served without them.
+    pub(crate) fn left_by_another_line(
+        pool: &Arc<StorePool>,
+        (disk, of): (&str, &str),
+    ) -> Option<String> {
+        let store = Self::new(pool, (disk, of), (0, 0), Durability::Flush);
+        let mut all = pool.volumes().into_iter().filter(|it| it.referred_blocks != Some(0));
+        let is_other = |it: &PoolVolume| parse(it, disk).is_some_and(|it| it.0 != store.names);
+        all.find(is_other).map(|it| store.another_line(&it))
+    }
+
+    fn another_line(&self, found: &PoolVolume) -> String {
+        let (volume, pool, number) = (&found.name, self.pool.name(), found.id.0);
+        format!(
+            "volume {volume} of pool {pool:?} has writes of this disk to another volume, by \
+             another list of peers, or by another attachment: they were not written back. Give \
+             the disk its former \"volume\" and \"attachment\" again until they are; or give the \
+             writes up, and remove that volume (`vrio volume remove {pool}:{number} --data \
+             --force`)"
+        )
+    }
+
     /// Whether a volume of a pool is, by its name, the dirty volume of this disk.
     pub fn is_of(volume: &str, disk: &str) -> bool {
         parse_name(volume, disk).is_some() || parse_number(volume, disk).is_some()
@@ -239,6 +262,12 @@ impl DirtyStorage for DirtyStore {
             let volume = self.open(id)?;
             return Ok(DirtyRest { volume, owner: None, blocks: Vec::new() });
         };
+        // Before anything of it is changed. The next owner would put these writes aside, and its
+        // guest may be the one that was told of them.
+        let blocks = self.list(found.id)?;
+        if names != self.names && !blocks.is_empty() {
+            return Err(self.another_line(found));
+        }
         self.id = Some(found.id);
         if found.blocks < self.blocks {
             self.change(PoolChange::Resize { volume: found.id, blocks: self.blocks })?;
@@ -246,8 +275,7 @@ impl DirtyStorage for DirtyStore {
         if found.reservation_blocks != self.capacity {
             self.reserve(found.id, self.capacity)?;
         }
-        let blocks = self.list(found.id)?;
-        // Writes for another remote volume have no owner that goes on.
+        // It is empty if it is of another remote volume.
         let owner = owner.filter(|_| names == self.names);
         Ok(DirtyRest { volume: self.open(found.id)?, owner, blocks })
     }

@@ -11,7 +11,7 @@
 //! So a pool whose number is below the memory's number is not the pool that was there last: it was
 //! made anew, or is an older copy that was put back, and the remote volume has newer content. With
 //! the mark the right pool may have dirty blocks. A pool is one ahead of the memory after a kill
-//! between the two.
+//! between the two, and further ahead after more of them in a row.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ const NOTE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How often that is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// How far a number without the mark is above the last one, if the pool did not get it as well. A
+/// pool that is away may be ahead of the memory by one for each kill between the two notes.
+const FORGET_STEP: u64 = 1 << 20;
 
 /// A note.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,12 +107,15 @@ impl RoundNotes {
     }
 
     /// Takes the mark away, and waits until that is durable: the dirty blocks were given up, or
-    /// there are none.
+    /// there are none. A pool that comes back is an older one then: its guest may have gone on
+    /// without it, and what that guest wrote is newer.
     ///
     /// # Errors
     /// Why the mark is still there.
     pub fn forget_mark(&self) -> Result<(), String> {
-        let ticket = if self.is_marked() { self.write(self.last(), false) } else { None };
+        let before = *self.last.lock();
+        let number = before.number.saturating_add(FORGET_STEP);
+        let ticket = if before.is_marked { self.write(number, false) } else { None };
         let Some(ticket) = ticket else { return Ok(()) };
         let until = Instant::now() + NOTE_TIME_MAX;
         let ended = loop {
@@ -118,7 +125,7 @@ impl RoundNotes {
                 None => std::thread::sleep(LOOK_AGAIN),
             }
         };
-        ended.inspect_err(|_| self.last.lock().is_marked = true)
+        ended.inspect_err(|_| *self.last.lock() = before)
     }
 }
 

@@ -330,6 +330,8 @@ impl DirtyStorage for DirtyDirectory {
 pub(crate) struct NodeMemory {
     durable: Mutex<HashMap<String, Record>>,
     pending: Mutex<Vec<(String, Record, Ticket)>>,
+    /// A note is durable at once: for a caller that waits for it.
+    pub(crate) is_quick: AtomicBool,
 }
 
 impl NodeMemory {
@@ -368,6 +370,9 @@ impl RecordStore for NodeMemory {
     fn write(&self, attachment: &str, record: Record) -> Ticket {
         let ticket = Ticket::new();
         self.pending.lock().push((attachment.to_owned(), record, ticket.clone()));
+        if self.is_quick.load(SeqCst) {
+            self.settle(usize::MAX);
+        }
         ticket
     }
 }
