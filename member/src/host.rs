@@ -225,6 +225,9 @@ pub struct MemberHost {
     shown: Option<(u64, MemberPart, bool, Option<String>)>,
 }
 
+/// Why a member has stopped that its node has ended.
+const ENDED: &str = "the member was ended on this node";
+
 impl MemberHost {
     /// A member on the calling sidecore.
     ///
@@ -300,7 +303,7 @@ impl MemberHost {
     /// Ends the member: users' requests end, no client is admitted, and the volume is let go.
     /// `true` once no request touches the volume any more; its caller goes on asking until then.
     pub fn abandon(&mut self, now_ns: u64) -> bool {
-        self.member.fail("the member was ended on this node".to_owned());
+        self.member.fail(ENDED.to_owned());
         self.settle(now_ns);
         self.member.abandon(now_ns)
     }
@@ -560,6 +563,9 @@ impl MemberHost {
         };
         if self.shown.as_ref().is_some_and(is_same) {
             return;
+        }
+        if let Some(why) = self.member.failed().filter(|why| *why != ENDED) {
+            tracing::error!(volume = self.volume, why, "a copy of a replicated volume has stopped");
         }
         let waits = waits.map(str::to_owned);
         self.shown = Some((epoch, part, follows, waits.clone()));
