@@ -82,10 +82,10 @@ A certificate is revoked for each new connection once the members of etcd have t
 restart of the members, one after the other, ends the connections that are there.";
 
 const FORGET_EXAMPLES: &str = "Examples:
-  vrio cluster forget alice             after its nodes were stopped, or its file has it no more
+  vrio cluster forget alice             after all nodes with a copy were stopped
 
-Copies that remember the record do not serve without it, so this alone loses nothing:
-docs/replicas.md has the steps around it.";
+Copies that remember the record do not start to serve without it. docs/replicas.md has the steps
+around this one.";
 
 const TRUST_EXAMPLES: &str = "Examples:
   vrio cluster trust                    after a restore on purpose, on each machine
@@ -130,6 +130,9 @@ pub(crate) enum ClusterCommand {
     Forget {
         /// The volume.
         volume: String,
+        /// Also while nodes are present: none of them has a copy of it.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         place: ClusterPlace,
     },
@@ -268,13 +271,7 @@ pub(crate) fn cluster(command: &ClusterCommand) -> Result<(), CommandFailure> {
             removed.map_err(CommandFailure::running)?;
             print(&format!("node {node} is removed; its name is free\n"))
         }
-        ClusterCommand::Forget { volume, place } => {
-            let directory = place.open()?;
-            let mut registry = directory.registry().map_err(refused)?;
-            let forgot = Membership::new(&mut registry, directory.keys()).forget_volume(volume);
-            forgot.map_err(CommandFailure::running)?;
-            print(&format!("the cluster has no record of volume {volume} any more\n"))
-        }
+        ClusterCommand::Forget { volume, force, place } => forget(&place.open()?, volume, *force),
         ClusterCommand::Trust(place) => {
             let directory = place.open()?;
             forget_seen(&directory.seen_path()).map_err(CommandFailure::running)?;
@@ -282,6 +279,25 @@ pub(crate) fn cluster(command: &ClusterCommand) -> Result<(), CommandFailure> {
         }
         ClusterCommand::Renew(args) => renew(args),
     }
+}
+
+/// Removes the record of a volume. A member that serves goes on without it, so none may run.
+fn forget(directory: &ClusterDirectory, volume: &str, force: bool) -> Result<(), CommandFailure> {
+    let mut registry = directory.registry().map_err(refused)?;
+    let mut membership = Membership::new(&mut registry, directory.keys());
+    let contents = membership.contents().map_err(CommandFailure::running)?;
+    let present = contents.nodes.iter().filter(|node| node.presence.is_some());
+    let present: Vec<_> = present.map(|node| node.record.name.as_str()).collect();
+    if !present.is_empty() && !force {
+        return Err(CommandFailure::running(anyhow!(
+            "nodes are present: {}. A node with a copy of {volume} would go on, and a node that \
+             starts would serve it too. Stop the nodes with copies; or use --force if none of \
+             these nodes has one",
+            present.join(", ")
+        )));
+    }
+    membership.forget_volume(volume).map_err(CommandFailure::running)?;
+    print(&format!("the cluster has no record of volume {volume} any more\n"))
 }
 
 fn revoke(directory: &ClusterDirectory, node: &str) -> Result<(), CommandFailure> {

@@ -149,6 +149,13 @@ impl Inside {
         if !status.in_sync.iter().any(|it| it == node) {
             return Ok(Some(format!("the volume does not wait for the copy on {node}")));
         }
+        let own = self.objects().config.name.clone();
+        if status.role == CopyRole::Outside && !status.in_sync.contains(&own) {
+            let error =
+                format!("the copy of volume {name:?} here was not in sync, and cannot serve");
+            let way_out = format!("run the command on one of {}", status.in_sync.join(", "));
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
         if status.role == CopyRole::Outside && !loses {
             let error = format!(
                 "volume {name:?} is not served, and acknowledged writes may be on {node} alone"
