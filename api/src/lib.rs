@@ -3,6 +3,7 @@
 //! Like the status these are promises: within a version fields may be added, never renamed or
 //! removed.
 
+pub mod agent;
 pub mod status;
 
 use serde::{Deserialize, Serialize};

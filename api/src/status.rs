@@ -215,6 +215,9 @@ pub struct VolumeStatus {
     pub incarnation: String,
     /// The stages that every request passes.
     pub chain: Vec<String>,
+    /// The copy of this node, of a volume with copies on several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyStatus>,
     /// Its snapshots by time: `1h:24` is one in each hour, of which 24 stay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<String>,
@@ -236,6 +239,42 @@ pub struct VolumeStatus {
     /// Where it came from.
     #[serde(default)]
     pub origin: Origin,
+}
+
+/// A node's part in a volume with copies on several nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyRole {
+    /// Its copy lacks writes: it waits for the primary, or gets what it lacks.
+    #[default]
+    Outside,
+    /// Its copy has each write, and another node serves the volume.
+    Backup,
+    /// It is the next primary, and makes all copies equal first.
+    TakesOver,
+    /// It serves the volume.
+    Primary,
+    /// It has stopped.
+    Failed,
+}
+
+/// The copy of a node, of a volume with copies on several nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyStatus {
+    /// The node's part.
+    pub role: CopyRole,
+    /// The node that serves the volume, as far as this node knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary: Option<String>,
+    /// The number of the record that the node knows: each change of the nodes below has one.
+    pub epoch: u64,
+    /// The nodes whose copies have each acknowledged write.
+    pub in_sync: Vec<String>,
+    /// The nodes whose copies lack some.
+    pub missing: Vec<String>,
+    /// Why the copy has stopped, or waits; empty if it does neither.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// A disk, here or elsewhere, that uses a volume of this node.

@@ -375,11 +375,11 @@ impl Export {
         claim: &Claim,
         by: &Claimer<'_>,
     ) -> Result<PendingClaim, Refusal> {
+        let mut state = self.state();
+        state.check_here()?;
         if let Some(text) = &self.unusable {
             return Err(Refusal::new(Outcome::Refused, text));
         }
-        let mut state = self.state();
-        state.check_here()?;
         // Under the lock: the incarnation is of the term in which the volume is served here.
         let info = self.volume.info();
         if state.shrinking {

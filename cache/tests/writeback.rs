@@ -354,28 +354,7 @@ impl World {
         let is_fenced = turn == Turn::Taken && self.random.one_in(2);
         self.before_turn(turn);
         self.tell_turn(turn);
-        match turn {
-            Turn::Taken if is_fenced => {
-                self.guest.submit_some();
-                self.attachment.fence("taken");
-                self.round();
-                self.guest.let_go(self.now_ns);
-            }
-            Turn::Stop | Turn::HandOver | Turn::Reset => {
-                self.attachment.close();
-                self.guest.let_go(self.now_ns);
-            }
-            Turn::Kill | Turn::KillReset | Turn::Power | Turn::Taken => self.tear_off(),
-            Turn::PutBack => self.put_back(),
-            Turn::OtherPool => {
-                self.tear_off();
-                self.refuse_other_pool();
-            }
-            Turn::GivenUp => {
-                self.tear_off();
-                self.give_up();
-            }
-        }
+        self.end_process(turn, is_fenced);
         if turn != Turn::Reset && !is_fenced {
             self.next_process();
         }
@@ -420,6 +399,32 @@ impl World {
         self.open();
         if self.random.one_in(2) {
             self.guest.submit_some();
+        }
+    }
+
+    /// The process that had the disk ends in the way of a turn.
+    fn end_process(&mut self, turn: Turn, is_fenced: bool) {
+        match turn {
+            Turn::Taken if is_fenced => {
+                self.guest.submit_some();
+                self.attachment.fence("taken");
+                self.round();
+                self.guest.let_go(self.now_ns);
+            }
+            Turn::Stop | Turn::HandOver | Turn::Reset => {
+                self.attachment.close();
+                self.guest.let_go(self.now_ns);
+            }
+            Turn::Kill | Turn::KillReset | Turn::Power | Turn::Taken => self.tear_off(),
+            Turn::PutBack => self.put_back(),
+            Turn::OtherPool => {
+                self.tear_off();
+                self.refuse_other_pool();
+            }
+            Turn::GivenUp => {
+                self.tear_off();
+                self.give_up();
+            }
         }
     }
 

@@ -1,5 +1,8 @@
 //! New certificates in place of certificates that end soon, by the same authorities.
 
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use crate::certificates::AuthorityKind;
@@ -39,10 +42,11 @@ pub fn renew_client(
     to: &Path,
     now_s: u64,
 ) -> Result<ClusterDirectory, ClusterError> {
-    if to.join("cluster.json").exists() {
-        let text = format!("{to:?} is a directory of a cluster; name a new directory");
-        return Err(ClusterError::wrong(text));
-    }
+    // A directory that is there may be another user's, and its files would be given to this user.
+    DirBuilder::new().mode(0o700).create(to).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => ClusterError::wrong(format!("{to:?} exists; name a new one")),
+        _ => ClusterError::file(to, "make it", &error),
+    })?;
     let client = directory.authority(AuthorityKind::Clients)?.client(node, now_s)?;
     note_issued(directory, node_holder(node), &client, now_s)?;
     let file = ClusterFile {

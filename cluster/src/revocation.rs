@@ -160,15 +160,22 @@ pub fn revoke_node(
     let mut registry = directory.registry()?;
     let mut records = Membership::new(&mut registry, directory.keys());
     // The tokens that the node has used, as far as its record or theirs say so.
-    let mut holders = vec![node_holder(node)];
+    let (mut holders, mut is_damaged) = (vec![node_holder(node)], false);
     match records.node(node) {
         Ok(record) => holders.push(token_holder(&record.token)),
+        // Gone or damaged, which a hostile node can do itself.
+        Err(RegistryError::Refused { .. }) => {}
         Err(RegistryError::Damaged { .. } | RegistryError::OtherVersion { .. }) => {
-            let tokens = records.contents()?.tokens;
-            let used = tokens.iter().filter(|(_, token)| token.used_by.as_deref() == Some(node));
-            holders.extend(used.map(|(id, _)| token_holder(id)));
+            is_damaged = true;
         }
         Err(error) => return Err(error.into()),
+    }
+    // Also tokens of before the node was removed and joined again. A node can fill the registry
+    // with records that cannot be listed; its own certificates are revoked all the same.
+    if let Ok(contents) = records.contents() {
+        let tokens = contents.tokens.iter();
+        let used = tokens.filter(|(_, token)| token.used_by.as_deref() == Some(node));
+        holders.extend(used.map(|(id, _)| token_holder(id)));
     }
     let mut count = 0;
     if matches!(directory.file().registry, RegistryPlace::Etcd(_)) {
@@ -179,6 +186,14 @@ pub fn revoke_node(
             for entry in issued.iter_mut().filter(|entry| holders.contains(&entry.holder)) {
                 entry.revoked_s.get_or_insert(now_s);
                 count += 1;
+            }
+            // A damaged record goes all the same.
+            if count == 0 && !is_damaged {
+                return Err(ClusterError::wrong(format!(
+                    "no certificate in {ISSUED} is that of node {node:?} by the registry's \
+                     records: find its token in that file, and set its \"revoked_s\" by hand, \
+                     then run `vrio cluster renew`"
+                )));
             }
             Ok(())
         })?;

@@ -139,7 +139,9 @@ pub fn join(
     now_s: u64,
 ) -> Result<ClusterDirectory, ClusterError> {
     check_name("node", name)?;
-    if let Ok(found) = ClusterDirectory::open(path) {
+    if path.join("cluster.json").exists() {
+        // A directory that cannot be read may be the operator's.
+        let found = ClusterDirectory::open(path)?;
         let ClusterFile { id, name, .. } = found.file();
         if *id != token.id {
             return Err(ClusterError::wrong(format!(

@@ -19,6 +19,10 @@ pub struct Surroundings<'c> {
     pub(crate) is_listening: bool,
     /// Sessions are meant to be sealed.
     pub(crate) is_sealed: bool,
+    /// The node is in a cluster.
+    pub(crate) is_in_cluster: bool,
+    /// The node has a directory for what it must remember.
+    pub(crate) has_state: bool,
     pub(crate) control: &'c Path,
     pub(crate) fabric: &'c Path,
     pub(crate) shm: Option<&'c Path>,

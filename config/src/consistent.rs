@@ -25,6 +25,22 @@ pub(crate) fn consistent(reader: &Reader<'_>, config: &Config) {
     }
     mirrors(reader, config);
     pools(reader, config);
+    disks_of_copies(reader, config);
+}
+
+/// A disk of this node would lose a volume that another node serves.
+fn disks_of_copies(reader: &Reader<'_>, config: &Config) {
+    for disk in config.disks.iter().filter(|disk| disk.volume.is_here()) {
+        let mut volumes = config.volumes.iter().filter(|it| it.name == disk.volume.volume);
+        if volumes.any(|volume| !volume.replicas.is_empty()) {
+            let text = format!(
+                "\"volume\": {:?} has copies on several nodes, and a disk of such a node cannot \
+                 use it yet; have another node's disk name all of them: volume = \"io1,io2/{}\"",
+                disk.volume.volume, disk.volume.volume
+            );
+            reader.note(disk.lines.of("volume"), &format!("disk {:?}", disk.name), text);
+        }
+    }
 }
 
 /// A pool's device has a format of its own: it is no volume's file.
@@ -53,12 +69,20 @@ fn surroundings(config: &Config, is_whole: bool) -> Surroundings<'_> {
         is_whole,
         is_listening: config.listen.is_some(),
         is_sealed: keys::is_sealed(config),
+        is_in_cluster: config.cluster.is_some(),
+        has_state: config.directories.state.is_some(),
         control: &config.control,
         fabric: &config.fabric,
         shm: config.shm.as_deref(),
-        names: Kind::all().map(names).collect(),
+        names: Kind::all().map(names).chain([reached(config)]).collect(),
         sockets: Kind::all().map(sockets).collect(),
     }
+}
+
+/// The peers that this node can open sessions to.
+fn reached(config: &Config) -> (&'static str, Vec<&str>) {
+    let reached = config.peers.iter().filter(|peer| peer.address.is_some());
+    ("reached", reached.map(|peer| &*peer.name).collect())
 }
 
 /// A tap gets frames from one side: it is a network's uplink, or a mirror's target.

@@ -6,4 +6,5 @@ mod files;
 mod house;
 mod long;
 mod pools;
+mod replicas;
 mod routes;

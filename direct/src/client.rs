@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use block::attachment::Phase;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
-use block::{Attach, Attachment, Exports, Plane, RemoteVolume};
+use block::{Attach, Attachment, Plane, RemoteVolume};
 use config::VolumeRef;
 use sessions::counted::{self, Counters, SessionCounters};
 use sessions::keys::SidecoreKeys;
-use sessions::{LinkedSidecore, NetworkGate, key_files, links, sidecores};
+use sessions::sidecores::{self, PeerObjects};
+use sessions::{LinkedSidecore, key_files, links};
 use sidecore::{Local, RoundStage, Sidecore};
 use volume::OpenArguments;
 
@@ -60,9 +61,9 @@ impl DirectClient {
         let attachment = Arc::new(Attachment::new(&plan.attachment, plan.options(resume)?));
         let keys = SidecoreKeys::load(&config)?;
         let links = links::open(&config)?;
-        let (exports, doors) =
-            (Arc::<Exports>::default(), NetworkGate::new(config.sidecores.cores.len()));
-        let (cores, _) = sidecores::start(&config, &keys, links, &exports, &doors)?;
+        let count = config.sidecores.cores.len();
+        let objects = PeerObjects::new(&Arc::default(), &Arc::default(), count);
+        let (cores, _) = sidecores::start(&config, &keys, links, &objects, &[])?;
         let VolumeRef { peers, volume } = &plan.volume;
         let volume = RemoteVolume::of_peers(peers, volume, attachment_key);
         Ok(Self { cores, volume, attachment, name: plan.volume.to_string(), _keys: keys })

@@ -205,10 +205,10 @@ impl Members {
 
     /// An honest member gets bytes of the hostile one.
     fn hear(&mut self, to: usize, head: &[u8], body: &[u8]) {
-        if let Ok((number, name)) = decode_name(head) {
+        if let Ok((number, form, name)) = decode_name(head) {
             assert!(is_name(head) && name.len() <= WIRE_NAME_MAX && decode(head, body).is_err());
             let mut again = Vec::new();
-            encode_name(number, name, &mut again);
+            encode_name(number, form, name, &mut again);
             assert_eq!((&again[..2], &again[4..]), (&head[..2], &head[4..]), "{name}");
         }
         let Ok((volume, message)) = decode(head, body) else { return };
@@ -279,6 +279,7 @@ impl Members {
             Output::Keep(_)
             | Output::Drop(_)
             | Output::GoBack(_)
+            | Output::EndCompare(..)
             | Output::Answer(..)
             | Output::Refuse(..)
             | Output::Full(_) => return None,

@@ -9,6 +9,8 @@ use registry::{Registry, RegistryError, Swap, private_file};
 use replica::wire::{decode_durable, decode_record, encode_durable, encode_record};
 use replica::{Durable, SwapOutcome, VolumeRecord};
 
+use crate::form::VolumeForm;
+
 /// Why a member's private file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -75,30 +77,46 @@ impl StateFile {
     }
 }
 
+/// Why there is no record to be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordDeskError {
+    /// The registry does not answer, or has a damaged record.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// Another reason why there is no answer.
+    #[error("{0}")]
+    NoAnswer(String),
+    /// The record is of members of another form: their numbers mean other nodes, or their copies
+    /// have other bytes.
+    #[error("the record was made for another list of nodes, another size, sharing or encryption")]
+    OtherForm,
+}
+
 /// The record of one volume in the registry, for a thread that may wait some seconds.
 pub trait VolumeRecords: Send {
     /// The record; none if the registry says that there is no record.
     ///
     /// # Errors
-    /// The reason why there is no answer.
-    fn look(&mut self) -> Result<Option<VolumeRecord>, String>;
+    /// [`RecordDeskError`]
+    fn look(&mut self) -> Result<Option<VolumeRecord>, RecordDeskError>;
 
     /// Puts the first record there.
     ///
     /// # Errors
     /// When there is another record, or no answer.
-    fn create(&mut self, first: &VolumeRecord) -> Result<(), String>;
+    fn create(&mut self, first: &VolumeRecord) -> Result<(), RecordDeskError>;
 
     /// Replaces the record by the next one.
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome;
 }
 
 impl VolumeRecords for Box<dyn VolumeRecords> {
-    fn look(&mut self) -> Result<Option<VolumeRecord>, String> {
+    fn look(&mut self) -> Result<Option<VolumeRecord>, RecordDeskError> {
         (**self).look()
     }
 
-    fn create(&mut self, first: &VolumeRecord) -> Result<(), String> {
+    fn create(&mut self, first: &VolumeRecord) -> Result<(), RecordDeskError> {
         (**self).create(first)
     }
 
@@ -122,12 +140,12 @@ impl std::fmt::Debug for RegistryRecords {
 }
 
 impl VolumeRecords for RegistryRecords {
-    fn look(&mut self) -> Result<Option<VolumeRecord>, String> {
-        self.desk.find(&mut *self.registry).map_err(|error| error.to_string())
+    fn look(&mut self) -> Result<Option<VolumeRecord>, RecordDeskError> {
+        self.desk.find(&mut *self.registry)
     }
 
-    fn create(&mut self, first: &VolumeRecord) -> Result<(), String> {
-        self.desk.create(&mut *self.registry, first).map_err(|error| error.to_string())
+    fn create(&mut self, first: &VolumeRecord) -> Result<(), RecordDeskError> {
+        self.desk.create(&mut *self.registry, first)
     }
 
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
@@ -135,28 +153,32 @@ impl VolumeRecords for RegistryRecords {
     }
 }
 
-/// The record of one volume in a registry.
+/// The record of one volume in a registry, with the form of the volume before it.
 #[derive(Debug)]
 pub struct RecordDesk {
     keys: ClusterKeys,
     volume: String,
+    form: VolumeForm,
 }
 
 impl RecordDesk {
     /// The record of this volume in the cluster with these keys.
-    pub fn new(keys: ClusterKeys, volume: &str) -> Self {
-        Self { keys, volume: volume.to_owned() }
+    pub fn new(keys: ClusterKeys, volume: &str, form: VolumeForm) -> Self {
+        Self { keys, volume: volume.to_owned(), form }
     }
 
-    fn held(&self, registry: &mut dyn Registry) -> Result<Option<HeldVolume>, RegistryError> {
-        Membership::new(registry, &self.keys).volume(&self.volume)
+    fn held(&self, registry: &mut dyn Registry) -> Result<Option<HeldVolume>, RecordDeskError> {
+        Ok(Membership::new(registry, &self.keys).volume(&self.volume)?)
     }
 
     /// The record; none if there is none.
     ///
     /// # Errors
     /// When the registry does not answer, or has a damaged record.
-    pub fn find(&self, registry: &mut dyn Registry) -> Result<Option<VolumeRecord>, RegistryError> {
+    pub fn find(
+        &self,
+        registry: &mut dyn Registry,
+    ) -> Result<Option<VolumeRecord>, RecordDeskError> {
         self.held(registry)?.map(|held| self.record(&held)).transpose()
     }
 
@@ -164,23 +186,30 @@ impl RecordDesk {
     ///
     /// # Errors
     /// As [`Self::find`], and when there is no record.
-    pub fn look(&self, registry: &mut dyn Registry) -> Result<VolumeRecord, RegistryError> {
+    pub fn look(&self, registry: &mut dyn Registry) -> Result<VolumeRecord, RecordDeskError> {
         let found = self.find(registry)?;
         found.ok_or_else(|| self.damaged("there is no record of the volume"))
     }
 
-    fn record(&self, held: &HeldVolume) -> Result<VolumeRecord, RegistryError> {
-        let record = decode_record(&held.record.content)
-            .map_err(|error| self.damaged(&error.to_string()))?;
+    fn record(&self, held: &HeldVolume) -> Result<VolumeRecord, RecordDeskError> {
+        let (form, content) = held
+            .record
+            .content
+            .split_first_chunk()
+            .ok_or_else(|| self.damaged("it is too short"))?;
+        if VolumeForm(*form) != self.form {
+            return Err(RecordDeskError::OtherForm);
+        }
+        let record = decode_record(content).map_err(|error| self.damaged(&error.to_string()))?;
         if record.epoch == held.record.epoch {
             return Ok(record);
         }
         Err(self.damaged("its epochs differ"))
     }
 
-    fn damaged(&self, reason: &str) -> RegistryError {
+    fn damaged(&self, reason: &str) -> RecordDeskError {
         let place = format!("the record of the replicated volume {:?}", self.volume);
-        RegistryError::Damaged { place, reason: reason.to_owned() }
+        RegistryError::Damaged { place, reason: reason.to_owned() }.into()
     }
 
     /// Puts the first record of a volume into the registry.
@@ -191,7 +220,7 @@ impl RecordDesk {
         &self,
         registry: &mut dyn Registry,
         first: &VolumeRecord,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), RecordDeskError> {
         let swap = self.next(None, first)?;
         match registry.swap(&swap)? {
             registry::SwapOutcome::Made { .. } => Ok(()),
@@ -202,10 +231,14 @@ impl RecordDesk {
         }
     }
 
-    fn next(&self, held: Option<&HeldVolume>, next: &VolumeRecord) -> Result<Swap, RegistryError> {
-        let content = encode_record(next);
+    fn next(
+        &self,
+        held: Option<&HeldVolume>,
+        next: &VolumeRecord,
+    ) -> Result<Swap, RecordDeskError> {
+        let content = [&self.form.0[..], &encode_record(next)].concat();
         let stored = registry::VolumeRecord { epoch: next.epoch, content };
-        self.keys.next_volume(Swap::new(), &self.volume, held, &stored)
+        Ok(self.keys.next_volume(Swap::new(), &self.volume, held, &stored)?)
     }
 
     /// Replaces the record by the next one, if the registry still has the record before.
@@ -220,7 +253,7 @@ impl RecordDesk {
         &self,
         registry: &mut dyn Registry,
         target: &VolumeRecord,
-    ) -> Result<SwapOutcome, RegistryError> {
+    ) -> Result<SwapOutcome, RecordDeskError> {
         let held = self.held(registry)?;
         let Some(held) = held else { return Ok(SwapOutcome::Unknown) };
         let found = self.record(&held)?;

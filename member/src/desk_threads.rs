@@ -13,7 +13,7 @@ use replica::{Life, MemberId, SwapOutcome, VolumeRecord};
 use sidecore::Waker;
 use sidecore::mailbox;
 
-use crate::desk::{StateFile, VolumeRecords};
+use crate::desk::{RecordDeskError, StateFile, VolumeRecords};
 use crate::member::{Errand, ErrandEnd};
 use crate::tasks::VolumeTasks;
 
@@ -57,7 +57,11 @@ impl<R: VolumeRecords> RecordClerk<R> {
     /// Looks at the record. The first member of a new volume puts the first record there.
     pub fn look(&mut self) -> ErrandEnd {
         let found = match self.records.look() {
+            Ok(Some(record)) if !self.has_known && self.is_forgotten(&record) => {
+                return ErrandEnd::NoRecord(self.forgotten());
+            }
             Ok(Some(record)) => Some(record),
+            Err(RecordDeskError::OtherForm) => return ErrandEnd::NoRecord(self.other_form()),
             Err(_) => None,
             Ok(None) if self.has_known => return ErrandEnd::NoRecord(self.lost()),
             Ok(None) if self.id == 0 => {
@@ -71,11 +75,50 @@ impl<R: VolumeRecords> RecordClerk<R> {
         found.map_or(ErrandEnd::NotSeen, ErrandEnd::Seen)
     }
 
-    /// Replaces the record.
+    /// Replaces the record. A swap without an outcome may be one of a record that is not there any
+    /// more: a primary looks at nothing else.
     pub fn swap(&mut self, target: VolumeRecord) -> ErrandEnd {
+        // Only a look finds out that a member has lost its state.
+        if !self.has_known {
+            return ErrandEnd::Swapped(target, SwapOutcome::Unknown);
+        }
         let outcome = self.records.swap(&target);
+        if outcome == SwapOutcome::Unknown {
+            match self.records.look() {
+                Ok(None) => return ErrandEnd::NoRecord(self.lost()),
+                Err(RecordDeskError::OtherForm) => {
+                    return ErrandEnd::NoRecord(self.other_form());
+                }
+                _ => {}
+            }
+        }
         self.has_known |= outcome != SwapOutcome::Unknown;
         ErrandEnd::Swapped(target, outcome)
+    }
+
+    /// Whether a member without a state is in sync by the record: it has lost its promises, and
+    /// perhaps its content. The first member may have ended before it could keep its first state.
+    fn is_forgotten(&self, record: &VolumeRecord) -> bool {
+        record.epoch > 1 && record.in_sync.contains_key(&self.id)
+    }
+
+    fn forgotten(&self) -> String {
+        format!(
+            "the registry's record of volume {} has this member in sync, and it has no state: its \
+             private file was lost, and its content may be. Restore the directory of its state \
+             from a backup; or have an operator evict it, so that it is filled by another member",
+            self.volume
+        )
+    }
+
+    fn other_form(&self) -> String {
+        format!(
+            "the registry's record of volume {} was made by nodes with another list of nodes \
+             (\"replicas\"), another size, another \"shared\", another \"durability\" or another \
+             key of encryption than this node's file has. Make them equal on all nodes, in the \
+             order of the first start, and start this node again",
+            self.volume
+        )
     }
 
     fn lost(&self) -> String {

@@ -12,6 +12,8 @@ use replica::{MemberId, Message};
 use sidecore::Waker;
 use sidecore::mailbox::{self, Full, Receiver, Sender};
 
+use crate::form::VolumeForm;
+
 /// Messages that wait in the mailbox of one plane: a few rounds of a member under load.
 pub const DOOR_MESSAGES_MAX: usize = 256;
 
@@ -74,6 +76,7 @@ impl MemberDoors {
 /// The way to one member.
 pub struct MemberDoor {
     peers: BTreeMap<String, MemberId>,
+    form: VolumeForm,
     waker: Waker,
     /// Ends of mailboxes that the host has not taken yet; none once the host is gone.
     fresh: Mutex<Option<Vec<DoorReceiver>>>,
@@ -82,10 +85,15 @@ pub struct MemberDoor {
 
 impl MemberDoor {
     /// The way to a member: its host is on the sidecore of `waker`. `peers` are the nodes that
-    /// have the other copies of the volume, by their names.
-    pub fn new(peers: BTreeMap<String, MemberId>, waker: Waker) -> Arc<Self> {
+    /// have the other copies of the volume, by their names; `form` is the volume's form here.
+    pub fn new(peers: BTreeMap<String, MemberId>, form: VolumeForm, waker: Waker) -> Arc<Self> {
         let (fresh, has_fresh) = (Mutex::new(Some(Vec::new())), AtomicBool::new(false));
-        Arc::new(Self { peers, waker, fresh, has_fresh })
+        Arc::new(Self { peers, form, waker, fresh, has_fresh })
+    }
+
+    /// The volume's form here. A member of another form says nothing to this one.
+    pub fn form(&self) -> VolumeForm {
+        self.form
     }
 
     /// The member that a peer is, by the name that its key has here. A peer without a copy of the
@@ -273,7 +281,7 @@ mod tests {
 
     fn door() -> Arc<MemberDoor> {
         let peers = BTreeMap::from([("io1".to_owned(), 0), ("io3".to_owned(), 2)]);
-        MemberDoor::new(peers, Waker::none())
+        MemberDoor::new(peers, VolumeForm([0; 16]), Waker::none())
     }
 
     #[test]

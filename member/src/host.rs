@@ -45,6 +45,7 @@ use volume::{Incarnation, OpenArguments, OpenError, Status, Volume};
 use crate::content::{RangeContent, from_wire};
 use crate::desk_threads::ErrandDesk;
 use crate::door::{ArrivedMessage, DoorInbox, MemberDoor};
+use crate::form::VolumeForm;
 use crate::front::{FrontLinks, FrontPlace, FrontVolume, PutRequest};
 use crate::member::{Answer, ErrandEnd, MemberCounters, MemberStart, Outbox, VolumeMember};
 use crate::notes::{NoteBook, NoteRecords};
@@ -122,6 +123,8 @@ pub struct MemberSetup {
     pub durable: Durable,
     /// The cuts that the volume has.
     pub cuts: BTreeSet<Place>,
+    /// Settings that all members must have alike besides the nodes and the size, each as text.
+    pub settings: Vec<String>,
     /// The member's own volume, with blocks of 512 bytes.
     pub own: Arc<dyn Volume>,
 }
@@ -143,12 +146,14 @@ pub struct MemberPlan {
 impl MemberPlan {
     /// The plan of a member. `home` wakes the sidecore that it will be on.
     pub fn new(setup: MemberSetup, home: &Waker) -> Self {
-        let MemberSetup { volume, id, nodes, own, .. } = &setup;
+        let MemberSetup { volume, id, nodes, own, settings, .. } = &setup;
         let others = nodes.iter().filter(|(other, _)| *other != id);
         let peers = others.map(|(other, node)| (node.clone(), *other)).collect();
-        let front = Arc::new(FrontVolume::new(&own.info(), home.clone()));
+        let info = own.info();
+        let form = VolumeForm::of(nodes, info.size_bytes, settings);
+        let front = Arc::new(FrontVolume::new(&info, home.clone()));
         let records = NoteRecords::new(volume, home.clone());
-        let (door, status) = (MemberDoor::new(peers, home.clone()), Arc::default());
+        let (door, status) = (MemberDoor::new(peers, form, home.clone()), Arc::default());
         Self { front, records, door, status, setup }
     }
 }
@@ -216,8 +221,12 @@ pub struct MemberHost {
     notes: u64,
     /// Attachments of other lives may be in the table of applied requests.
     sweeps: bool,
-    shown: Option<(u64, MemberPart)>,
+    /// The epoch, the part, whether it follows, and the reason to wait, as the status has them.
+    shown: Option<(u64, MemberPart, bool, Option<String>)>,
 }
+
+/// Why a member has stopped that its node has ended.
+const ENDED: &str = "the member was ended on this node";
 
 impl MemberHost {
     /// A member on the calling sidecore.
@@ -230,7 +239,7 @@ impl MemberHost {
         mut outside: HostOutside,
     ) -> Result<Self, OpenError> {
         let MemberPlan { setup, front, records, door, status } = plan;
-        let MemberSetup { volume, id, nodes, life, number, pacing, durable, cuts, own } = setup;
+        let MemberSetup { volume, id, nodes, life, number, pacing, durable, cuts, own, .. } = setup;
         // First, so that channels and planes see an end if the member does not begin.
         let fronts = FrontLinks::new(Arc::clone(front.shared()), life);
         let inbox = DoorInbox::new(door);
@@ -294,13 +303,13 @@ impl MemberHost {
     /// Ends the member: users' requests end, no client is admitted, and the volume is let go.
     /// `true` once no request touches the volume any more; its caller goes on asking until then.
     pub fn abandon(&mut self, now_ns: u64) -> bool {
-        self.member.fail("the member was ended on this node".to_owned());
+        self.member.fail(ENDED.to_owned());
         self.settle(now_ns);
         self.member.abandon(now_ns)
     }
 
     fn place(&self) -> FrontPlace {
-        let takes = self.member.takes_requests() && self.member.serving() == self.reign;
+        let takes = self.member.has_room() && self.member.serving() == self.reign;
         match self.reign {
             Some(_) if takes => FrontPlace::Here(self.term),
             Some(_) => FrontPlace::Busy(self.term),
@@ -545,10 +554,21 @@ impl MemberHost {
             _ => MemberPart::Outside,
         };
         let epoch = record.map_or(0, |record| record.epoch);
-        if self.shown == Some((epoch, part)) {
+        let follows = part == MemberPart::Backup && self.member.follows();
+        let waits = self.member.waits();
+        let is_same = |shown: &(u64, MemberPart, bool, Option<String>)| {
+            let (shown_epoch, shown_part, followed, waited) = shown;
+            (*shown_epoch, *shown_part, *followed, waited.as_deref())
+                == (epoch, part, follows, waits)
+        };
+        if self.shown.as_ref().is_some_and(is_same) {
             return;
         }
-        self.shown = Some((epoch, part));
+        if let Some(why) = self.member.failed().filter(|why| *why != ENDED) {
+            tracing::error!(volume = self.volume, why, "a copy of a replicated volume has stopped");
+        }
+        let waits = waits.map(str::to_owned);
+        self.shown = Some((epoch, part, follows, waits.clone()));
         let node = |member: &MemberId| self.nodes.get(member).cloned();
         let in_sync = record.into_iter().flat_map(|record| record.in_sync.keys());
         self.status.set(MemberView {
@@ -556,6 +576,8 @@ impl MemberHost {
             primary: record.and_then(|record| node(&record.primary)),
             epoch,
             in_sync: in_sync.filter_map(node).collect(),
+            follows,
+            waits,
             failed: self.member.failed().map(str::to_owned),
         });
     }

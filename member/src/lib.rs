@@ -22,6 +22,7 @@ mod content;
 mod desk;
 mod desk_threads;
 pub mod door;
+mod form;
 mod front;
 mod host;
 mod member;
@@ -30,10 +31,14 @@ pub mod plane;
 mod queue;
 mod status;
 mod tasks;
+mod text;
 
 pub use content::{RangeContent, content_of, from_wire, to_wire};
-pub use desk::{RecordDesk, RegistryRecords, StateFile, StateFileError, VolumeRecords};
+pub use desk::{
+    RecordDesk, RecordDeskError, RegistryRecords, StateFile, StateFileError, VolumeRecords,
+};
 pub use desk_threads::{DeskLanes, DeskThreads, DeskWork, ErrandDesk, RecordClerk};
+pub use form::VolumeForm;
 pub use front::FrontVolume;
 pub use host::{
     HostOutside, MemberHost, MemberMail, MemberPlan, MemberSetup, NODE_PACING, PlaceWatch,
@@ -42,6 +47,9 @@ pub use member::{
     Answer, Errand, ErrandEnd, MemberCounters, MemberStart, Outbox, TICK_NS, VolumeMember,
 };
 pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
+pub use plane::{ReplicaPlane, ReplicaRoute};
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
+pub use replica::SwapOutcome;
 pub use status::{MemberPart, MemberStatus, MemberView};
 pub use tasks::{PoolTasks, VolumeTasks, is_cut_name};
+pub use text::{form_from_text, form_text, record_from_text, record_text};

@@ -5,13 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use replica::{
-    ClientRequest, Counter, Durable, Input, Life, MemberId, Message, Note, Output, Pacing, Place,
-    Replica, RequestId, SwapOutcome, VolumeRecord,
+    ClientRequest, Counter, Durable, Input, Life, MemberId, Message, Note, Op, Output, Pacing,
+    Place, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 use sidecore::{Progress, Wake};
 use volume::Channel;
 
-use crate::content::{RangeContent, content_of};
+use crate::content::RangeContent;
 use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
 
 /// The time between two looks at the protocol's clocks: a tenth of the time after which a member is
@@ -101,7 +101,7 @@ struct SentAppends {
 pub struct MemberCounters {
     /// Messages that were not taken, because too much waited.
     pub dropped: u64,
-    /// Operations of a range beyond the volume's end, or whose content has another length.
+    /// Requests of a range beyond the volume's end, or whose content has another length.
     pub refused: u64,
     /// Operations that were not sent again, because they are under way.
     pub spared: u64,
@@ -120,9 +120,15 @@ pub struct VolumeMember {
     swapping: Option<VolumeRecord>,
     is_looking: bool,
     sent: BTreeMap<MemberId, SentAppends>,
+    /// The operation by which the present primary has said that all members in sync are equal, and
+    /// whether this member has said that it has it.
+    equal: (Place, bool),
     inputs: Vec<Input<RangeContent>>,
     scratch: Vec<Output<RangeContent>>,
     next_tick_ns: u64,
+    /// It knows no record yet, and has not looked. It hears nothing before: a record of a message
+    /// would be kept, and a member that has lost its state would pass for one that has it.
+    is_new: bool,
     counters: MemberCounters,
     failed: Option<String>,
 }
@@ -149,7 +155,9 @@ impl VolumeMember {
     /// [`MEMBER_DEPTH`](crate::MEMBER_DEPTH) requests.
     pub fn new(start: MemberStart, channel: Box<dyn Channel>, now_ns: u64) -> Self {
         let MemberStart { id, life, pacing, durable, cuts, sectors } = start;
+        let is_new = durable.record.is_none();
         Self {
+            is_new,
             replica: Replica::start(id, life, pacing, durable, cuts, now_ns),
             queue: WorkQueue::new(channel),
             sectors,
@@ -158,6 +166,7 @@ impl VolumeMember {
             swapping: None,
             is_looking: false,
             sent: BTreeMap::new(),
+            equal: (Place::default(), false),
             inputs: Vec::new(),
             scratch: Vec::new(),
             next_tick_ns: now_ns,
@@ -184,6 +193,12 @@ impl VolumeMember {
     /// Why it has stopped, if it has.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
+    }
+
+    /// Why its work on its volume does not go on at the moment, if that is so: a change is tried
+    /// again and again.
+    pub fn waits(&self) -> Option<&str> {
+        self.queue.waits().filter(|_| self.failed.is_none())
     }
 
     /// Its counters.
@@ -215,6 +230,8 @@ impl VolumeMember {
         if self.failed.is_some() {
             return Progress::Idle;
         }
+        let retry = self.queue.retry(now_ns);
+        out.errands.extend(retry.map(Errand::Volume));
         if now_ns >= self.next_tick_ns {
             self.next_tick_ns = now_ns + TICK_NS;
             if !self.is_full() {
@@ -236,10 +253,23 @@ impl VolumeMember {
         self.replica.serving().filter(|_| self.failed.is_none())
     }
 
+    /// Whether the primary of this record serves, as far as this backup can know: it has made the
+    /// members equal, and this member has answered for it.
+    pub fn follows(&self) -> bool {
+        let reign = self.record().map(|record| record.reign);
+        self.equal.1 && reign == Some(self.equal.0.reign)
+    }
+
     /// Whether a request is taken now, so that it has an answer when its operation ends, and none
     /// when this member's reign ends before.
     pub fn takes_requests(&self) -> bool {
         self.failed.is_none() && !self.is_full() && self.replica.takes_requests()
+    }
+
+    /// Whether it also has room for further requests. Requests that were on their way when the room
+    /// was used up are taken.
+    pub fn has_room(&self) -> bool {
+        self.takes_requests() && self.replica.has_room()
     }
 
     /// The attachments of clients with requests that it remembers.
@@ -258,12 +288,8 @@ impl VolumeMember {
         if self.failed.is_some() {
             return;
         }
-        if self.is_full() {
+        if self.is_full() || self.is_new {
             self.counters.dropped += 1;
-            return;
-        }
-        if !self.is_inside(&message) {
-            self.counters.refused += 1;
             return;
         }
         if let Message::Held { life, began, counter } = &message {
@@ -328,12 +354,12 @@ impl VolumeMember {
                 self.inputs.push(Input::Swapped(target, outcome));
             }
             ErrandEnd::Seen(record) => {
-                self.is_looking = false;
+                (self.is_looking, self.is_new) = (false, false);
                 self.inputs.push(Input::Seen(record));
             }
             ErrandEnd::NotSeen => self.is_looking = false,
             ErrandEnd::Volume(end) => {
-                if let Err(why) = self.queue.end_task(end, &mut self.inputs) {
+                if let Err(why) = self.queue.end_task(now_ns, end, &mut self.inputs) {
                     return self.fail(why);
                 }
             }
@@ -353,17 +379,26 @@ impl VolumeMember {
         self.outputs.len() >= OUTPUTS_MAX || self.queue.len() >= WORKS_MAX
     }
 
-    /// Whether a message's range is in the volume, and its content has the range's length.
-    fn is_inside(&self, message: &Message<RangeContent>) -> bool {
-        let Message::Append { op, .. } = message else { return true };
-        let extent = match op {
-            replica::Op::Write { extent, .. }
-            | replica::Op::Fill { extent, .. }
-            | replica::Op::Equal { extent, .. } => *extent,
-            _ => return true,
-        };
-        let fits = content_of(message).is_none_or(|content| content.fits(extent));
-        fits && extent.end() <= self.sectors
+    /// Stores an operation. A member that cannot store one lacks it, so it stops: the primary goes
+    /// on without it, and no request waits for it for ever.
+    fn store(&mut self, place: Place, op: Op<RangeContent>) {
+        if let Op::Write { extent, data, .. }
+        | Op::Fill { extent, data, .. }
+        | Op::Equal { extent, data } = &op
+            && (extent.end() > self.sectors || !data.fits(*extent))
+        {
+            return self.fail(format!(
+                "an operation on the sectors from {} to {} does not fit this copy, which has {}: \
+                 all copies of a volume have one size. Make them equal, and start the node again",
+                extent.first(),
+                extent.end(),
+                self.sectors
+            ));
+        }
+        if matches!(op, Op::Applied { .. }) {
+            self.equal = (place, false);
+        }
+        self.queue.store(place, op);
     }
 
     /// Gives the protocol its inputs, and carries its outputs out.
@@ -392,6 +427,15 @@ impl VolumeMember {
     fn carry_out(&mut self, now_ns: u64, output: Output<RangeContent>, out: &mut Outbox) {
         match output {
             Output::Send(to, message) => {
+                if let Message::Held { began, counter, .. } = &message {
+                    let (place, is_said) = &mut self.equal;
+                    *is_said |= began.reign == place.reign && *counter >= place.counter;
+                }
+                // Its volume takes no change. A member that joined now would hold writes up that do
+                // not need it.
+                if matches!(message, Message::Join { .. }) && self.queue.waits().is_some() {
+                    return;
+                }
                 if self.is_news(now_ns, to, &message) {
                     out.messages.push((to, message));
                 } else {
@@ -413,12 +457,15 @@ impl VolumeMember {
                 self.is_keeping = true;
                 out.errands.push(Errand::Keep(durable));
             }
-            Output::Store(place, op) => self.queue.store(place, op),
+            Output::Store(place, op) => self.store(place, op),
             Output::Fetch(fetch, extent) => self.queue.fetch(fetch, extent),
             Output::Drop(cut) => self.queue.change(VolumeTask::Drop(cut)),
             Output::GoBack(cut) => self.queue.change(VolumeTask::GoBack(cut)),
             Output::Compare(member, began, cut, from) => {
                 self.queue.change(VolumeTask::Compare(member, began, cut, from));
+            }
+            Output::EndCompare(member, began) => {
+                self.queue.change(VolumeTask::EndCompare(member, began));
             }
             Output::Answer(id, content) => out.answers.push(Answer::Done(id, content)),
             Output::Refuse(id, incarnation) => out.answers.push(Answer::Refused(id, incarnation)),

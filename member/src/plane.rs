@@ -39,6 +39,7 @@ use transport::{BufId, CallId, Endpoint, HEAD_MAX, LostReason, MESSAGE_MAX, Peer
 
 use crate::content::RangeContent;
 use crate::door::MemberDoors;
+use crate::form::VolumeForm;
 use arrivals::Arrivals;
 use routes::Routes;
 
@@ -101,14 +102,15 @@ impl ReplicaPlane {
         Arc::clone(&self.counters)
     }
 
-    /// The way to a volume's member on a peer. The plane keeps a session with the peer until the
-    /// route is [closed](Self::close), also if the peer becomes known only later.
+    /// The way to a volume's member on a peer; `form` is the volume's form here. The plane keeps a
+    /// session with the peer until the route is [closed](Self::close), also if the peer becomes
+    /// known only later.
     ///
     /// # Panics
     /// With more than [`NUMBERED_VOLUMES_MAX`] routes to one peer; the configuration has no more
     /// volumes.
-    pub fn open(&mut self, volume: &str, peer: &str) -> ReplicaRoute {
-        self.routes.open(volume, peer)
+    pub fn open(&mut self, volume: &str, form: VolumeForm, peer: &str) -> ReplicaRoute {
+        self.routes.open(volume, form, peer)
     }
 
     /// Nothing more is sent by this route.

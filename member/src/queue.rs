@@ -33,6 +33,8 @@ pub enum VolumeTask {
     /// The ranges that differ from the snapshot, from this sector on; without a snapshot all that
     /// were ever written.
     Compare(MemberId, Place, Option<Place>, u64),
+    /// No further part of that difference is asked for.
+    EndCompare(MemberId, Place),
 }
 
 /// The end of a [`VolumeTask`].
@@ -42,8 +44,26 @@ pub enum VolumeTaskEnd {
     Done,
     /// A part of the difference.
     Changed(ChangedPart),
+    /// There is no difference: the snapshot is gone.
+    CutGone,
+    /// It cannot be done now, for this reason: it is tried again later.
+    Waits(String),
     /// It cannot be done, for this reason: the member stops.
     Failed(String),
+}
+
+/// The first pause before a task is tried again, and the longest one: each is twice as long as the
+/// one before. A pool that takes no changes waits for an operator, or for its own collection.
+const RETRY_NS_MIN: u64 = 1_000_000_000;
+const RETRY_NS_MAX: u64 = 16_000_000_000;
+
+/// A task that is tried again.
+#[derive(Debug)]
+struct TaskRetry {
+    why: String,
+    pause_ns: u64,
+    /// The time of the next try; none while a thread tries.
+    at_ns: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -98,8 +118,9 @@ pub(crate) struct WorkQueue {
     ended: Vec<IoId>,
     /// Ranges of works before the present one that have not ended.
     busy: Vec<Extent>,
-    /// The task that was given to a thread.
+    /// The task that was given to a thread, and why it is tried again.
     task: Option<VolumeTask>,
+    retry: Option<TaskRetry>,
 }
 
 impl WorkQueue {
@@ -116,6 +137,7 @@ impl WorkQueue {
             ended: Vec::with_capacity(depth),
             busy: Vec::new(),
             task: None,
+            retry: None,
         }
     }
 
@@ -204,16 +226,28 @@ impl WorkQueue {
     /// When it could not: the reason.
     pub(crate) fn end_task(
         &mut self,
+        now_ns: u64,
         end: VolumeTaskEnd,
         inputs: &mut Vec<Input<RangeContent>>,
     ) -> Result<(), String> {
-        let Some(task) = self.task.take() else { return Ok(()) };
+        let Some(task) = self.task else { return Ok(()) };
+        let before = self.retry.take();
+        if let VolumeTaskEnd::Waits(why) = end {
+            let pause_ns = before.map_or(RETRY_NS_MIN, |it| (2 * it.pause_ns).min(RETRY_NS_MAX));
+            self.retry = Some(TaskRetry { why, pause_ns, at_ns: Some(now_ns + pause_ns) });
+            return Ok(());
+        }
+        self.task = None;
         match (end, task) {
             (VolumeTaskEnd::Failed(why), _) => return Err(why),
             (VolumeTaskEnd::Changed(part), VolumeTask::Compare(member, began, ..)) => {
                 inputs.push(Input::Changed(member, began, part));
             }
+            (VolumeTaskEnd::CutGone, VolumeTask::Compare(member, began, ..)) => {
+                inputs.push(Input::CutGone(member, began));
+            }
             (_, VolumeTask::Compare(..)) => return Err("a difference has no parts".to_owned()),
+            (VolumeTaskEnd::CutGone, _) => return Err("a change needs no snapshot".to_owned()),
             _ => {}
         }
         // A task is begun when all before it have ended.
@@ -221,6 +255,18 @@ impl WorkQueue {
         first.state = WorkState::Ended;
         self.is_fresh = true;
         Ok(())
+    }
+
+    /// The task that must be tried again now.
+    pub(crate) fn retry(&mut self, now_ns: u64) -> Option<VolumeTask> {
+        let retry = self.retry.as_mut()?;
+        retry.at_ns.take_if(|at_ns| now_ns >= *at_ns)?;
+        self.task
+    }
+
+    /// Why a task is tried again, and all behind it waits.
+    pub(crate) fn waits(&self) -> Option<&str> {
+        self.retry.as_ref().map(|retry| retry.why.as_str())
     }
 
     /// Begins the works that wait for no other one.

@@ -29,6 +29,12 @@ pub struct MemberView {
     pub epoch: u64,
     /// The nodes of the members in sync.
     pub in_sync: Vec<String>,
+    /// For a backup: it has stored the first operations of the member that serves, which has said
+    /// with them that all members in sync are equal.
+    pub follows: bool,
+    /// Why its work on its volume does not go on at the moment: its pool takes no changes, and the
+    /// change is tried again.
+    pub waits: Option<String>,
     /// Why it has stopped.
     pub failed: Option<String>,
 }

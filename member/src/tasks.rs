@@ -79,18 +79,21 @@ impl PoolTasks {
         self.pool.change(PoolChange::Snapshot { volumes, name, at_s })
     }
 
-    fn go_back(&mut self, cut: Option<Place>) -> Result<(), String> {
+    fn go_back(&mut self, cut: Option<Place>) -> Result<VolumeTaskEnd, PoolError> {
         let cuts = self.all_cuts();
         let change = match cut {
             None => PoolChange::Clear { volume: self.volume },
             Some(place) => {
-                let snapshot = *cuts.get(&place).ok_or_else(|| missing(place))?;
+                let Some(snapshot) = cuts.get(&place).copied() else {
+                    return Ok(VolumeTaskEnd::Failed(missing(place)));
+                };
                 PoolChange::Rollback { volume: self.volume, snapshot }
             }
         };
-        self.pool.change(change).map_err(text_of)?;
+        self.pool.change(change)?;
         let mut newer = cuts.iter().filter(|(place, _)| cut.is_none_or(|cut| **place > cut));
-        newer.try_for_each(|(_, id)| self.remove(*id)).map_err(text_of)
+        newer.try_for_each(|(_, id)| self.remove(*id))?;
+        Ok(VolumeTaskEnd::Done)
     }
 
     /// A part of the difference, from a sector on. The newer side is a snapshot that is made with
@@ -101,25 +104,48 @@ impl PoolTasks {
         of: (MemberId, Place),
         cut: Option<Place>,
         from: u64,
-    ) -> Result<ChangedPart, String> {
-        let older = match cut {
-            None => None,
-            Some(place) => Some(*self.all_cuts().get(&place).ok_or_else(|| missing(place))?),
-        };
+    ) -> Result<VolumeTaskEnd, PoolError> {
+        let cuts = self.all_cuts();
+        let older = cut.map(|place| cuts.get(&place).copied());
+        if older == Some(None) {
+            return Ok(VolumeTaskEnd::CutGone);
+        }
         let known = self.now.filter(|(known, _)| *known == of && from > 0);
         let now = match known {
             Some((_, id)) => id,
-            None => self.snapshot(NOW_NAME).map_err(text_of)?,
+            None => self.snapshot(NOW_NAME)?,
         };
         self.now = Some((of, now));
-        let found = self.pool.changed(older, now, from / SECTORS).map_err(text_of)?;
+        let found = self.pool.changed(older.flatten(), now, from / SECTORS)?;
         let extents = found.runs.iter().flat_map(|run| ranges(run.block, run.blocks)).collect();
         let next = found.next_block.map(|block| block * SECTORS);
         if next.is_none() {
+            self.remove(now)?;
             self.now = None;
-            self.remove(now).map_err(text_of)?;
         }
-        Ok(ChangedPart { extents, next })
+        Ok(VolumeTaskEnd::Changed(ChangedPart { extents, next }))
+    }
+
+    /// The newer side of a difference goes, if it is still there.
+    fn end_compare(&mut self, of: (MemberId, Place)) -> Result<(), PoolError> {
+        if let Some((_, now)) = self.now.filter(|(known, _)| *known == of) {
+            self.remove(now)?;
+            self.now = None;
+        }
+        Ok(())
+    }
+
+    fn try_task(&mut self, task: VolumeTask) -> Result<VolumeTaskEnd, PoolError> {
+        match task {
+            VolumeTask::Cut(place) => self.snapshot(&name_of(place)).map(drop)?,
+            VolumeTask::Drop(place) => self.remove_named(&name_of(place))?,
+            VolumeTask::GoBack(cut) => return self.go_back(cut),
+            VolumeTask::Compare(member, began, cut, from) => {
+                return self.changed((member, began), cut, from);
+            }
+            VolumeTask::EndCompare(member, began) => self.end_compare((member, began))?,
+        }
+        Ok(VolumeTaskEnd::Done)
     }
 }
 
@@ -170,21 +196,54 @@ impl VolumeTasks for PoolTasks {
     }
 
     fn carry_out(&mut self, task: VolumeTask) -> VolumeTaskEnd {
-        let done = match task {
-            VolumeTask::Cut(place) => self.snapshot(&name_of(place)).map(drop).map_err(text_of),
-            VolumeTask::Drop(place) => self.remove_named(&name_of(place)).map_err(text_of),
-            VolumeTask::GoBack(cut) => self.go_back(cut),
-            VolumeTask::Compare(member, began, cut, from) => {
-                return match self.changed((member, began), cut, from) {
-                    Ok(part) => VolumeTaskEnd::Changed(part),
-                    Err(why) => VolumeTaskEnd::Failed(why),
-                };
-            }
-        };
-        done.map_or_else(VolumeTaskEnd::Failed, |()| VolumeTaskEnd::Done)
+        self.try_task(task).unwrap_or_else(|error| match is_passing(&error) {
+            true => VolumeTaskEnd::Waits(text_of(error)),
+            false => VolumeTaskEnd::Failed(text_of(error)),
+        })
     }
+}
+
+/// Whether a change that ended so may succeed later, when there is room in the pool, or when an
+/// operator has made some. The texts and names in a member's changes are right, so a pool that
+/// calls one of them invalid took none at all for a while.
+fn is_passing(error: &PoolError) -> bool {
+    matches!(
+        error,
+        PoolError::Invalid(_)
+            | PoolError::TooMany(_)
+            | PoolError::NoPromise { .. }
+            | PoolError::BeingReceived(_)
+    )
 }
 
 fn text_of(error: PoolError) -> String {
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use store::PoolDeviceError;
+
+    use super::*;
+
+    /// A full pool gets room again; a device that failed, or a volume that is gone, does not come
+    /// back by itself.
+    #[test]
+    fn a_full_pool_is_waited_for_and_a_failed_one_is_not() {
+        for passing in [
+            PoolError::Invalid("the pool took no request within 30 s".to_owned()),
+            PoolError::TooMany("snapshots"),
+            PoolError::NoPromise { free_bytes: 1 },
+        ] {
+            assert!(is_passing(&passing), "{passing}");
+        }
+        for lasting in [
+            PoolError::DeviceFailed(PoolDeviceError::Failed(5)),
+            PoolError::Closed,
+            PoolError::NoVolume(VolumeId(1)),
+            PoolError::MapDamaged,
+        ] {
+            assert!(!is_passing(&lasting), "{lasting}");
+        }
+    }
 }

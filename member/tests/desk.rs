@@ -5,8 +5,9 @@ use std::fs;
 use std::sync::mpsc::{Receiver, channel};
 
 use member::{
-    DeskLanes, DeskWork, Errand, ErrandDesk, ErrandEnd, RecordClerk, RecordDesk, RegistryRecords,
-    StateFile, StateFileError, VolumeRecords, VolumeTask, VolumeTaskEnd, VolumeTasks,
+    DeskLanes, DeskWork, Errand, ErrandDesk, ErrandEnd, RecordClerk, RecordDesk, RecordDeskError,
+    RegistryRecords, StateFile, StateFileError, VolumeForm, VolumeRecords, VolumeTask,
+    VolumeTaskEnd, VolumeTasks,
 };
 use registry::membership::ClusterKeys;
 use registry::{MemoryRegistry, RegistryError, UnknownSwap};
@@ -18,13 +19,46 @@ fn first() -> VolumeRecord {
 }
 
 fn desk() -> RecordDesk {
-    RecordDesk::new(ClusterKeys::new("ab12").unwrap(), "alice")
+    desk_of(&[])
+}
+
+/// The desk of a node whose file has these settings.
+fn desk_of(settings: &[&str]) -> RecordDesk {
+    let settings: Vec<_> = settings.iter().map(|it| (*it).to_owned()).collect();
+    let form = VolumeForm::of(&BTreeMap::new(), 4096, &settings);
+    RecordDesk::new(ClusterKeys::new("ab12").unwrap(), "alice", form)
+}
+
+#[test]
+fn a_node_with_another_list_or_size_or_key_has_no_part_in_the_record() {
+    let (mut registry, other) = (MemoryRegistry::new(7), desk_of(&["encrypted 07"]));
+    desk().create(&mut registry, &first()).unwrap();
+    assert!(matches!(other.look(&mut registry), Err(RecordDeskError::OtherForm)));
+    assert!(matches!(other.create(&mut registry, &first()), Err(RecordDeskError::OtherForm)));
+    assert_eq!(other.swap(&mut registry, &first().taken_by(2)), SwapOutcome::Unknown);
+    assert_eq!(desk().look(&mut registry).unwrap(), first());
+    for has_state in [false, true] {
+        let (desk, registry) = (desk_of(&["encrypted 07"]), Box::new(registry.clone()));
+        let records = RegistryRecords { desk, registry };
+        let mut clerk = RecordClerk::new(records, "alice", (0, 77), has_state);
+        let mut ends = vec![clerk.look()];
+        if has_state {
+            ends.push(clerk.swap(first().taken_by(2)));
+        }
+        for end in ends {
+            let ErrandEnd::NoRecord(why) = end else { panic!("{end:?}") };
+            assert!(why.contains("another key of encryption"), "{why}");
+        }
+    }
 }
 
 #[test]
 fn a_record_is_replaced_by_the_next_one_alone() {
     let (mut registry, desk) = (MemoryRegistry::new(7), desk());
-    assert!(matches!(desk.look(&mut registry), Err(RegistryError::Damaged { .. })));
+    assert!(matches!(
+        desk.look(&mut registry),
+        Err(RecordDeskError::Registry(RegistryError::Damaged { .. }))
+    ));
     desk.create(&mut registry, &first()).unwrap();
     // Once more is no harm, and another volume is another matter.
     desk.create(&mut registry, &first()).unwrap();
@@ -50,7 +84,10 @@ fn a_swap_without_an_answer_is_unknown_until_it_is_asked_for_again() {
         assert_eq!(desk.swap(&mut registry, &next), SwapOutcome::Unknown);
         registry.set_away(true);
         assert_eq!(desk.swap(&mut registry, &next), SwapOutcome::Unknown);
-        assert!(matches!(desk.look(&mut registry), Err(RegistryError::Away { .. })));
+        assert!(matches!(
+            desk.look(&mut registry),
+            Err(RecordDeskError::Registry(RegistryError::Away { .. }))
+        ));
         registry.set_away(false);
         assert_eq!(desk.swap(&mut registry, &next), SwapOutcome::Done);
         assert_eq!(desk.look(&mut registry).unwrap(), next);
@@ -94,6 +131,19 @@ fn the_first_member_makes_the_first_record_and_the_others_wait_for_it() {
 }
 
 #[test]
+fn a_member_that_has_lost_its_state_swaps_no_record_before_it_looks() {
+    let mut registry = MemoryRegistry::new(7);
+    let two = VolumeRecord::first(0, BTreeMap::from([(0, 70)])).with(1, 88);
+    desk().create(&mut registry, &two).unwrap();
+    let mut clerk = clerk(registry.clone(), 1, false);
+    let next = two.taken_by(1);
+    assert_eq!(clerk.swap(next.clone()), ErrandEnd::Swapped(next, SwapOutcome::Unknown));
+    assert_eq!(desk().look(&mut registry).unwrap(), two);
+    let ErrandEnd::NoRecord(why) = clerk.look() else { panic!("it has forgotten its promises") };
+    assert!(why.contains("it has no state"), "{why}");
+}
+
+#[test]
 fn a_member_with_a_state_makes_no_record_in_an_empty_registry() {
     for id in [0, 1] {
         let ErrandEnd::NoRecord(why) = clerk(MemoryRegistry::new(7), id, true).look() else {
@@ -111,13 +161,13 @@ fn a_member_with_a_state_makes_no_record_in_an_empty_registry() {
 struct Silent(Receiver<()>);
 
 impl VolumeRecords for Silent {
-    fn look(&mut self) -> Result<Option<VolumeRecord>, String> {
+    fn look(&mut self) -> Result<Option<VolumeRecord>, RecordDeskError> {
         let _ = self.0.recv();
         Ok(Some(first()))
     }
 
-    fn create(&mut self, _first: &VolumeRecord) -> Result<(), String> {
-        Err("it is silent".to_owned())
+    fn create(&mut self, _first: &VolumeRecord) -> Result<(), RecordDeskError> {
+        Err(RecordDeskError::NoAnswer("it is silent".to_owned()))
     }
 
     fn swap(&mut self, _target: &VolumeRecord) -> SwapOutcome {

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use counting::{allocations, held_bytes};
 use hosts::PlaneHost;
-use member::RangeContent;
 use member::door::{MemberDoor, MemberDoors};
 use member::plane::{ReplicaPlane, ReplicaPlaneCounters, ReplicaRoute};
+use member::{RangeContent, VolumeForm};
 use replica::{ClientId, Extent, Message, Op, RequestId};
 use sidecore::{Poll, Waker};
 use transport::EndpointConfig;
@@ -27,6 +27,10 @@ const SECTORS: u32 = 64;
 
 fn addr(node: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 4870 + node as u16))
+}
+
+fn form() -> VolumeForm {
+    VolumeForm::of(&BTreeMap::new(), 0, &[])
 }
 
 struct Node {
@@ -53,7 +57,7 @@ impl Node {
     /// A member with an empty mailbox, in place of an earlier one.
     fn serve(&self, other: usize) -> Arc<MemberDoor> {
         let peers = BTreeMap::from([(NODES[other].to_owned(), other as u8)]);
-        let door = MemberDoor::new(peers, Waker::none());
+        let door = MemberDoor::new(peers, form(), Waker::none());
         self.doors.insert("alice", Arc::clone(&door));
         door
     }
@@ -118,7 +122,7 @@ fn carry(from: &mut Node, to: &Node, now_ns: u64, datagram: &mut Vec<u8>) {
 #[test]
 fn messages_allocate_nothing_but_their_content_at_the_receiver() {
     let nodes = [Node::new(0), Node::new(1)];
-    let route = nodes[0].plane.borrow_mut().open("alice", NODES[1]);
+    let route = nodes[0].plane.borrow_mut().open("alice", form(), NODES[1]);
     let mut pair = Pair { nodes, route, now_ns: 1, datagram: Vec::with_capacity(1 << 16) };
     let client = ClientId { attachment: 3, channel: 0, slot: 1 };
     let op = Op::Write {

@@ -157,6 +157,19 @@ fn differences_come_in_parts_and_leave_nothing_behind() {
     bench.write(2, 9);
     assert!(bench.changed(4, Some(cut(1))).0.contains(&2));
     assert_eq!(bench.names(), ["alice", "cut.2.1"]);
+    // The attempt to join may end in the middle.
+    let began = Place { reign: 9, counter: 5 };
+    let end = bench.tasks.carry_out(VolumeTask::Compare(1, began, Some(cut(1)), 0));
+    assert!(matches!(end, VolumeTaskEnd::Changed(ChangedPart { next: Some(_), .. })), "{end:?}");
+    assert!(bench.names().contains(&"cut.now".to_owned()));
+    bench.done(VolumeTask::EndCompare(2, began));
+    assert!(bench.names().contains(&"cut.now".to_owned()), "that is another one");
+    bench.done(VolumeTask::EndCompare(1, began));
+    assert_eq!(bench.names(), ["alice", "cut.2.1"]);
+    bench.done(VolumeTask::EndCompare(1, began));
+    // A cut that an operator has removed is no failure of the member.
+    let end = bench.tasks.carry_out(VolumeTask::Compare(1, began, Some(cut(7)), 0));
+    assert_eq!(end, VolumeTaskEnd::CutGone);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use member::{
     DeskLanes, DeskWork, FrontVolume, HostOutside, MemberHost, MemberMail, MemberPart, MemberPlan,
     MemberSetup, NODE_PACING, PlaceWatch, RangeContent, RecordClerk, RecordDesk, RegistryRecords,
-    StateFile, VolumeRecords, VolumeTask, VolumeTaskEnd, VolumeTasks,
+    StateFile, VolumeForm, VolumeRecords, VolumeTask, VolumeTaskEnd, VolumeTasks,
 };
 use registry::MemoryRegistry;
 use registry::membership::ClusterKeys;
@@ -128,9 +128,11 @@ fn a_member_and_its_user_on_sleeping_sidecores_wake_each_other() {
         pacing: NODE_PACING,
         durable: Durable::default(),
         cuts: BTreeSet::new(),
+        settings: Vec::new(),
         own: Arc::new(MemoryVolume::new(1 << 20).unwrap()),
     };
-    let desk = RecordDesk::new(ClusterKeys::new("ab12").unwrap(), "alice");
+    let form = VolumeForm::of(&BTreeMap::new(), 1 << 20, &[]);
+    let desk = RecordDesk::new(ClusterKeys::new("ab12").unwrap(), "alice", form);
     let registry = Box::new(MemoryRegistry::new(7));
     let records: Box<dyn VolumeRecords> = Box::new(RegistryRecords { desk, registry });
     let work = DeskWork {

@@ -379,6 +379,10 @@ mod tests {
             Ok(said(format!("roll back {volume} {body}")))
         }
 
+        fn change_copies(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("copies of {volume} {body}")))
+        }
+
         fn set_key(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
             Ok(said(format!("key of {volume} {body}")))
         }
@@ -522,6 +526,7 @@ mod tests {
             ("GET /v1/pools", "", 200, "[]"),
             ("POST /v1/snapshots", "{}", 200, "snapshot {}"),
             ("POST /v1/volumes/v/rollback", "{}", 200, "roll back v {}"),
+            ("POST /v1/volumes/v/copies", "{}", 200, "copies of v {}"),
             ("PUT /v1/volumes/v/key", "{}", 200, "key of v {}"),
             ("POST /v1/pools/p/volumes/7/shred", "{}", 200, "shred 7 of p {}"),
             ("PUT /v1/volumes/v/compression", "{}", 200, "compress v {}"),

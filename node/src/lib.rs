@@ -18,6 +18,7 @@ pub use ::api::status;
 pub use ::config;
 pub use config::{Config, ConfigError};
 pub use fabric::IN_VM as FABRIC_IN_VM;
+pub use member;
 pub use privilege::agent;
 pub use run::{Origin, check, run};
 pub use sessions::key_files as keys;

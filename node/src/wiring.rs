@@ -15,7 +15,6 @@
 //! of a kind), `report` (the status), `hand_over`.
 
 mod change;
-mod cluster;
 mod disks;
 mod drain;
 mod error;

@@ -301,6 +301,27 @@ impl<'a> Membership<'a> {
         })
     }
 
+    /// Removes a volume's record. Members that know it stop when they would change it, and members
+    /// of a later volume of the name begin anew.
+    ///
+    /// # Errors
+    /// When there is no such record, or the registry does not answer.
+    pub fn forget_volume(&mut self, name: &str) -> Result<(), RegistryError> {
+        let key = self.keys.volume(name)?;
+        let mut tried = false;
+        self.change(|this| {
+            // The record is not read: a damaged one must go as well.
+            match this.registry.get(&key)?.entry.map(|entry| entry.revision) {
+                None if tried => Ok(ChangePlan::Done(())),
+                None => Err(refused(format!("the cluster has no record of a volume {name:?}"))),
+                Some(revision) => {
+                    tried = true;
+                    Ok(ChangePlan::Try(Swap::new().unchanged(&key, revision).delete(&key), ()))
+                }
+            }
+        })
+    }
+
     /// All records.
     ///
     /// # Errors

@@ -104,7 +104,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if !is_known || !follows || self.is_past(epoch) || life != self.life {
             return;
         }
-        if counter == self.holding.issued + 1 && self.has_room(&op) {
+        if counter == self.holding.issued + 1 && self.has_place(&op) {
             self.take(counter, op, out);
         } else if counter <= self.holding.stored {
             self.say_held(out);
@@ -113,7 +113,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     /// Whether the table of applied requests has a place for it. A primary that keeps to the
     /// protocol sends no other operation.
-    fn has_room(&self, op: &Op<D>) -> bool {
+    fn has_place(&self, op: &Op<D>) -> bool {
         match op {
             Op::Write { id, .. } | Op::Flush { id } | Op::Note { id, .. } => {
                 self.holding.applied.takes(id.client)

@@ -116,6 +116,12 @@ impl Joining {
         Some(extent)
     }
 
+    /// Whether a range is left, and may be fetched.
+    pub(crate) fn may_fetch(&self, fetches_max: usize) -> bool {
+        let has_more = !self.left.is_empty() || !self.again.is_empty();
+        self.has_gone_back && has_more && self.fetching.len() < fetches_max
+    }
+
     /// A range was fetched; none if it was not asked for.
     pub(crate) fn fetched(&mut self, extent: Extent) -> Option<Written> {
         let written = self.fetching.remove(&extent)?;

@@ -20,6 +20,7 @@
 mod applied;
 mod backup;
 mod extent;
+mod flights;
 mod follower;
 mod member;
 mod message;
@@ -31,6 +32,7 @@ pub mod wire;
 
 pub use applied::{APPLIED_MAX, Applied, ClientId, RequestId};
 pub use extent::{Extent, ExtentSet};
+pub use flights::{FILL_BYTES_MAX, FILLS_MAX, FLIGHT_BYTES_MAX, FLIGHTS_MAX};
 pub use member::{
     CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, Output, Pacing, Replica,
     SwapOutcome,

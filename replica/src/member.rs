@@ -9,7 +9,7 @@ use crate::extent::{Extent, ExtentSet};
 use crate::message::{Counter, Message, Note, Op, Place};
 use crate::outside::Outside;
 use crate::primary::Primary;
-use crate::record::{Life, MemberId, VolumeRecord};
+use crate::record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
 use crate::rule::Rule;
 
 /// The times of the protocol, the same for all members, and the sizes of its own reads.
@@ -101,6 +101,8 @@ pub enum Input<D> {
     Fetched(Fetch, Extent, D),
     /// The outcome of [`Output::Compare`].
     Changed(MemberId, Place, ChangedPart),
+    /// The other outcome of [`Output::Compare`]: the cut is gone, by no wish of the protocol.
+    CutGone(MemberId, Place),
     /// An operator makes another member the primary.
     Move(MemberId),
     /// An operator says that a member's copy of the volume is gone for good.
@@ -133,12 +135,15 @@ pub enum Output<D> {
     /// this sector on, for a member that joins and began behind this operation. As many as are
     /// looked at in one go, and more in the next one.
     Compare(MemberId, Place, Option<Place>, u64),
+    /// No further part of this difference is wanted: the attempt to join has ended.
+    EndCompare(MemberId, Place),
     /// The client's request is completed, for a read with the range's content.
     Answer(RequestId, Option<D>),
     /// The client's request is of another incarnation than this, which the volume has now.
     Refuse(RequestId, u64),
-    /// The table of applied requests has no place for another client: the request was not taken,
-    /// and may be offered again when an attachment was forgotten.
+    /// The table of applied requests has no place for another client, or too much is under way: the
+    /// request was not taken, and may be offered again when an attachment was forgotten, or when
+    /// there is room.
     Full(RequestId),
 }
 
@@ -207,6 +212,8 @@ pub struct Replica<D> {
     pub(crate) holding: Holding,
     /// The swap that was asked for and has no known outcome.
     pub(crate) swap: Option<VolumeRecord>,
+    /// The differences that are being looked for: the members, and where their attempts began.
+    pub(crate) differences: BTreeMap<MemberId, Place>,
 }
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
@@ -233,7 +240,19 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let (broken, swap) = (None, None);
         let role = MemberRole::Outside(Outside::default());
         let granted_ns = now_ns;
-        Self { id, life, pacing, broken, promised, record, role, granted_ns, holding, swap }
+        Self {
+            id,
+            life,
+            pacing,
+            broken,
+            promised,
+            record,
+            role,
+            granted_ns,
+            holding,
+            swap,
+            differences: BTreeMap::new(),
+        }
     }
 
     /// The same member with one rule broken, for tests.
@@ -283,6 +302,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         matches!(&self.role, MemberRole::Primary(primary) if primary.takes_requests())
     }
 
+    /// Whether there is room for further requests: a member that is slow holds them back. Requests
+    /// that were on their way before are taken, up to as much again.
+    pub fn has_room(&self) -> bool {
+        matches!(&self.role, MemberRole::Primary(primary) if primary.has_room())
+    }
+
     /// The attachments of clients with requests that it remembers.
     pub fn attachments(&self) -> BTreeSet<u128> {
         self.holding.applied.requests().map(|id| id.client.attachment).collect()
@@ -326,10 +351,29 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Input::Stored(place) => self.stored(now_ns, place, out),
             Input::Fetched(fetch, extent, data) => self.fetched(now_ns, fetch, extent, data, out),
             Input::Changed(member, began, part) => self.changed(member, began, part, out),
+            Input::CutGone(member, began) => self.cut_gone(member, began),
             Input::Move(to) => self.start_move(now_ns, to, out),
             Input::Evicted(member) => self.evicted(now_ns, member, out),
             Input::Forget(attachment) => self.forget(attachment, out),
         }
+        if !self.differences.is_empty() {
+            self.end_differences(out);
+        }
+    }
+
+    /// Ends the differences of attempts to join that are over.
+    fn end_differences(&mut self, out: &mut Vec<Output<D>>) {
+        let Self { differences, role, .. } = self;
+        differences.retain(|member, began| {
+            let is_wanted = match &*role {
+                MemberRole::Primary(primary) => primary.compares(*member, *began),
+                _ => false,
+            };
+            if !is_wanted {
+                out.push(Output::EndCompare(*member, *began));
+            }
+            is_wanted
+        });
     }
 
     fn timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
@@ -512,11 +556,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Op::Cut if joins => Op::Nothing,
             Op::Cut => {
                 self.holding.cuts.insert(Place { counter, ..self.holding.began });
-                if self.holding.cuts.len() > CUTS_MAX
-                    && let Some(oldest) = self.holding.cuts.pop_first()
-                {
-                    out.push(Output::Drop(oldest));
-                }
+                self.drop_surplus_cut(out);
                 op
             }
             Op::Applied { ref applied, ref note } => {
@@ -542,6 +582,23 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         out.push(Output::Store(Place { counter, ..self.holding.began }, op));
     }
 
+    /// Drops the oldest cut of too many, but for cuts that a join uses: each member that joins uses
+    /// one at most, so there is another one.
+    fn drop_surplus_cut(&mut self, out: &mut Vec<Output<D>>) {
+        let Holding { cuts, .. } = &self.holding;
+        if cuts.len() <= CUTS_MAX {
+            return;
+        }
+        let is_used = |cut: &Place| match &self.role {
+            MemberRole::Primary(primary) => primary.uses(*cut),
+            _ => false,
+        };
+        if let Some(oldest) = cuts.iter().copied().find(|cut| !is_used(cut)) {
+            self.holding.cuts.remove(&oldest);
+            out.push(Output::Drop(oldest));
+        }
+    }
+
     fn stored(&mut self, now_ns: u64, place: Place, out: &mut Vec<Output<D>>) {
         let Place { reign, counter } = place;
         let is_next = counter > self.holding.stored && counter <= self.holding.issued;
@@ -559,6 +616,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 /// Cuts that a member keeps. There is one for each change of the members in sync; a member that
 /// missed more of them gets the whole volume.
 pub const CUTS_MAX: usize = 8;
+
+// A primary's other members may all join, each from a cut of its own, when a cut is made.
+const _: () = assert!(MEMBERS_MAX - 1 < CUTS_MAX);
 
 /// Ranges of a tail of earlier reigns, so that it fits a message. Of more of them the smallest gaps
 /// are closed: sectors that all members have alike are made equal without harm.

@@ -6,6 +6,12 @@ use crate::applied::{Applied, RequestId};
 use crate::extent::{Extent, ExtentSet};
 use crate::record::{Life, MemberId, VolumeRecord};
 
+/// The longest body of a message: the content of the longest range that has bytes.
+pub const WIRE_BODY_MAX: usize = 1 << 20;
+
+/// The unit of ranges.
+pub const SECTOR_BYTES: u64 = 512;
+
 /// The place of an operation in the order that the primary of a reign gives them.
 pub type Counter = u64;
 

@@ -6,12 +6,14 @@ use std::hash::Hash;
 
 use crate::applied::RequestId;
 use crate::extent::{Extent, ExtentSet};
+use crate::flights::Flights;
 use crate::follower::{Follower, Joining, Written};
 use crate::member::{
-    ChangedPart, ClientRequest, Fetch, Holding, MemberRole, Output, Replica, TAIL_RANGES_MAX,
+    ChangedPart, ClientRequest, Fetch, Holding, MemberRole, Output, Pacing, Replica,
+    TAIL_RANGES_MAX,
 };
 use crate::message::{Counter, Message, NOTE_BYTES_MAX, Op, Place};
-use crate::record::{Life, MEMBERS_MAX, MemberId};
+use crate::record::{Life, MEMBERS_MAX, MemberId, MemberSet};
 use crate::rule::Rule;
 
 /// How far a new primary is.
@@ -38,7 +40,7 @@ pub(crate) struct Primary<D> {
     /// before it. A member that is needed since may not have them yet.
     acknowledged: Counter,
     /// Operations that some member lacks, with the request that waits for each.
-    flights: BTreeMap<Counter, Op<D>>,
+    flights: Flights<D>,
     waits: BTreeMap<Counter, RequestId>,
     /// Reads, with whether the range is being fetched.
     reads: BTreeMap<RequestId, (Extent, bool)>,
@@ -50,8 +52,29 @@ impl<D> Primary<D> {
         matches!(self.phase, ReignPhase::Serving | ReignPhase::Moving { .. })
     }
 
+    /// Whether a member that joins has gone back to the cut, and the difference from it is not
+    /// known as a whole yet.
+    pub(crate) fn uses(&self, cut: Place) -> bool {
+        let joining = self.followers.values().filter_map(|follower| follower.joining.as_ref());
+        joining.filter(|joining| joining.compared.is_some()).any(|it| it.cut == Some(cut))
+    }
+
+    /// Whether the member joins, by the attempt that began there, and its difference is not known
+    /// as a whole yet.
+    pub(crate) fn compares(&self, member: MemberId, began: Place) -> bool {
+        let follower = self.followers.get(&member);
+        follower.is_some_and(|follower| {
+            began == (Place { reign: self.reign, counter: follower.began })
+                && follower.joining.as_ref().is_some_and(|joining| joining.compared.is_some())
+        })
+    }
+
     pub(crate) fn takes_requests(&self) -> bool {
         self.phase == ReignPhase::Serving
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.flights.has_room()
     }
 
     /// The members that join and are about to be admitted.
@@ -63,6 +86,7 @@ impl<D> Primary<D> {
     }
 
     pub(crate) fn age(&mut self, by_ns: u64) {
+        self.flights.age(by_ns);
         for follower in self.followers.values_mut() {
             follower.heard_ns = follower.heard_ns.saturating_sub(by_ns);
             let lease_ns = follower.lease_ns.map(|lease_ns| lease_ns.saturating_sub(by_ns));
@@ -73,7 +97,7 @@ impl<D> Primary<D> {
     /// Whether a member in sync may lack an operation on the range, if all have the operations up
     /// to `held`.
     fn is_in_flight(&self, extent: Extent, held: Counter) -> bool {
-        self.flights.range(held + 1..).any(|(_, op)| match op {
+        self.flights.behind(held).any(|(_, op)| match op {
             Op::Write { extent: other, .. } | Op::Equal { extent: other, .. } => {
                 other.overlaps(&extent)
             }
@@ -111,7 +135,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             phase,
             counter,
             acknowledged: 0,
-            flights: BTreeMap::new(),
+            flights: Flights::default(),
             waits: BTreeMap::new(),
             reads: BTreeMap::new(),
             followers,
@@ -150,17 +174,17 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     /// The members that an operation needs besides this one: those of each record that may be the
     /// registry's.
-    fn needed(&self) -> BTreeSet<MemberId> {
-        let Some(record) = &self.record else { return BTreeSet::new() };
-        let mut needed: BTreeSet<_> = record.others(self.id).collect();
+    fn needed(&self) -> MemberSet {
+        let Some(record) = &self.record else { return MemberSet::default() };
+        let mut needed: MemberSet = record.others(self.id).collect();
         if let MemberRole::Primary(primary) = &self.role {
-            needed.extend(primary.admitted());
+            primary.admitted().for_each(|id| needed.insert(id));
         }
         if let Some(target) = &self.swap {
             if self.breaks(Rule::SwapBeforeAcknowledging) {
-                needed.retain(|id| target.in_sync.contains_key(id));
+                needed = needed.only(|id| target.in_sync.contains_key(&id));
             }
-            needed.extend(target.others(self.id));
+            target.others(self.id).for_each(|id| needed.insert(id));
         }
         needed
     }
@@ -175,21 +199,24 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     fn has_leases(&self, now_ns: u64) -> bool {
         let MemberRole::Primary(primary) = &self.role else { return false };
         self.needed().iter().all(|id| {
-            let lease_ns = primary.followers.get(id).and_then(|follower| follower.lease_ns);
+            let lease_ns = primary.followers.get(&id).and_then(|follower| follower.lease_ns);
             lease_ns.is_some_and(|lease_ns| now_ns < lease_ns + self.pacing.lease_ns)
         })
     }
 
     pub(crate) fn primary_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Some(record) = self.record.clone() else { return };
-        let (silence_ns, held) = (self.pacing.silence_ns, self.least_held());
+        let (Pacing { silence_ns, patience_ns, .. }, held) = (self.pacing, self.least_held());
         let target = self.swap.clone();
         self.send_seals(out);
         let Some(primary) = self.primary() else { return };
         let mut silent = Vec::new();
         for (id, follower) in &primary.followers {
-            let is_behind = follower.joining.is_some() && primary.flights.len() > BEHIND_MAX;
-            if now_ns >= follower.heard_ns + silence_ns || is_behind {
+            // A slow member holds requests back until it has stored some operations. One that joins
+            // and stores none begins again.
+            let is_stuck = follower.joining.is_some()
+                && primary.flights.are_stuck(now_ns, follower.held, patience_ns);
+            if now_ns >= follower.heard_ns + silence_ns || is_stuck {
                 silent.push(*id);
             }
             let life = follower.life;
@@ -198,8 +225,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             if let Some(joining) = &follower.joining {
                 out.push(Output::Send(*id, joining.message(&record, life, follower.began)));
             }
-            for (counter, op) in primary.flights.range(follower.held + 1..) {
-                out.push(Output::Send(*id, follower.append(record.epoch, *counter, op.clone())));
+            for (counter, op) in primary.flights.behind(follower.held) {
+                out.push(Output::Send(*id, follower.append(record.epoch, counter, op.clone())));
             }
         }
         for id in silent {
@@ -318,18 +345,18 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
             _ if applied => {
                 // It was sent again. It waits for the operation, or that has ended.
-                let of_it = primary.flights.iter().find(|(_, op)| match op {
+                let of_it = primary.flights.behind(0).find(|(_, op)| match op {
                     Op::Write { id: other, .. }
                     | Op::Flush { id: other }
                     | Op::Note { id: other, .. } => *other == id,
                     _ => false,
                 });
-                match of_it.map(|(counter, _)| *counter) {
+                match of_it.map(|(counter, _)| counter) {
                     Some(counter) => _ = primary.waits.insert(counter, id),
                     None => out.push(Output::Answer(id, None)),
                 }
             }
-            _ if !has_place => out.push(Output::Full(id)),
+            _ if !has_place || primary.flights.is_over() => out.push(Output::Full(id)),
             ClientRequest::Write(extent, data) => {
                 let counter = self.issue(Op::Write { id, extent, data }, out);
                 self.wait_for(counter, id);
@@ -351,6 +378,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let applied = &self.holding.applied;
         let is_known = applied.requests().any(|id| id.client.attachment == attachment);
         let Some(primary) = self.primary() else { return };
+        primary.reads.retain(|id, _| id.client.attachment != attachment);
         if is_known && primary.phase == ReignPhase::Serving {
             self.issue(Op::Forget(attachment), out);
         }
@@ -383,7 +411,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     fn least_held(&self) -> Counter {
         let MemberRole::Primary(primary) = &self.role else { return 0 };
         let of = |id| primary.followers.get(&id).map_or(0, |follower| follower.held);
-        self.needed().into_iter().map(of).fold(self.holding.stored, Counter::min)
+        self.needed().iter().map(of).fold(self.holding.stored, Counter::min)
     }
 
     /// Does what has become possible.
@@ -396,9 +424,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let later = primary.waits.split_off(&(held + 1));
         let done = std::mem::replace(&mut primary.waits, later);
         out.extend(done.into_values().map(|id| Output::Answer(id, None)));
-        primary.flights = primary.flights.split_off(&(sent + 1));
+        primary.flights.all_have(now_ns, sent);
         self.holding.all_have(held);
         self.go_on_with_phase(held, out);
+        self.fill_further(out);
         self.admit(out);
         self.fetch_reads(now_ns, out);
     }
@@ -410,7 +439,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let Some(primary) = self.primary() else { return };
         match &mut primary.phase {
             ReignPhase::Sealing { sealed, tails } => {
-                if !needed.is_subset(sealed) {
+                if !needed.iter().all(|id| sealed.contains(&id)) {
                     return;
                 }
                 let left = if skips { ExtentSet::default() } else { std::mem::take(tails) };
@@ -418,6 +447,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 primary.phase = ReignPhase::Equalising { left, fetching, until: None };
                 self.equalise(out);
             }
+            ReignPhase::Equalising { until: None, .. } => self.equalise(out),
             ReignPhase::Equalising { until: Some(until), .. } if held >= *until => {
                 primary.phase = ReignPhase::Serving;
                 self.issue(Op::Cut, out);
@@ -441,12 +471,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return;
         };
         while fetching.len() < pacing.fetches_max
+            && primary.flights.has_room_to_fill()
             && let Some(extent) = left.take_first(pacing.fetch_sectors_max)
         {
             fetching.insert(extent);
             out.push(Output::Fetch(Fetch::Equal(primary.reign), extent));
         }
-        if fetching.is_empty() {
+        if fetching.is_empty() && left.is_empty() {
             let applied = self.applied();
             let counter = self.issue(applied, out);
             let Some(primary) = self.primary() else { return };
@@ -594,8 +625,38 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if std::mem::take(&mut joining.is_comparing) {
             joining.lacks(part.extents);
             joining.compared = part.next;
+            if part.next.is_none() {
+                // It has ended by itself.
+                self.differences.remove(&to);
+            }
         }
         self.fill(to, out);
+    }
+
+    /// The cut from which a member joins is gone here. The attempt ends, and the next one begins
+    /// from another cut.
+    pub(crate) fn cut_gone(&mut self, to: MemberId, began: Place) {
+        let Some(primary) = self.primary() else { return };
+        let Some(follower) = primary.followers.get(&to) else { return };
+        let Some(joining) = &follower.joining else { return };
+        let cut = joining.cut;
+        // A member whose difference is not known is in no record that was asked for.
+        if began == (Place { reign: primary.reign, counter: follower.began }) {
+            primary.followers.remove(&to);
+            self.holding.cuts.retain(|kept| Some(*kept) != cut);
+        }
+    }
+
+    /// Goes on with members that join whose fills were held back.
+    fn fill_further(&mut self, out: &mut Vec<Output<D>>) {
+        let fetches_max = self.pacing.fetches_max;
+        let Some(primary) = self.primary() else { return };
+        let waits = |follower: &Follower| {
+            follower.joining.as_ref().is_some_and(|joining| joining.may_fetch(fetches_max))
+        };
+        let waiting = primary.followers.iter().filter(|(_, follower)| waits(follower));
+        let waiting: MemberSet = waiting.map(|(id, _)| *id).collect();
+        waiting.iter().for_each(|id| self.fill(id, out));
     }
 
     /// Goes on with a member that joins: fetches what it lacks, looks for the next part of the
@@ -609,7 +670,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if !joining.has_gone_back {
             return;
         }
-        while let Some(extent) = joining.next_fetch(pacing.fetch_sectors_max, pacing.fetches_max) {
+        while primary.flights.has_room_to_fill()
+            && let Some(extent) = joining.next_fetch(pacing.fetch_sectors_max, pacing.fetches_max)
+        {
             out.push(Output::Fetch(Fetch::Fill(to, began), extent));
         }
         if joining.until.is_some() || !joining.is_filled() || joining.is_comparing {
@@ -617,7 +680,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
         if let Some(from) = joining.compared {
             joining.is_comparing = true;
-            return out.push(Output::Compare(to, began, joining.cut, from));
+            out.push(Output::Compare(to, began, joining.cut, from));
+            self.differences.insert(to, began);
+            return;
         }
         let applied = self.applied();
         let counter = self.issue(applied, out);
@@ -665,7 +730,3 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
     }
 }
-
-/// Operations under way with which a member that joins is too slow: it begins again, from a newer
-/// cut, so that they do not take up the primary's memory.
-const BEHIND_MAX: usize = 4096;

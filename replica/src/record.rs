@@ -9,6 +9,40 @@ pub type MemberId = u8;
 /// is sent each write.
 pub const MEMBERS_MAX: usize = 8;
 
+/// A set of members, in place: it is built several times for each input of a primary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MemberSet([u64; 4]);
+
+impl MemberSet {
+    pub(crate) fn insert(&mut self, member: MemberId) {
+        self.0[usize::from(member / 64)] |= 1 << (member % 64);
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = MemberId> {
+        let words = [0, 64, 128, 192].into_iter().zip(self.0);
+        words.flat_map(|(first, mut word)| {
+            std::iter::from_fn(move || {
+                let at = word.trailing_zeros();
+                word &= word.checked_sub(1)?;
+                Some(first + at as u8)
+            })
+        })
+    }
+
+    /// The members that `keeps` holds for.
+    pub(crate) fn only(self, keeps: impl Fn(MemberId) -> bool) -> Self {
+        self.iter().filter(|member| keeps(*member)).collect()
+    }
+}
+
+impl FromIterator<MemberId> for MemberSet {
+    fn from_iter<T: IntoIterator<Item = MemberId>>(members: T) -> Self {
+        let mut set = Self::default();
+        members.into_iter().for_each(|member| set.insert(member));
+        set
+    }
+}
+
 /// One life of a member's volatile state, drawn at each start of its process.
 pub type Life = u64;
 
@@ -83,5 +117,18 @@ impl VolumeRecord {
         next.incarnation += 1;
         next.in_sync = BTreeMap::from([(member, life)]);
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_its_members_in_order_once() {
+        let set: MemberSet = [255, 0, 63, 64, 7, 0].into_iter().collect();
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 7, 63, 64, 255]);
+        assert_eq!(set.only(|member| member > 63).iter().collect::<Vec<_>>(), [64, 255]);
+        assert_eq!(MemberSet::default().iter().next(), None);
     }
 }

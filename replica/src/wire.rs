@@ -24,11 +24,10 @@ pub const WIRE_SEQUENCE: std::ops::Range<usize> = 2..4;
 /// The longest name of a volume.
 pub const WIRE_NAME_MAX: usize = 63;
 
-/// The longest body: the content of the longest range that has bytes.
-pub const WIRE_BODY_MAX: usize = 1 << 20;
+/// The bytes that name a volume's form: a digest of what all its members must have alike.
+pub const WIRE_FORM_BYTES: usize = 16;
 
-/// The unit of ranges.
-pub const SECTOR_BYTES: u64 = 512;
+pub use crate::message::{SECTOR_BYTES, WIRE_BODY_MAX};
 
 /// The most sectors of a range without bytes: as of a request for zeroes on a volume.
 pub const ZEROED_SECTORS_MAX: u32 = 16 << 11;
@@ -113,14 +112,16 @@ const _: () = {
 };
 
 /// Puts the call that gives a volume its number in a session into `head`, which is emptied first.
+/// `form` is a digest of what all members of the volume must have alike.
 ///
 /// # Panics
 /// When the name is empty or longer than [`WIRE_NAME_MAX`].
-pub fn encode_name(volume: u32, name: &str, head: &mut Vec<u8>) {
+pub fn encode_name(volume: u32, form: [u8; WIRE_FORM_BYTES], name: &str, head: &mut Vec<u8>) {
     assert!((1..=WIRE_NAME_MAX).contains(&name.len()), "a name that is known to be one");
     head.clear();
     head.extend([kind::NAME, SUBJECT, 0, 0]);
     head.extend(volume.to_le_bytes());
+    head.extend(form);
     head.extend_from_slice(name.as_bytes());
 }
 
@@ -129,19 +130,19 @@ pub fn is_name(head: &[u8]) -> bool {
     head.first() == Some(&kind::NAME)
 }
 
-/// The number and the name of a head that [`encode_name`] gave.
+/// The number, the form and the name of a head that [`encode_name`] gave.
 ///
 /// # Errors
 /// When the bytes are no such head: the reason.
-pub fn decode_name(head: &[u8]) -> WireResult<(u32, &str)> {
+pub fn decode_name(head: &[u8]) -> WireResult<(u32, [u8; WIRE_FORM_BYTES], &str)> {
     let mut reader = WireReader(head);
     let [kind, subject, ..] = reader.bytes::<4>()?;
     if (kind, subject) != (kind::NAME, SUBJECT) {
         return Err(MalformedMessage("it names no volume"));
     }
-    let volume = u32::from_le_bytes(reader.bytes()?);
+    let (volume, form) = (u32::from_le_bytes(reader.bytes()?), reader.bytes()?);
     match str::from_utf8(reader.0) {
-        Ok(name) if (1..=WIRE_NAME_MAX).contains(&name.len()) => Ok((volume, name)),
+        Ok(name) if (1..=WIRE_NAME_MAX).contains(&name.len()) => Ok((volume, form, name)),
         _ => Err(MalformedMessage("its name is none")),
     }
 }
@@ -735,18 +736,25 @@ mod tests {
     fn names_of_volumes_arrive_and_others_are_refused() {
         let mut head = Vec::new();
         for name in ["a", &"n".repeat(WIRE_NAME_MAX), "größe"] {
-            encode_name(9, name, &mut head);
+            encode_name(9, [5; WIRE_FORM_BYTES], name, &mut head);
             assert!(is_name(&head) && head.len() <= WIRE_HEAD_MAX);
-            assert_eq!(decode_name(&head), Ok((9, name)));
+            assert_eq!(decode_name(&head), Ok((9, [5; WIRE_FORM_BYTES], name)));
             assert!(decode(&head, &[]).is_err(), "it is no message");
         }
-        let begin = &head[..8].to_vec();
+        let begin = &head[..8 + WIRE_FORM_BYTES].to_vec();
         let with = |rest: &[u8]| [&begin[..], rest].concat();
         let (long, other) = (vec![b'n'; WIRE_NAME_MAX + 1], [&[kind::PING], &begin[1..]].concat());
         let subject = [&begin[..1], &[1], &begin[2..], b"a"].concat();
-        for head in
-            [&[][..], &begin[..7], &with(&[]), &with(&long), &with(&[0xff]), &other, &subject]
-        {
+        for head in [
+            &[][..],
+            &begin[..7],
+            &begin[..23],
+            &with(&[]),
+            &with(&long),
+            &with(&[0xff]),
+            &other,
+            &subject,
+        ] {
             assert!(decode_name(head).is_err(), "{head:?}");
         }
     }

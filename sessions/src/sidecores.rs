@@ -13,8 +13,11 @@ use link::{
     BATCH_DATAGRAMS, Callers, Faults, Faulty, HugePages, Link, LinkDriver, Shm, ShmCounters,
     ShmDirectory, ShmListener, Udp, Wire,
 };
-use peer::Planes;
-use sidecore::{Local, Poll, PollerId, RoundStage, Sidecore};
+use member::ReplicaPlane;
+use member::door::MemberDoors;
+use parking_lot::Mutex;
+use peer::{PeerLines, Planes};
+use sidecore::{EarlyWaker, Local, Poll, PollerId, RoundStage, Sidecore, Waker};
 use transport::{Endpoint, EndpointConfig, LostReason, SessionId, Sink, TransmitBatch};
 use volume::uring::UringCounters;
 
@@ -52,7 +55,33 @@ impl PlaneOnSidecore {
     }
 }
 
+/// The objects that peers reach by the sessions of all sidecores.
+#[derive(Clone, Debug)]
+pub struct PeerObjects {
+    /// The volumes.
+    pub exports: Arc<Exports>,
+    /// The networks.
+    pub networks: Arc<NetworkGate>,
+    /// The members of replicated volumes.
+    pub members: Arc<MemberDoors>,
+    /// Lines of the log that messages to members cause.
+    member_lines: Arc<Mutex<PeerLines>>,
+}
+
+impl PeerObjects {
+    /// The objects of a node with so many sidecores. It has no networks yet.
+    pub fn new(exports: &Arc<Exports>, members: &Arc<MemberDoors>, cores: usize) -> Self {
+        Self {
+            exports: Arc::clone(exports),
+            networks: NetworkGate::new(cores),
+            members: Arc::clone(members),
+            member_lines: Arc::default(),
+        }
+    }
+}
+
 /// Starts a sidecore for each entry of the configuration, each with its link if there are any.
+/// `early`: the sidecores' wakers that parts have already, or none.
 ///
 /// # Errors
 /// When a core is not there, or the system refuses a thread or an io_uring.
@@ -60,14 +89,14 @@ pub fn start(
     config: &Config,
     keys: &SidecoreKeys,
     links: Vec<Wire>,
-    exports: &Arc<Exports>,
-    doors: &Arc<NetworkGate>,
+    objects: &PeerObjects,
+    early: &[EarlyWaker],
 ) -> Result<(Vec<LinkedSidecore>, Option<ShmListener>), ConnectError> {
-    let mut cores = spawn(config)?;
+    let mut cores = spawn(config, early)?;
     let ports: Vec<_> = links.iter().map(|link| link.local_addr().port()).collect();
     let ShmState { places, callers, door } = ShmState::open(config, &ports, None)?;
     let links = prepare(config, keys, &mut cores, links, (places, callers))?;
-    connect(config, &mut cores, links, exports, doors);
+    connect(config, &mut cores, links, objects);
     Ok((cores, door))
 }
 
@@ -75,13 +104,13 @@ pub fn start(
 ///
 /// # Errors
 /// As [`start`].
-pub fn spawn(config: &Config) -> Result<Vec<LinkedSidecore>, ConnectError> {
+pub fn spawn(config: &Config, early: &[EarlyWaker]) -> Result<Vec<LinkedSidecore>, ConnectError> {
     let place = || config.place(&config.lines, "sidecores");
     let cores = config.sidecores.cores.iter().enumerate();
     let spawned = cores.map(|(index, core)| {
-        let name = format!("sidecore-{index}");
-        let wanted =
-            sidecore::SidecoreConfig { name, index, core: *core, idle: config.sidecores.idle };
+        let (name, early) = (format!("sidecore-{index}"), early.get(index).cloned());
+        let (core, idle) = (*core, config.sidecores.idle);
+        let wanted = sidecore::SidecoreConfig { name, index, core, idle, early };
         let sidecore = sidecore::spawn(wanted)
             .map_err(|source| ConnectError::Sidecore { place: place(), source })?;
         let uring = uring_for(config, &sidecore)?;
@@ -153,12 +182,10 @@ pub fn connect(
     config: &Config,
     cores: &mut [LinkedSidecore],
     links: Vec<PreparedLink>,
-    exports: &Arc<Exports>,
-    doors: &Arc<NetworkGate>,
+    objects: &PeerObjects,
 ) {
     for (core, (way, wanted)) in cores.iter_mut().zip(links) {
-        let (exports, doors) = (Arc::clone(exports), Arc::clone(doors));
-        let counted = connect_one(config, core, way, wanted, (exports, doors));
+        let counted = connect_one(config, core, way, wanted, objects.clone());
         core.server = Some(counted.server);
         core.net_server = Some(counted.net_server);
         core.refused = Some(counted.refused);
@@ -275,7 +302,7 @@ fn connect_one(
     core: &LinkedSidecore,
     link: SidecoreLink,
     wanted: EndpointConfig,
-    (exports, doors): (Arc<Exports>, Arc<NetworkGate>),
+    objects: PeerObjects,
 ) -> SidecoreCounters {
     let faults = config.link.fault.map(|fault| Faults {
         // Each sidecore has its own random numbers.
@@ -300,9 +327,12 @@ fn connect_one(
         let endpoint = Rc::new(RefCell::new(Endpoint::new(wanted)));
         let services = local.services().clone();
         let mut planes = Planes::new(index, Rc::clone(&endpoint));
+        let PeerObjects { exports, networks, members, member_lines } = objects;
         let plane = Plane::new(&mut planes, exports, services.clone());
-        let members = Arc::clone(&doors.members);
-        let net = net::remote::NetPlane::new(&mut planes, count, doors, members, services);
+        let waker = services.get::<Waker>().expect("each sidecore has it").borrow().clone();
+        let replicas = ReplicaPlane::new(&mut planes, members, member_lines, waker);
+        let joined = Arc::clone(&networks.members);
+        let net = net::remote::NetPlane::new(&mut planes, count, networks, joined, services);
         let gateways = Gateways::new(&mut planes);
         for (name, address) in &peers {
             planes.peers().borrow_mut().add(name, *address);
@@ -322,6 +352,7 @@ fn connect_one(
         local.services().insert(endpoint);
         let planes = vec![
             PlaneOnSidecore::new(local, &plane),
+            PlaneOnSidecore::new(local, &replicas),
             PlaneOnSidecore::new(local, &net),
             PlaneOnSidecore::new(local, &gateways),
         ];

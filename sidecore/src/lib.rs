@@ -34,7 +34,7 @@ pub use services::Services;
 pub use sidecore::{CallError, MAIL_MAX, MailboxFull, Sidecore, SidecoreConfig, spawn};
 pub use slots::{SlotId, Slots};
 pub use timers::{Timers, TimersFull};
-pub use waker::Waker;
+pub use waker::{EarlyWaker, Waker};
 
 /// A clock that counts also while the host sleeps, in nanoseconds: for leases of other hosts, which
 /// do not sleep with it.

@@ -14,7 +14,7 @@ use rustix::thread::CpuSet;
 
 use crate::core::{Local, SidecoreThread};
 use crate::pulse::{Pulse, PulseView};
-use crate::waker::{Bell, Waker};
+use crate::waker::{Bell, EarlyWaker, Waker};
 use crate::{CoreCounters, Idle, Padded, Progress};
 
 /// The most posted closures that may wait. They are control (attach, detach, status), a few per
@@ -42,12 +42,15 @@ pub struct SidecoreConfig {
     pub core: Option<usize>,
     /// The policy for time without work.
     pub idle: Idle,
+    /// The waker that parts have already, if there are any.
+    pub early: Option<EarlyWaker>,
 }
 
 impl SidecoreConfig {
     /// Sidecore `index`, adaptive, on any core.
     pub fn new(index: usize) -> Self {
-        Self { name: format!("sidecore-{index}"), index, core: None, idle: Idle::default() }
+        let name = format!("sidecore-{index}");
+        Self { name, index, core: None, idle: Idle::default(), early: None }
     }
 }
 
@@ -129,8 +132,9 @@ impl Inbox {
 /// When the core does not exist or is not ours to use, or the system refuses a thread.
 pub fn spawn(config: SidecoreConfig) -> io::Result<Sidecore> {
     let (mails_in, mails) = sync_channel(MAIL_MAX);
+    let early = config.early.clone().map_or_else(EarlyWaker::new, Ok)?;
     let shared = Arc::new(SidecoreShared {
-        bell: Arc::new(Bell::new()?),
+        bell: early.0,
         counters: Arc::new(CoreCounters::default()),
         pulse: Arc::new(Pulse::new()),
         posted: Padded::default(),

@@ -76,6 +76,25 @@ impl Waker {
     }
 }
 
+/// A waker of a sidecore that is started later, for parts that are made before it.
+#[derive(Clone, Debug)]
+pub struct EarlyWaker(pub(crate) Arc<Bell>);
+
+impl EarlyWaker {
+    /// A waker of a new sidecore; see [`crate::SidecoreConfig::early`].
+    ///
+    /// # Errors
+    /// When the system refuses a descriptor.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(Bell::new()?)))
+    }
+
+    /// The sidecore's waker.
+    pub fn waker(&self) -> Waker {
+        Waker::new(Arc::clone(&self.0))
+    }
+}
+
 impl fmt::Debug for Waker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.bell.is_some() { "Waker" } else { "Waker(none)" })

@@ -18,7 +18,7 @@ mod home;
 mod plain;
 mod sealed;
 
-pub use file::{FileRecords, FirstWriteStep, IncarnationNote, RecordWriter};
+pub use file::{FileRecords, FirstWriteStep, IncarnationNote, RecordWriter, file_name};
 pub use home::{create_private, make_private};
 
 /// The record of one attachment.

@@ -38,11 +38,12 @@ pub(crate) const CLUSTER_EXAMPLES: &str = "Examples:
   vrio cluster init rack1 --member a=10.0.0.1 --member b=10.0.0.2 --member c=10.0.0.3
   vrio cluster init lab                 the registry is a file of this machine
   vrio cluster token                    a right to join, for one node
-  vrio node join TOKEN --config /etc/vrio/io1.toml      the file has a section [cluster]
+  vrio cluster token | vrio node join - --config /etc/vrio/io1.toml
   vrio cluster status
   vrio cluster renew                    new certificates by the same authorities
 
-What a cluster does today: it knows its nodes. Volumes stay on their node: see docs/limits.md.";
+What a cluster does today: it knows its nodes, and which copies of replicated volumes are in sync.
+It places no volumes: see docs/limits.md.";
 
 const INIT_EXAMPLES: &str = "Examples:
   vrio cluster init rack1 --member a=10.0.0.1 --member b=10.0.0.2 --member c=10.0.0.3
@@ -59,9 +60,10 @@ The token has the certificate and the key by which the node reaches the registry
 after it was used. It is for one node, and another node that uses it is refused.";
 
 pub(crate) const JOIN_EXAMPLES: &str = "Examples:
-  vrio node join vrio1.eyJ2ZXJz... --config /etc/vrio/io1.toml
+  vrio cluster token | vrio node join - --config /etc/vrio/io1.toml
   ssh admin vrio cluster token | ssh io1 vrio node join - --config /etc/vrio/io1.toml
 
+A token in the command line can be seen by all users of the machine; `-` reads it from the input.
 The file has a section [cluster], whose directory this command makes. A running node that has the
 section is present in the cluster within seconds; else start it, or replace it by --take-over.";
 
@@ -79,6 +81,12 @@ const REMOVE_EXAMPLES: &str = "Examples:
 A certificate is revoked for each new connection once the members of etcd have the new crl.pem; a
 restart of the members, one after the other, ends the connections that are there.";
 
+const FORGET_EXAMPLES: &str = "Examples:
+  vrio cluster forget alice             after all nodes with a copy were stopped
+
+Copies that remember the record do not start to serve without it. docs/replicas.md has the steps
+around this one.";
+
 const TRUST_EXAMPLES: &str = "Examples:
   vrio cluster trust                    after a restore on purpose, on each machine
 
@@ -87,7 +95,7 @@ another one. This command forgets that.";
 
 const RENEW_EXAMPLES: &str = "Examples:
   vrio cluster renew                             of the operator and of etcd's members
-  vrio cluster renew --node io1 --to /tmp/io1    of a node: copy the files to its directory
+  vrio cluster renew --node io1 --to ./io1       of a node: copy the files to its directory
 
 etcd takes a member's new files at its next connection, and a node within seconds; neither is
 restarted. Copy members/NAME to the member, but for its data.";
@@ -114,6 +122,17 @@ pub(crate) enum ClusterCommand {
         /// Remove it also while it is present, and revoke its certificates.
         #[arg(long)]
         revoke: bool,
+        #[command(flatten)]
+        place: ClusterPlace,
+    },
+    /// Remove the record of a replicated volume: its copies, or a volume of its name, begin anew.
+    #[command(after_help = FORGET_EXAMPLES)]
+    Forget {
+        /// The volume.
+        volume: String,
+        /// Also while nodes are present: none of them has a copy of it.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         place: ClusterPlace,
     },
@@ -252,6 +271,7 @@ pub(crate) fn cluster(command: &ClusterCommand) -> Result<(), CommandFailure> {
             removed.map_err(CommandFailure::running)?;
             print(&format!("node {node} is removed; its name is free\n"))
         }
+        ClusterCommand::Forget { volume, force, place } => forget(&place.open()?, volume, *force),
         ClusterCommand::Trust(place) => {
             let directory = place.open()?;
             forget_seen(&directory.seen_path()).map_err(CommandFailure::running)?;
@@ -259,6 +279,25 @@ pub(crate) fn cluster(command: &ClusterCommand) -> Result<(), CommandFailure> {
         }
         ClusterCommand::Renew(args) => renew(args),
     }
+}
+
+/// Removes the record of a volume. A member that serves goes on without it, so none may run.
+fn forget(directory: &ClusterDirectory, volume: &str, force: bool) -> Result<(), CommandFailure> {
+    let mut registry = directory.registry().map_err(refused)?;
+    let mut membership = Membership::new(&mut registry, directory.keys());
+    let contents = membership.contents().map_err(CommandFailure::running)?;
+    let present = contents.nodes.iter().filter(|node| node.presence.is_some());
+    let present: Vec<_> = present.map(|node| node.record.name.as_str()).collect();
+    if !present.is_empty() && !force {
+        return Err(CommandFailure::running(anyhow!(
+            "nodes are present: {}. A node with a copy of {volume} would go on, and a node that \
+             starts would serve it too. Stop the nodes with copies; or use --force if none of \
+             these nodes has one",
+            present.join(", ")
+        )));
+    }
+    membership.forget_volume(volume).map_err(CommandFailure::running)?;
+    print(&format!("the cluster has no record of volume {volume} any more\n"))
 }
 
 fn revoke(directory: &ClusterDirectory, node: &str) -> Result<(), CommandFailure> {
@@ -314,8 +353,8 @@ fn init(args: &InitArgs) -> Result<(), CommandFailure> {
         format!(" --directory {path}")
     };
     text += &format!(
-        "  vrio cluster status{option}\n  vrio cluster token{option}       then on a node: vrio \
-         node join TOKEN --config FILE\n"
+        "  vrio cluster status{option}\n  vrio cluster token{option} | vrio node join - \
+         --config FILE\n"
     );
     print(&text)
 }

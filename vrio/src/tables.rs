@@ -16,8 +16,8 @@ use comfy_table::Table;
 use direct::DirectStatus;
 use node::config::show_size;
 use node::status::{
-    CacheStatus, Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus, SessionStatus,
-    SidecoreStatus, Status, VfStatus, VolumeStatus, WriteBackStatus,
+    CacheStatus, CopyRole, CopyStatus, Counters, DiskStatus, DomainStatus, NodeStatus, PeerStatus,
+    SessionStatus, SidecoreStatus, Status, VfStatus, VolumeStatus, WriteBackStatus,
 };
 use report::store::ListedRun;
 
@@ -293,6 +293,7 @@ fn volume_detail(volume: &VolumeStatus) -> String {
     let parts: Vec<_> = [volume.backend.clone()]
         .into_iter()
         .chain(stopped)
+        .chain(volume.copy.as_ref().map(copy_words))
         .chain(flags)
         .chain((!volume.chain.is_empty()).then(|| format!("chain {}", volume.chain.join(" > "))))
         .chain(
@@ -301,6 +302,20 @@ fn volume_detail(volume: &VolumeStatus) -> String {
         )
         .collect();
     parts.join(", ")
+}
+
+/// The copy of a volume with copies on several nodes, in words.
+fn copy_words(copy: &CopyStatus) -> String {
+    let role = match copy.role {
+        CopyRole::Primary => "served here".to_owned(),
+        CopyRole::TakesOver => "about to be served here".to_owned(),
+        CopyRole::Failed => "its copy here has stopped".to_owned(),
+        CopyRole::Backup | CopyRole::Outside => match &copy.primary {
+            Some(node) => format!("served by {node}"),
+            None => "not known where it is served".to_owned(),
+        },
+    };
+    format!("{role}, copies in sync: {}", words(&copy.in_sync))
 }
 
 /// The traffic that the volume's meter counted, if its chain has one.

@@ -40,6 +40,7 @@ mod privilege;
 mod reach;
 mod records;
 mod relay;
+mod replicas;
 mod report;
 mod rest;
 mod results;

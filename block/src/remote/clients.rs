@@ -356,6 +356,7 @@ impl Clients {
                 }
                 let why = format!("peer {name}: {text}");
                 description.volume.refuses(now_ns, &why);
+                description.volume.route.turn(description.place);
                 description.asked = false;
                 description.ask_at_ns = now_ns + ASK_AGAIN_NS;
             }

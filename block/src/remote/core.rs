@@ -381,6 +381,8 @@ impl RemoteCore {
                     tracing::warn!(attachment, why, "the disk waits: its claim was refused");
                 }
                 self.attachment.waits(reply.text);
+                // A member that cannot serve need not know the member that does.
+                self.route.turn(self.place);
                 self.ask_at_ns = now_ns + (ASK_SOON_NS << self.refusals);
                 self.refusals = REFUSALS_MAX.min(self.refusals + 1);
             }

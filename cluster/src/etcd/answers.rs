@@ -65,7 +65,7 @@ fn with_causes(mut text: String, error: &dyn std::error::Error) -> String {
 /// Whether a member has taken the connection, and closed it then, as it does with a client that
 /// has a certificate it does not believe.
 pub(super) fn is_refusal(reason: &str) -> bool {
-    ["broken pipe", "reset", "connection closed", "alert", "certificate"]
+    ["broken pipe", "reset", "connection closed", "closed connection", "alert", "certificate"]
         .iter()
         .any(|word| reason.contains(word))
 }

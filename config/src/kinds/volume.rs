@@ -73,11 +73,14 @@ pub struct VolumeConfig {
     pub topology: Topology,
     /// Several attachments at once may use it; the guests have to agree among themselves.
     pub shared: bool,
+    /// The nodes that have a copy of it, this node among them; empty for a volume of this node
+    /// alone. A node's place in the list is the name of its copy for all of them.
+    pub replicas: Vec<String>,
     /// Where its keys are.
     pub lines: Lines,
 }
 
-const VOLUME_KEYS: [SettingKey; 10] = [
+const VOLUME_KEYS: [SettingKey; 11] = [
     key("name", "The volume's name."),
     key("backend", "The place of its blocks; see [backends](#backends)."),
     key(
@@ -108,6 +111,13 @@ const VOLUME_KEYS: [SettingKey; 10] = [
          belongs to the key that claimed it first.",
     ),
     key(
+        "replicas",
+        "The nodes that each keep a copy of the volume in a pool, this node among them: \
+         `[\"io1\", \"io2\"]`, two to eight. The list is the same, in the same order, on each of \
+         these nodes, which are peers of each other and of one [cluster](cluster.md); see \
+         [replicated volumes](replicas.md). Default: the volume is on this node alone.",
+    ),
+    key(
         "physical-block-size",
         "The size that the storage writes as a whole, which guests see: a power of two up \
          to 64 KiB, for files only. Default: the size that the storage reports.",
@@ -118,6 +128,10 @@ const VOLUME_KEYS: [SettingKey; 10] = [
          the stripe of a RAID. Default: guests see none.",
     ),
 ];
+
+/// Copies of a volume at most, as many as the record of a volume has members
+/// (`replica::MEMBERS_MAX`): each of them is sent each write.
+const REPLICAS_MAX: usize = 8;
 
 /// The beginning of a piece of a file, for the manual.
 const SAMPLE: &str = "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n";
@@ -163,6 +177,7 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
         table.fail("read-only", format!("\"read-only\": {why}"));
     }
     let topology = topology(&table, backend.as_ref());
+    let replicas = replicas(&table, backend.as_ref());
     Some(VolumeConfig {
         topology,
         backend: backend?,
@@ -172,6 +187,7 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
         allow,
         read_only,
         shared: flag("shared"),
+        replicas,
         lines: table.lines.clone(),
         name: name?,
     })
@@ -184,10 +200,41 @@ fn timed_snapshots(
 ) -> Vec<SnapshotRule> {
     let Some(value) = table.get("snapshots") else { return Vec::new() };
     let rules = snapshot_rules(&value).unwrap_or_default();
+    if !rules.is_empty() && table.get("replicas").is_some() {
+        value.fail("a volume with copies on several nodes has no snapshots yet".to_owned());
+    }
     if !rules.is_empty() && backend.is_some_and(|backend| backend.pool().is_none()) {
         value.fail("only a volume of a pool has snapshots: backend = { pool = \"..\" }".to_owned());
     }
     rules
+}
+
+/// Reads the list of nodes that have a copy.
+fn replicas(table: &TableReader<'_, '_>, backend: Option<&BackendConfig>) -> Vec<String> {
+    let Some(value) = table.get("replicas") else { return Vec::new() };
+    let mut nodes: Vec<String> = Vec::new();
+    for entry in value.array().unwrap_or_default() {
+        let Some(node) = name(&entry) else { continue };
+        if nodes.contains(&node) {
+            entry.fail(format!("{node:?} is in the list twice; a node has one copy"));
+        } else {
+            nodes.push(node);
+        }
+    }
+    if !(2..=REPLICAS_MAX).contains(&nodes.len()) {
+        value.fail(format!(
+            "{} nodes; a volume with copies names 2 to {REPLICAS_MAX} nodes, and any other volume \
+             has no such key",
+            nodes.len()
+        ));
+    }
+    if backend.is_some_and(|backend| backend.pool().is_none()) {
+        value.fail("only a volume of a pool has copies: backend = { pool = \"..\" }".to_owned());
+    }
+    if table.get("read-only").and_then(|value| value.bool()) == Some(true) {
+        value.fail("a volume that refuses writes has no copies to keep equal".to_owned());
+    }
+    nodes
 }
 
 /// Reads the layout of the storage that guests are told. A key that is left out is found out.
@@ -288,6 +335,58 @@ fn its_pool(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surroundings
     }
 }
 
+/// A copy is on this node, and the nodes of the other copies are peers.
+fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surroundings<'_>) {
+    for volume in volumes.iter().filter(|volume| !volume.replicas.is_empty()) {
+        let note = |text: String| {
+            let object = format!("volume {:?}", volume.name);
+            reader.note(volume.lines.of("replicas"), &object, format!("\"replicas\": {text}"));
+        };
+        let (own, others): (Vec<_>, Vec<_>) =
+            volume.replicas.iter().partition(|node| *node == around.node);
+        if own.is_empty() {
+            note(format!(
+                "this node, {:?}, is not in the list; name it, or remove the volume here",
+                around.node
+            ));
+        }
+        let unknown: Vec<_> = others.into_iter().filter(|it| !around.has("peer", it)).collect();
+        if let [first, ..] = unknown[..] {
+            note(format!(
+                "{} no peer of this node; add [[peer]] name = {first:?} with its address and key",
+                list_words(&unknown)
+            ));
+        }
+        let reached = |node: &&String| !around.has("reached", node) && around.has("peer", node);
+        if let Some(node) = volume.replicas.iter().find(reached) {
+            note(format!("peer {node:?} has no \"address\", and its copy is reached by it"));
+        }
+        if !around.is_in_cluster {
+            note(
+                "copies need the registry of a cluster: add a section [cluster], and run `vrio \
+                 cluster init` and `vrio node join`"
+                    .to_owned(),
+            );
+        }
+        if !around.has_state {
+            note(
+                "a copy's node must remember what it has promised: name a directory as \"state\" \
+                 in [directories]"
+                    .to_owned(),
+            );
+        }
+        if !around.is_sealed {
+            note("copies need sealed sessions: give this node a \"key\"".to_owned());
+        }
+    }
+}
+
+/// Names with the verb behind them.
+fn list_words(names: &[&String]) -> String {
+    let quoted: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+    format!("{} {}", quoted.join(", "), if names.len() == 1 { "is" } else { "are" })
+}
+
 /// Whether the two take their blocks from another place.
 fn is_moved(now: &VolumeConfig, wanted: &VolumeConfig) -> bool {
     match (now.backend.pool(), wanted.backend.pool()) {
@@ -373,6 +472,7 @@ impl Object for VolumeConfig {
         // A pool that could not be read is missing here; it has had its message.
         if around.is_whole {
             its_pool(reader, all, around);
+            its_replicas(reader, all, around);
         }
     }
 
@@ -383,6 +483,10 @@ impl Object for VolumeConfig {
 
     fn allow(&self) -> &[Allow] {
         &self.allow
+    }
+
+    fn is_for_peers(&self) -> bool {
+        !self.allow.is_empty() || !self.replicas.is_empty()
     }
 
     fn set_allow(&mut self, allow: Vec<Allow>) {
@@ -396,6 +500,7 @@ impl Object for VolumeConfig {
             ("durability", self.write_through != wanted.write_through),
             ("read-only", self.read_only != wanted.read_only),
             ("shared", self.shared != wanted.shared),
+            ("replicas", self.replicas != wanted.replicas),
             ("physical-block-size", told.physical_bytes != tell.physical_bytes),
             ("optimal-io-size", told.optimal_bytes != tell.optimal_bytes),
         ];

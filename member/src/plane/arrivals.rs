@@ -18,6 +18,7 @@ use super::counters::ReplicaPlaneCounters;
 use super::{NUMBERED_VOLUMES_MAX, REFUSED, TAKEN};
 use crate::content::content_of;
 use crate::door::{ArrivedMessage, DoorSender, MemberDoor, MemberDoors};
+use crate::form::VolumeForm;
 
 /// Messages of one session that wait for earlier ones, or for room in mailboxes: as many as a node
 /// has under way to another node. Their bytes are bounded by the credit of the session's flow, and
@@ -43,6 +44,8 @@ const MISSING_NS_MAX: u64 = 2_000_000_000;
 
 pub(super) const NOT_HERE: &str = "no member of it is on this node";
 pub(super) const NO_COPY: &str = "the peer has no copy of it";
+pub(super) const UNLIKE: &str =
+    "the peer has another list of copies, size, sharing, durability or key for it";
 pub(super) const MALFORMED: &str = "a message is malformed";
 
 /// A call that nothing has looked at yet.
@@ -342,8 +345,8 @@ impl Arrivals {
         }
         if is_name(called.head()) {
             return match decode_name(called.head()) {
-                Ok((number, volume)) if called.body.is_none() => {
-                    self.name(now_ns, called, (number, volume), endpoint)
+                Ok((number, form, volume)) if called.body.is_none() => {
+                    self.name(now_ns, called, (number, VolumeForm(form), volume), endpoint)
                 }
                 _ => self.malformed(now_ns, called, endpoint),
             };
@@ -425,12 +428,13 @@ impl Arrivals {
         any
     }
 
-    /// Gives a volume the number that the peer has chosen, if the peer has a copy of it.
+    /// Gives a volume the number that the peer has chosen, if the peer has a copy of it, and the
+    /// volume has the same form there.
     fn name(
         &mut self,
         now_ns: u64,
         called: &ArrivedCall,
-        (number, volume): (u32, &str),
+        (number, form, volume): (u32, VolumeForm, &str),
         endpoint: &mut Endpoint,
     ) -> bool {
         if number as usize >= NUMBERED_VOLUMES_MAX {
@@ -440,7 +444,7 @@ impl Arrivals {
         let found = self.doors.door(volume).ok_or(NOT_HERE);
         let found = found.and_then(|door| {
             let from = door.member(&caller.name).ok_or(NO_COPY)?;
-            Ok((door, from))
+            if door.form() == form { Ok((door, from)) } else { Err(UNLIKE) }
         });
         let outcome = match found {
             Ok((door, from)) => {
@@ -461,6 +465,7 @@ impl Arrivals {
             Err(why) => {
                 self.forget(now_ns, (called.session, number), endpoint);
                 self.counters.refused.add(1);
+                self.counters.unlike.add(u64::from(why == UNLIKE));
                 self.log(now_ns, called.session, volume, why);
                 REFUSED
             }

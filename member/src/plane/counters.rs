@@ -14,6 +14,7 @@ sidecore::counters! {
         taken_bytes: "Bytes of content in these messages.",
         waited: "Messages that had to wait for an earlier one, or for room in a mailbox.",
         refused: "Messages of peers about volumes that are not theirs, or not here.",
+        unlike: "Volumes of which a peer has a copy with another list, size or other settings.",
         overflowed: "Messages of peers that were refused because too many others of them waited.",
         malformed: "Messages of peers that are not valid.",
     }

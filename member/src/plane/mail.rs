@@ -8,6 +8,7 @@ use replica::{MemberId, Message};
 
 use super::{ReplicaPlane, ReplicaRoute};
 use crate::content::RangeContent;
+use crate::form::VolumeForm;
 use crate::host::MemberMail;
 
 /// The routes of one member to the other members of its volume. They are closed when it is dropped.
@@ -18,14 +19,17 @@ pub struct PlaneMail {
 }
 
 impl PlaneMail {
-    /// Opens the routes to the other members, with the names of their nodes.
+    /// Opens the routes to the other members, with the names of their nodes. `form` is
+    /// the volume's form here.
     pub fn new(
         plane: Rc<RefCell<ReplicaPlane>>,
         volume: &str,
+        form: VolumeForm,
         peers: &BTreeMap<MemberId, String>,
     ) -> Self {
-        let open =
-            |(member, node): (&MemberId, &String)| (*member, plane.borrow_mut().open(volume, node));
+        let open = |(member, node): (&MemberId, &String)| {
+            (*member, plane.borrow_mut().open(volume, form, node))
+        };
         let routes = peers.iter().map(open).collect();
         Self { plane, routes }
     }

@@ -15,6 +15,7 @@ use transport::{BufId, CLASS_BYTES, CallError, Endpoint, SessionId, Share};
 use super::NUMBERED_VOLUMES_MAX;
 use super::counters::ReplicaPlaneCounters;
 use crate::content::{RangeContent, content_of, from_content, to_wire};
+use crate::form::VolumeForm;
 
 /// Calls to one peer without an answer: a quarter of the calls that a session has, so that a member
 /// that takes nothing leaves the other calls to disks and networks.
@@ -42,6 +43,7 @@ pub struct ReplicaRoute {
 struct OpenRoute {
     serial: u64,
     volume: String,
+    form: VolumeForm,
     naming: Naming,
     /// The number of the next message.
     sequence: u16,
@@ -124,7 +126,7 @@ impl Routes {
         }
     }
 
-    pub(super) fn open(&mut self, volume: &str, peer: &str) -> ReplicaRoute {
+    pub(super) fn open(&mut self, volume: &str, form: VolumeForm, peer: &str) -> ReplicaRoute {
         let at = self.place_of(peer);
         let routes = &mut self.routed[at].routes;
         let number = routes.iter().position(Option::is_none).unwrap_or(routes.len());
@@ -133,6 +135,7 @@ impl Routes {
         let route = OpenRoute {
             serial: self.serial,
             volume: volume.to_owned(),
+            form,
             naming: Naming::No { at_ns: 0 },
             sequence: 0,
             losses: 0,
@@ -291,7 +294,7 @@ impl Routes {
         if open.calls > 0 {
             return Err(CallError::Full);
         }
-        encode_name(route.number, &open.volume, &mut self.head);
+        encode_name(route.number, open.form.0, &open.volume, &mut self.head);
         self.call(now_ns, route, session, None, endpoint)?;
         self.route(route).naming = Naming::Asked(session);
         Err(CallError::Full)

@@ -29,6 +29,9 @@ const STEP_NS: u64 = 100_000;
 /// All nodes; the place in this list is the member's name.
 const NODES: [&str; 4] = ["io0", "io1", "io2", "vm"];
 
+/// The form of all volumes, where a test says nothing else.
+const FORM: VolumeForm = VolumeForm([9; 16]);
+
 /// The nodes with copies of `alice`, and the nodes with copies of `bob`.
 const ALICE: [usize; 3] = [0, 1, 2];
 const BOB: [usize; 2] = [0, 1];
@@ -127,7 +130,7 @@ impl Node {
     /// The node has a member of the volume from now on, beside the members of these nodes.
     fn serve(&mut self, volume: &'static str, others: impl Iterator<Item = usize>) {
         let peers = others.map(|other| (NODES[other].to_owned(), other as MemberId)).collect();
-        let door = MemberDoor::new(peers, Waker::none());
+        let door = MemberDoor::new(peers, FORM, Waker::none());
         self.inboxes.insert(volume, DoorInbox::new(Arc::clone(&door)));
         self.doors.insert(volume, door);
     }
@@ -226,7 +229,7 @@ impl World {
     }
 
     fn open(&mut self, from: usize, volume: &str, to: usize) -> ReplicaRoute {
-        self.nodes[from].plane.borrow_mut().open(volume, NODES[to])
+        self.nodes[from].plane.borrow_mut().open(volume, FORM, NODES[to])
     }
 
     /// A route with a session, and the node of the other end knows the volume's number.

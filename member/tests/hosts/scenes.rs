@@ -235,6 +235,62 @@ fn a_member_whose_volume_fails_stops_and_the_other_one_serves() {
     world.kill(first);
 }
 
+/// A copy that is smaller than the others cannot have each operation: it stops and says so, and no
+/// request waits for it.
+#[test]
+fn a_copy_that_is_too_small_stops_by_name_and_holds_no_write_up() {
+    let world = World::new(2, 13);
+    world.nodes[1].volume.borrow_mut().truncate(SECTORS as usize / 2);
+    (0..2).for_each(|at| world.start(at));
+    world.run_until("two members serve", |world| world.is_well() && world.server() == Some(0));
+    assert_eq!(write(&world, 0, 1, 1), Status::Done);
+    assert_eq!(world.in_sync(), 2);
+    assert_eq!(write(&world, 0, SECTORS - 1, 2), Status::Done);
+    let view = world.view(1);
+    assert_eq!((view.part, world.in_sync()), (MemberPart::Failed, 1));
+    assert!(view.failed.is_some_and(|why| why.contains("does not fit this copy")));
+    assert_eq!(read(&world, 0, SECTORS - 1), Ok(content(2, 1)));
+}
+
+/// A pool that takes no changes is asked again and again, at a bounded pace, and the status says
+/// so.
+#[test]
+fn a_full_pool_is_waited_for_and_stops_no_member() {
+    let world = two(14);
+    let first = world.server().unwrap();
+    let other = 1 - first;
+    world.kill(other);
+    assert_eq!(write(&world, first, 1, 1), Status::Done);
+    // The copy that comes back cannot go back to a cut.
+    world.nodes[other].volume.borrow_mut().is_full = true;
+    world.start(other);
+    world.run(20_000 * MS);
+    assert_eq!(world.view(other).waits.as_deref(), Some("the pool is full"));
+    assert_eq!(write(&world, first, 2, 2), Status::Done, "it is not in sync");
+    assert_eq!(world.part(other), Some(MemberPart::Outside));
+    world.nodes[other].volume.borrow_mut().is_full = false;
+    world.run_until("both are in sync", World::is_well);
+    assert_eq!(world.view(other).waits, None);
+    // The primary cannot look for a difference, nor make a cut.
+    world.kill(other);
+    assert_eq!(write(&world, first, 1, 3), Status::Done);
+    let refused = {
+        let mut volume = world.nodes[first].volume.borrow_mut();
+        volume.is_full = true;
+        volume.refused
+    };
+    world.start(other);
+    world.run(100_000 * MS);
+    let view = world.view(first);
+    assert_eq!((view.part, view.failed), (MemberPart::Serves, None));
+    assert_eq!(view.waits.as_deref(), Some("the pool is full"));
+    let refused = world.nodes[first].volume.borrow_mut().refused - refused;
+    assert!((5..=12).contains(&refused), "{refused} tries in 100 s");
+    world.nodes[first].volume.borrow_mut().is_full = false;
+    world.run_until("both are in sync", World::is_well);
+    assert_eq!(read(&world, world.server().unwrap(), 1), Ok(content(3, 1)));
+}
+
 /// A disk that hangs, or a registry that does: nothing is answered, nothing is lost, and the
 /// mailboxes have a bound.
 #[test]

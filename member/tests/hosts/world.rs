@@ -11,7 +11,7 @@ use member::door::{ArrivedMessage, DoorSender};
 use member::{
     Errand, ErrandDesk, ErrandEnd, FrontVolume, HostOutside, MemberHost, MemberMail, MemberPart,
     MemberPlan, MemberSetup, NODE_PACING, NoteRecords, PlaceWatch, RangeContent, RecordClerk,
-    VolumeRecords, to_wire,
+    RecordDeskError, VolumeRecords, to_wire,
 };
 use parking_lot::Mutex;
 use random::Random;
@@ -140,6 +140,7 @@ impl World {
             pacing: NODE_PACING,
             durable: durable.unwrap_or_default(),
             cuts: node.volume.borrow_mut().cuts(),
+            settings: Vec::new(),
             own: Arc::new(node.volume.clone()),
         };
         let plan = MemberPlan::new(setup, &Waker::none());
@@ -378,19 +379,23 @@ impl PlaceWatch for Guard {
     }
 }
 
+fn no_answer() -> RecordDeskError {
+    RecordDeskError::NoAnswer("the registry is away".to_owned())
+}
+
 /// The registry's record.
 struct SimRecords(Arc<Mutex<WorldRegistry>>);
 
 impl VolumeRecords for SimRecords {
-    fn look(&mut self) -> Result<Option<VolumeRecord>, String> {
+    fn look(&mut self) -> Result<Option<VolumeRecord>, RecordDeskError> {
         let registry = self.0.lock();
-        if registry.is_away { Err("away".to_owned()) } else { Ok(registry.record.clone()) }
+        if registry.is_away { Err(no_answer()) } else { Ok(registry.record.clone()) }
     }
 
-    fn create(&mut self, first: &VolumeRecord) -> Result<(), String> {
+    fn create(&mut self, first: &VolumeRecord) -> Result<(), RecordDeskError> {
         let mut registry = self.0.lock();
         if registry.is_away || registry.record.is_some() {
-            return Err("no".to_owned());
+            return Err(no_answer());
         }
         registry.record = Some(first.clone());
         Ok(())

@@ -72,7 +72,7 @@ impl Simulation {
 
     fn fault(&mut self) {
         let at = self.random.below(self.nodes.len() as u64) as usize;
-        match self.random.below(6) {
+        match self.random.below(7) {
             0 | 1 if self.nodes[at].member.is_some() => {
                 let loses_power = self.random.one_in(3);
                 self.nodes[at].kill(self.now_ns, loses_power);
@@ -92,6 +92,11 @@ impl Simulation {
             4 => {
                 self.registry.is_away = !self.registry.is_away;
                 self.tally.add("times without registry", 1);
+            }
+            5 => {
+                let volume = &mut *self.nodes[at].volume.borrow_mut();
+                volume.is_full = !volume.is_full;
+                self.tally.add("full pools", 1);
             }
             _ => self.nodes[at].is_paused = false,
         }
@@ -190,7 +195,10 @@ impl Simulation {
 
     fn heal(&mut self) {
         self.registry.is_away = false;
-        self.nodes.iter_mut().for_each(|node| node.is_paused = false);
+        for node in &mut self.nodes {
+            node.is_paused = false;
+            node.volume.borrow_mut().is_full = false;
+        }
     }
 }
 
@@ -232,6 +240,10 @@ fn run(seed: u64) -> Result<Tally, String> {
     if !simulation.clients.iter().zip(&before).all(is_served) {
         return Err("a client has no answer".to_owned());
     }
+    // All members are in sync: nothing looks for a difference any more.
+    if simulation.nodes.iter().any(|node| node.volume.borrow_mut().difference.is_some()) {
+        return Err("a difference was left".to_owned());
+    }
     let mut tally = simulation.tally;
     let (record, clients) = (&simulation.registry.record, &simulation.clients);
     tally.add("changes of the record", record.epoch - 1);
@@ -244,7 +256,8 @@ fn run(seed: u64) -> Result<Tally, String> {
 const SEEDS: u64 = 60;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 8] = [
+const EVENTS: [&str; 9] = [
+    "full pools",
     "kills",
     "losses of power",
     "pauses",

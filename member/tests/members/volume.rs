@@ -7,7 +7,7 @@ use std::sync::Arc;
 use member::{VolumeTask, VolumeTaskEnd};
 use parking_lot::{Mutex, MutexGuard};
 use random::Random;
-use replica::{ChangedPart, Extent, Place};
+use replica::{ChangedPart, Extent, MemberId, Place};
 use sidecore::{Progress, Wake};
 use volume::{
     Channel, Durability, Incarnation, IoId, IoTable, Op, OpenArguments, OpenError, Size, Status,
@@ -30,6 +30,11 @@ pub(crate) struct SimVolume {
     pub(crate) random: Random,
     /// Requests fail from now on.
     pub(crate) is_broken: bool,
+    /// Its pool takes no changes at the moment, and how many it has refused.
+    pub(crate) is_full: bool,
+    pub(crate) refused: u64,
+    /// The difference of which a part is known, and others are wanted.
+    pub(crate) difference: Option<(MemberId, Place)>,
 }
 
 /// A handle to it.
@@ -45,6 +50,9 @@ impl SharedVolume {
             cuts: BTreeMap::new(),
             random,
             is_broken: false,
+            is_full: false,
+            refused: 0,
+            difference: None,
         })))
     }
 
@@ -78,8 +86,16 @@ impl Volume for SharedVolume {
 }
 
 impl SimVolume {
-    pub(crate) fn cuts(&self) -> BTreeSet<Place> {
+    /// The cuts, for a process that starts. It leaves nothing of an earlier process.
+    pub(crate) fn cuts(&mut self) -> BTreeSet<Place> {
+        self.difference = None;
         self.cuts.keys().copied().collect()
+    }
+
+    /// Makes it smaller, as by a mistake of an operator.
+    pub(crate) fn truncate(&mut self, sectors: usize) {
+        self.content.truncate(sectors * SECTOR);
+        self.durable.truncate(sectors * SECTOR);
     }
 
     fn write(&mut self, at: usize, bytes: Vec<u8>) {
@@ -103,6 +119,10 @@ impl SimVolume {
     }
 
     pub(crate) fn carry_out(&mut self, task: VolumeTask) -> VolumeTaskEnd {
+        if self.is_full {
+            self.refused += 1;
+            return VolumeTaskEnd::Waits("the pool is full".to_owned());
+        }
         match task {
             VolumeTask::Cut(place) => {
                 assert!(self.unflushed.is_empty(), "a cut comes behind a flush");
@@ -116,12 +136,19 @@ impl SimVolume {
                 // The way back is durable with the next flush.
                 self.unflushed.clear();
             }
-            VolumeTask::Compare(_, _, cut, from) => return self.changed(cut, from),
+            VolumeTask::Compare(member, began, cut, from) => {
+                let part = self.changed(cut, from);
+                self.difference = part.next.map(|_| (member, began));
+                return VolumeTaskEnd::Changed(part);
+            }
+            VolumeTask::EndCompare(member, began) => {
+                self.difference.take_if(|known| *known == (member, began));
+            }
         }
         VolumeTaskEnd::Done
     }
 
-    fn changed(&self, cut: Option<Place>, from: u64) -> VolumeTaskEnd {
+    fn changed(&self, cut: Option<Place>, from: u64) -> ChangedPart {
         let empty = vec![0; self.content.len()];
         let old = cut.map_or(&empty, |cut| &self.cuts[&cut]);
         let sectors = (self.content.len() / SECTOR) as u64;
@@ -130,7 +157,7 @@ impl SimVolume {
         let differs = |sector: &u64| of(&self.content, *sector) != of(old, *sector);
         let extents = (from..end).filter(differs).filter_map(|sector| Extent::new(sector, 1));
         let next = (end < sectors).then_some(end);
-        VolumeTaskEnd::Changed(ChangedPart { extents: extents.collect(), next })
+        ChangedPart { extents: extents.collect(), next }
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/volumes/{name}/moment", post(find_moment))
         .route("/v1/volumes/{name}/size", named(MethodFilter::PUT, <dyn Service>::resize_volume))
         .route("/v1/volumes/{name}/rollback", named(MethodFilter::POST, <dyn Service>::roll_back))
+        .route("/v1/volumes/{name}/copies", named(MethodFilter::POST, <dyn Service>::change_copies))
         .route("/v1/volumes/{name}/key", named(MethodFilter::PUT, <dyn Service>::set_key))
         .route("/v1/snapshots", post(take_snapshot))
         .route("/v1/pools/{name}/volumes/{number}", delete(remove_from_pool))

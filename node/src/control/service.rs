@@ -101,6 +101,13 @@ pub trait Service: Send + Sync {
     /// Why the volume is unchanged.
     fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
 
+    /// Has another node serve a volume with copies on several nodes, `{"primary": "io2"}`, or takes
+    /// a copy that is gone for good out of those that it waits for, `{"gone": "io2"}`.
+    ///
+    /// # Errors
+    /// Why nothing was changed, or the effect did not come in time.
+    fn change_copies(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
+
     /// Puts an encrypted volume of a pool under another key, `{"key": "/etc/vrio/b.key"}`, or gives
     /// it another data key, `{"data": true}`.
     ///

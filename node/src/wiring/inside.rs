@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use copies::ClusterView;
 use link::ShmListener;
 use parking_lot::{Mutex, MutexGuard};
 use sessions::{LinkedSidecore, keys::SidecoreKeys, sidecores};
 
-use super::cluster::ClusterView;
 use super::disks::Disks;
 use super::disks::shown::ServedDisk;
 use super::disks::steerer::Steerer;
@@ -71,6 +71,17 @@ impl Inside {
         self.disks.stop(&disks);
         self.nics().stop();
         self.domains.stop();
+        let volumes = self.objects().volumes.clone();
+        let members: Vec<_> = volumes.iter().filter_map(|served| served.member.as_ref()).collect();
+        copies::move_all_away(&members, &self.cores);
+        // From here on the registry is not needed, and no thread waits for it.
+        self.cluster.close();
+        for member in members {
+            let doors = self.volumes.seats().doors();
+            if let Err(error) = member.stop(&self.cores, doors, &self.cluster) {
+                tracing::error!(error, "a copy of a replicated volume does not end");
+            }
+        }
         sidecores::stop(&self.cores);
         self.volumes.stock().close_all();
     }

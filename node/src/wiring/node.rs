@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use config::{Config, Kind};
+use copies::ClusterView;
 use parking_lot::Mutex;
-use sessions::{NetworkGate, keys::SidecoreKeys, links, sidecores};
+use sessions::{keys::SidecoreKeys, links, sidecores, sidecores::PeerObjects};
 
-use super::cluster::ClusterView;
 use super::disks::shown::ServedDisk;
 use super::disks::steerer::Steerer;
 use super::error::StartError;
@@ -25,6 +25,7 @@ use super::pools::schedule::TimedSnapshots;
 use super::pools::timed;
 use super::strangers::Watcher;
 use super::turns::Turns;
+use super::volumes::copy_commands;
 use super::watchdog::Watchdog;
 use super::{disks, networks, report, volumes};
 use crate::control::{Claim, Control, Service};
@@ -66,16 +67,17 @@ impl Node {
         let volumes = volumes::start(config)?;
         volumes.stock().open_all(config);
         let served = volumes::start::open_all(config, &volumes)?;
-        let doors = NetworkGate::new(config.sidecores.cores.len());
-        let exports = volumes.exports();
-        let (cores, door) = sidecores::start(config, &keys, links, exports, &doors)?;
+        let count = config.sidecores.cores.len();
+        let reached = PeerObjects::new(volumes.exports(), volumes.seats().doors(), count);
+        let (cores, door) =
+            sidecores::start(config, &keys, links, &reached, volumes.seats().early())?;
         let watchdog = Watchdog::start(&cores);
         let strangers = Watcher::start(&config.name, &keys, &cores);
         let steerer = Steerer::new(&config.sidecores);
         let records = (volumes.own_disks(), Arc::clone(volumes.stock()));
         let disks = disks::start(&cores, steerer.active(), records);
         let disks = disks.inspect_err(|_| sidecores::stop(&cores))?;
-        let nics = networks::start(config, &cores, uplinks, (doors, opener));
+        let nics = networks::start(config, &cores, uplinks, (reached.networks, opener));
         let nics = Mutex::new(nics.inspect_err(|_| sidecores::stop(&cores))?);
         let domains = Domains::start(config).inspect_err(|_| sidecores::stop(&cores))?;
         domains.open_gateways(&cores);
@@ -100,6 +102,7 @@ impl Node {
             handover_fds,
         });
         let mut rows = Kind::all().map(running_kind);
+        copy_commands::start_all(&inside);
         let shown = rows.try_for_each(|row| row.start(&inside, config));
         shown.inspect_err(|_| inside.stop())?;
         let steered = disks::steer::start(&inside, &config.sidecores);

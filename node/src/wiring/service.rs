@@ -42,6 +42,10 @@ impl Service for Inside {
         self.roll_back(volume, body)
     }
 
+    fn change_copies(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
+        self.change_copies(volume, body)
+    }
+
     fn set_key(&self, volume: &str, body: &Value) -> Result<Done, Refused> {
         self.set_key(volume, body)
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod change;
 pub(crate) mod ciphers;
+pub(crate) mod copy_commands;
 pub(crate) mod hand_over;
 pub(crate) mod report;
 pub(crate) mod resize;
@@ -19,6 +20,7 @@ use block::server::Server;
 use block::{Export, ExportOptions, Exports, Plane};
 use cache::RoundNotes;
 use config::{Config, Directories, StageConfig, VolumeConfig};
+use copies::{MemberSeats, PlannedCopy, ServedMember};
 use parking_lot::{Mutex, MutexGuard};
 use peer::Allow;
 use sessions::{LinkedSidecore, key_files};
@@ -51,6 +53,8 @@ pub(crate) struct ServedVolume {
     swap: Arc<Swap>,
     /// Its stages, for their counters.
     chain: Mutex<Chain>,
+    /// The member between the chain and the backend, of a volume with copies on several nodes.
+    pub(crate) member: Option<ServedMember>,
     /// The volume behind the chain, as its backend opened it.
     pub(crate) backend: Arc<dyn BackendVolume>,
 }
@@ -148,6 +152,7 @@ pub(crate) struct Volumes {
     exports: Arc<Exports>,
     writer: RecordWriter,
     stock: Arc<PoolStock>,
+    seats: MemberSeats,
     /// Held for as long as the records are ours, from the first volume on.
     lock: Mutex<Option<File>>,
 }
@@ -236,6 +241,8 @@ impl OwnDisks {
 pub(crate) fn start(config: &Config) -> Result<Volumes, StartError> {
     let writer = RecordWriter::start()
         .map_err(|source| StartError::System { what: "start the writer of records", source })?;
+    let seats = MemberSeats::new(config.sidecores.cores.len())
+        .map_err(|source| StartError::System { what: "make the sidecores' wakers", source })?;
     Ok(Volumes {
         directories: config.directories.clone(),
         memory: config.memory_directory(),
@@ -243,6 +250,7 @@ pub(crate) fn start(config: &Config) -> Result<Volumes, StartError> {
         exports: Arc::default(),
         writer,
         stock: Arc::new(PoolStock::new(config)),
+        seats,
         lock: Mutex::default(),
     })
 }
@@ -306,17 +314,25 @@ impl Volumes {
             opened => opened,
         };
         let backend: Arc<dyn BackendVolume> = Arc::from(backend);
-        let bare = Arc::clone(&backend) as Arc<dyn Volume>;
+        let records = opened.as_ref().map(Option::as_deref).map_err(ToString::to_string);
         let key = ciphers::read(&wanted.chain)?;
+        let (member, refused) = match self.member_of(wanted, &backend, records, key.as_deref()) {
+            Ok(member) => (member, None),
+            Err(why) => (None, Some(why)),
+        };
+        let bare = match &member {
+            Some(member) => member.front() as Arc<dyn Volume>,
+            None => Arc::clone(&backend) as Arc<dyn Volume>,
+        };
         let chain =
             Chain::build(bare, &wanted.chain, key.as_ref()).map_err(|error| error.to_string())?;
         let swap = Swap::new(Arc::clone(&chain.volume));
         let guarded = Arc::clone(&swap) as Arc<dyn Volume>;
         let options = ExportOptions { allow: wanted.allow.clone(), shared: wanted.shared };
-        if let Some(why) = backend.absent() {
-            tracing::error!(volume = name, why, "the volume is not served");
-            let export = Export::closed(name, guarded, options, &why);
-            return Ok(ServedVolume { export, swap, chain: Mutex::new(chain), backend });
+        let closed = backend.absent().or(refused);
+        let early = closed_or_copy(wanted, &guarded, &options, (closed, member.as_ref()))?;
+        if let Some(export) = early {
+            return Ok(ServedVolume { export, swap, chain: Mutex::new(chain), member, backend });
         }
         let export = |store| Export::new(name, Arc::clone(&guarded), options.clone(), store);
         let export = match (opened, state, VolumeFile::of(&backend)) {
@@ -339,7 +355,33 @@ impl Volumes {
             }
             Ok(export) => export,
         };
-        Ok(ServedVolume { export, swap, chain: Mutex::new(chain), backend })
+        Ok(ServedVolume { export, swap, chain: Mutex::new(chain), member, backend })
+    }
+
+    /// The member of a volume with copies on several nodes.
+    fn member_of(
+        &self,
+        wanted: &VolumeConfig,
+        backend: &Arc<dyn BackendVolume>,
+        records: Result<Option<&FileRecords>, String>,
+        key: Option<&VolumeKey>,
+    ) -> Result<Option<ServedMember>, String> {
+        let Some(state) = &self.directories.state else { return Ok(None) };
+        if wanted.replicas.is_empty() {
+            return copies::refuse_plain(state, &wanted.name).map(|()| None);
+        }
+        // A backend that is absent says why, and no member is made over it.
+        if backend.absent().is_some() {
+            return Ok(None);
+        }
+        let records = records?;
+        let copy = PlannedCopy { wanted, node: &self.node, backend, records, key, state };
+        self.seats.plan(&copy).map(Some)
+    }
+
+    /// The parts of the node that members of replicated volumes share.
+    pub(crate) fn seats(&self) -> &MemberSeats {
+        &self.seats
     }
 
     /// Opens a volume's backend, or goes on with the blocks of another process.
@@ -451,6 +493,31 @@ impl Volumes {
         }
         Ok(())
     }
+}
+
+/// The export of a volume that is closed for a reason, or has copies on several nodes.
+fn closed_or_copy(
+    wanted: &VolumeConfig,
+    guarded: &Arc<dyn Volume>,
+    options: &ExportOptions,
+    (closed, member): (Option<String>, Option<&ServedMember>),
+) -> Result<Option<Arc<Export>>, String> {
+    let (name, volume, options) = (&wanted.name, Arc::clone(guarded), options.clone());
+    let export = match (closed, member) {
+        (Some(why), _) => {
+            tracing::error!(volume = name, why, "the volume is not served");
+            Export::closed(name, volume, options, &why)
+        }
+        (None, Some(member)) => Export::new(name, volume, options, member.records())
+            .map_err(|error| error.to_string())?,
+        (None, None) => return Ok(None),
+    };
+    // No client is admitted before the member serves, with the records of the last one; and a
+    // client that can have the volume from another node must not wait here.
+    if !wanted.replicas.is_empty() {
+        export.set_elsewhere(Some(""));
+    }
+    Ok(Some(export))
 }
 
 /// Nodes that have a disk of the volume, which would be lost with it, also a disk without a guest

@@ -388,7 +388,7 @@ impl RecordStore for FileRecords {
 
 /// A name as a file: everything but letters, digits, `-` and `_` as `%xx`, so that names from
 /// peers can neither climb out of the directory nor collide with `.new`.
-fn file_name(name: &str) -> String {
+pub fn file_name(name: &str) -> String {
     use std::fmt::Write as _;
     let mut file = String::with_capacity(name.len());
     for byte in name.bytes() {

@@ -12,13 +12,13 @@
 //! end them: a service manager sends SIGTERM to all processes of a unit, and a node may go on for
 //! seconds then.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
 
 use ::cluster::registry::{PoolSpace, know_boot};
 use ::cluster::{
@@ -26,9 +26,12 @@ use ::cluster::{
 };
 use anyhow::{Context, anyhow};
 use node::Config;
+use node::api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordQuestion};
 use node::config::ClusterConfig;
 use node::logging::{self, LogFormat};
 use node::status::{NodeClusterStatus, StoragePoolStatus};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{identity, now_s, random};
@@ -61,6 +64,8 @@ const POOLS_MAX: usize = 64;
 /// manager may wait for the agent before it starts the node again; without it the presence ends by
 /// itself.
 const LEAVE: Duration = Duration::from_millis(200);
+
+mod records;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
@@ -106,7 +111,27 @@ pub(super) fn run(args: &AgentArgs) -> Result<(), CommandFailure> {
             ended if ended.success() => return Ok(()),
             ended => tracing::warn!(%ended, "the cluster's agent has ended; it is started again"),
         }
-        std::thread::sleep(RESTART);
+        if has_node_ended_within(RESTART).context("no poll").map_err(CommandFailure::running)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits, and says whether the node's process has ended: its end of the socket pair is closed then.
+/// An agent that cannot start hears it here alone.
+fn has_node_ended_within(pause: Duration) -> io::Result<bool> {
+    let until = Instant::now() + pause;
+    let stdin = io::stdin();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // No event is asked for: the end of the other side is always told.
+        match poll(&mut [PollFd::new(&stdin, PollFlags::empty())], Some(&timeout)) {
+            Ok(ended) => return Ok(ended > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -125,6 +150,29 @@ fn ignore_signals() -> io::Result<()> {
     Ok(())
 }
 
+/// Waits until the node has joined. None if the node has ended before.
+fn wait_for_directory(
+    cluster: &ClusterConfig,
+    report: &mut NodeClusterStatus,
+) -> Result<Option<ClusterDirectory>, CommandFailure> {
+    loop {
+        match ClusterDirectory::open(&cluster.directory) {
+            // A registry in a file must be there: later this process has no right to find it.
+            Ok(directory) => match &directory.file().registry {
+                RegistryPlace::File(path) if !path.exists() => {
+                    note(report, &format!("the registry {} is not there", path.display()));
+                }
+                _ => return Ok(Some(directory)),
+            },
+            Err(error) => note(report, &error.to_string()),
+        }
+        let ended = has_node_ended_within(ROUND_AWAY).context("no poll");
+        if tell(report).is_err() || ended.map_err(CommandFailure::running)? {
+            return Ok(None);
+        }
+    }
+}
+
 /// The work of an agent until its node ends.
 fn work(config: &Config) -> Result<(), CommandFailure> {
     let Some(cluster) = &config.cluster else {
@@ -132,29 +180,26 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
         return Err(CommandFailure::configuration(anyhow!(text)));
     };
     let key = identity(config)?;
-    let node_ended = listen_to_node().context("no thread").map_err(CommandFailure::running)?;
-    let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
     let mut report = NodeClusterStatus {
         node: cluster.name.clone(),
         state: "away".to_owned(),
         agent_pid: std::process::id(),
         ..NodeClusterStatus::default()
     };
-    let directory = loop {
-        match ClusterDirectory::open(&cluster.directory) {
-            Ok(directory) => break directory,
-            Err(error) => note(&mut report, &error.to_string()),
-        }
-        if tell(&report).is_err() || ended(ROUND_AWAY) {
-            return Ok(());
-        }
-    };
+    let Some(directory) = wait_for_directory(cluster, &mut report)? else { return Ok(()) };
+    // Before any thread: a thread that is there already would keep the rights to all files.
     restrict(config, cluster, &directory)?;
+    let questions = records::start(&cluster.directory).context("no thread");
+    let questions = questions.map_err(CommandFailure::running)?;
+    let node_ended = listen_to_node(questions).context("no thread");
+    let node_ended = node_ended.map_err(CommandFailure::running)?;
+    let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
     report.cluster = directory.file().name.clone();
     let random = u64::from_be_bytes(random()?);
     let mut agent = Agent::new(&directory, &cluster.name, key, random);
     let verdicts = start_verdicts(&directory).context("no thread");
-    let verdicts = verdicts.map_err(CommandFailure::running)?;
+    let (ask_again, verdicts) = verdicts.map_err(CommandFailure::running)?;
+    let mut was_present = false;
     loop {
         // Another directory, of another cluster perhaps, is another agent's.
         let found = ClusterDirectory::open(&cluster.directory).map(|it| it.file().id.clone());
@@ -165,6 +210,14 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
         let round = agent.round(look(config, cluster).as_ref());
         note(&mut report, &detail(&round));
         let is_present = round == AgentRound::Present;
+        if is_present && !was_present {
+            // A verdict of before says that this node is away.
+            let _ = ask_again.try_send(());
+            report.verdict.clear();
+            report.problems.clear();
+            verdicts.try_iter().for_each(drop);
+        }
+        was_present = is_present;
         if let Some((verdict, problems)) = verdicts.try_iter().last() {
             (report.verdict, report.problems) = (verdict.word().to_owned(), problems);
         }
@@ -192,12 +245,23 @@ fn restrict(
     node::agent::restrict(config, &directories).map_err(CommandFailure::running)
 }
 
-/// Tells when the node's process has ended, and ends this process if it has not ended by then.
-fn listen_to_node() -> io::Result<Receiver<()>> {
+/// Passes the node's questions on, tells when the node's process has ended, and ends this process
+/// if it has not ended by then.
+fn listen_to_node(questions: SyncSender<RecordQuestion>) -> io::Result<Receiver<()>> {
     let (sender, ended) = channel();
     let listen = move || {
-        // The node sends nothing, so this ends with the node.
-        let _ = io::stdin().lock().read(&mut [0]);
+        let mut node = BufReader::new(io::stdin().lock());
+        loop {
+            let mut line = Vec::new();
+            match (&mut node).take(AGENT_LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            }
+            // Also the rest of a line whose begin another agent has read.
+            let Ok(question) = serde_json::from_slice(&line) else { continue };
+            // A question beyond those that wait has no answer, which is an unknown outcome.
+            let _ = questions.try_send(question);
+        }
         drop(sender);
         std::thread::sleep(LEAVE);
         std::process::exit(0);
@@ -208,11 +272,7 @@ fn listen_to_node() -> io::Result<Receiver<()>> {
 
 /// Reports to the node. An error means that the node has ended.
 fn tell(report: &NodeClusterStatus) -> io::Result<()> {
-    let mut line = serde_json::to_vec(report).expect("texts and numbers");
-    line.push(b'\n');
-    let mut out = io::stdout().lock();
-    out.write_all(&line)?;
-    out.flush()
+    records::say(&AgentLine::Report(report.clone()))
 }
 
 /// Notes why the node is away, or that it is present, and logs what is new.
@@ -242,12 +302,14 @@ fn detail(round: &AgentRound) -> String {
     }
 }
 
+/// A way to ask for a verdict at once, and the verdicts with the problems of the whole cluster.
+type Verdicts = (SyncSender<()>, Receiver<(ClusterVerdict, Vec<String>)>);
+
 /// Asks for the state of the whole cluster again and again, on a thread of its own: a member of
 /// etcd that does not answer may hold this up for longer than a presence lasts.
-fn start_verdicts(
-    directory: &ClusterDirectory,
-) -> io::Result<Receiver<(ClusterVerdict, Vec<String>)>> {
+fn start_verdicts(directory: &ClusterDirectory) -> io::Result<Verdicts> {
     let (sender, verdicts) = sync_channel(1);
+    let (ask_again, asked) = sync_channel(1);
     let directory = directory.clone();
     let ask = move || {
         loop {
@@ -259,11 +321,13 @@ fn start_verdicts(
             if sender.send((verdict, problems)).is_err() {
                 return;
             }
-            std::thread::sleep(VERDICT);
+            if asked.recv_timeout(VERDICT) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
         }
     };
     std::thread::Builder::new().name("verdicts".to_owned()).spawn(ask)?;
-    Ok(verdicts)
+    Ok((ask_again, verdicts))
 }
 
 /// The node, if it answers.

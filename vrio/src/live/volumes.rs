@@ -45,6 +45,8 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume import eve --pool p eve.qcow2 --format qcow2
   vrio volume export ann@monday ann.img
   vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
+  vrio volume move max io2            the copy on io2 serves from now on; guests go on
+  vrio volume evict max io2           its copy there is gone for good: do not wait for it
   vrio volume show bob --json
   vrio volume remove bob --force      also while attachments use it: they end
   vrio volume remove ann --data       also from its pool; its snapshots stay
@@ -81,6 +83,10 @@ pub(crate) enum VolumeCommand {
     At(VolumeAt),
     /// Make a volume again what it was at a snapshot. Refused while disks use it.
     Rollback(VolumeRollback),
+    /// Have another node with a copy serve a replicated volume: guests go on.
+    Move(VolumeCopyOf),
+    /// Say that a node's copy of a replicated volume is gone for good: it is not waited for.
+    Evict(VolumeEvict),
     /// Put an encrypted volume of a pool under another key, or give it another data key.
     Rekey(VolumeRekey),
     /// List the bytes that differ between two snapshots, or those that a snapshot has.
@@ -171,6 +177,10 @@ pub(crate) struct VolumeAdd {
     /// Several disks may use it at once.
     #[arg(long)]
     shared: bool,
+    /// A node that keeps a copy of it, this node among them; given for each of two to eight nodes,
+    /// in the same order on all of them.
+    #[arg(long, value_name = "NODE", requires = "pool")]
+    replicas: Vec<String>,
     /// The storage's block size that guests see; default: the size that the storage reports.
     #[arg(long, value_name = "SIZE", requires = "file")]
     physical_block_size: Option<String>,
@@ -209,6 +219,8 @@ impl VolumeAdd {
         fields.put("allow", allow(&self.allow));
         fields.flag("read-only", self.read_only);
         fields.flag("shared", self.shared);
+        let replicas = self.replicas.iter().cloned().map(Value::String).collect();
+        fields.put("replicas", Some(Value::Array(replicas)).filter(|_| !self.replicas.is_empty()));
         fields.text("physical-block-size", self.physical_block_size.as_ref());
         fields.text("optimal-io-size", self.optimal_io_size.as_ref());
         Ok(fields.0)
@@ -339,6 +351,32 @@ pub(crate) struct VolumeRollback {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct VolumeCopyOf {
+    /// The volume's name.
+    name: String,
+    /// The node with the copy.
+    copy: String,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeEvict {
+    #[command(flatten)]
+    of: VolumeCopyOf,
+    /// Also if no copy is served, and acknowledged writes may be on that node alone.
+    #[arg(long)]
+    force: bool,
+}
+
+impl VolumeCopyOf {
+    fn change(&self, field: &str) -> Result<(), CommandFailure> {
+        let path = format!("/v1/volumes/{}/copies", segment(&self.name)?);
+        change(&self.which, "POST", &path, &json!({ field: self.copy }))
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct VolumeRekey {
     /// The volume's name.
     name: String,
@@ -430,6 +468,9 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             let path = format!("/v1/volumes/{}/rollback", segment(&back.name)?);
             change(&back.which, "POST", &path, &json!({ "snapshot": back.snapshot }))
         }
+        VolumeCommand::Move(copy) => copy.change("primary"),
+        VolumeCommand::Evict(evict) if evict.force => evict.of.change("gone-with-writes"),
+        VolumeCommand::Evict(evict) => evict.of.change("gone"),
         VolumeCommand::Rekey(rekey) => {
             let path = format!("/v1/volumes/{}/key", segment(&rekey.name)?);
             let mut body = Fields::default();

@@ -3,8 +3,8 @@
 
 use node::config::show_size;
 use node::status::{
-    DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus, NodeClusterStatus,
-    PoolDeviceStatus, PoolState, Status, StoragePoolStatus, VolumeStatus,
+    CopyRole, CopyStatus, DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus,
+    NodeClusterStatus, PoolDeviceStatus, PoolState, Status, StoragePoolStatus, VolumeStatus,
 };
 
 use super::layout::fold;
@@ -272,7 +272,42 @@ pub(crate) fn volumes(all: &[VolumeStatus]) -> Vec<String> {
     let stopped = stopped.map(|(volume, why)| format!("volume {} is stopped: {why}", volume.name));
     let untaken = all.iter().filter_map(|it| Some((it, it.snapshots_problem.as_ref()?)));
     let untaken = untaken.map(|(volume, problem)| format!("volume {}: {problem}", volume.name));
-    stopped.chain(untaken).collect()
+    let copies = all.iter().filter_map(|it| Some((&*it.name, it.copy.as_ref()?)));
+    let copies = copies.filter_map(|(name, copy)| Some(format!("volume {name}: {}", lacks(copy)?)));
+    stopped.chain(copies).chain(untaken).collect()
+}
+
+/// The lack of a volume with copies on several nodes, as this node knows it.
+fn lacks(copy: &CopyStatus) -> Option<String> {
+    let missing = copy.missing.join(", ");
+    match (copy.role, &copy.primary) {
+        (CopyRole::Failed, _) if copy.why.is_empty() => {
+            Some("its copy here did not start: the node's log has the reason".to_owned())
+        }
+        (CopyRole::Failed, _) => Some(format!(
+            "its copy here has stopped: {}. Start the node again when that is mended",
+            copy.why
+        )),
+        _ if !copy.why.is_empty() => Some(format!("its copy here waits: {}", copy.why)),
+        (_, None) if !copy.in_sync.is_empty() => Some(format!(
+            "no node serves it: the copies of {} had all writes, and must all be back (`vrio \
+             volume evict` gives one up)",
+            copy.in_sync.join(", ")
+        )),
+        (_, None) => Some(
+            "it is not known where it is served: the registry has not answered yet (`vrio cluster \
+             status`), or the first node of \"replicas\" has not started"
+                .to_owned(),
+        ),
+        (CopyRole::TakesOver, _) => Some("its copies are being made equal".to_owned()),
+        (CopyRole::Outside, Some(node)) => {
+            Some(format!("the copy here lacks writes; {node} has them, if it can be reached"))
+        }
+        (CopyRole::Backup | CopyRole::Primary, _) if !missing.is_empty() => {
+            Some(format!("the copies of {missing} lack writes: look there"))
+        }
+        (CopyRole::Backup | CopyRole::Primary, _) => None,
+    }
 }
 
 /// The problems of nics.

@@ -5,7 +5,7 @@ use replica::wire::{WIRE_SEQUENCE, encode, encode_name};
 use transport::CallError;
 
 use super::*;
-use crate::plane::arrivals::{MALFORMED, NO_COPY, NOT_HERE};
+use crate::plane::arrivals::{MALFORMED, NO_COPY, NOT_HERE, UNLIKE};
 
 /// A session of a node that is used past its plane.
 struct RawSession {
@@ -50,7 +50,7 @@ impl RawSession {
 
     fn name(&mut self, world: &World, number: u32, volume: &str) {
         let mut head = Vec::new();
-        encode_name(number, volume, &mut head);
+        encode_name(number, FORM.0, volume, &mut head);
         self.call(world, flows::REPLICAS, &head, &[]).expect("room");
         self.next.insert(number, 0);
     }
@@ -127,6 +127,27 @@ fn a_member_of_one_volume_reaches_no_other_volume() {
     assert!(heard.iter().all(|arrived| arrived.from == 2), "its session says which member it is");
     assert!(world.nodes[1].take("bob", 9).is_empty());
     assert!(has_line(&world, 1, "io2", "bob", NO_COPY));
+}
+
+/// Nodes whose files differ in the list of copies, the size, the chain or the sharing of a volume:
+/// neither member takes a message of the other one.
+#[test]
+fn a_member_of_another_form_is_refused_by_name_until_the_forms_are_alike() {
+    let mut world = World::new();
+    let other = VolumeForm([8; 16]);
+    let route = world.nodes[0].plane.borrow_mut().open("alice", other, NODES[1]);
+    world.until("it was refused twice", |world| {
+        let _ = world.send(0, route, hello(1));
+        world.nodes[1].counters().unlike.get() > 1
+    });
+    let counters = world.nodes[1].counters();
+    assert_eq!((counters.taken.get(), counters.malformed.get()), (0, 0));
+    assert!(world.nodes[0].counters().refused_there.get() > 0);
+    assert!(has_line(&world, 1, "io0", "alice", UNLIKE));
+    assert!(world.nodes[1].take("alice", 9).is_empty());
+    world.nodes[0].plane.borrow_mut().close(route);
+    world.rounds(10);
+    world.connect(0, "alice", 1);
 }
 
 #[test]

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Config, DiskConfig, LinkKind, Object};
+use copies::ClusterView;
 use handover::{DescriptorNumber, ReceivedDescriptors, STATE_VERSION};
 use link::{ShmListener, Udp, Wire};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
-use sessions::sidecores::{self, PreparedLink};
-use sessions::{LinkedSidecore, NetworkGate, keys::SidecoreKeys, shared::ShmState};
+use sessions::sidecores::{self, PeerObjects, PreparedLink};
+use sessions::{LinkedSidecore, keys::SidecoreKeys, shared::ShmState};
 
 use super::fds::HandoverFds;
 use super::meeting::{ANSWER_TIME_MAX, digest, meeting};
 use super::state::{HandoverEnd, NodeState, Verdict};
 use crate::control::{Claim, Service, Standby};
-use crate::wiring::cluster::ClusterView;
 use crate::wiring::disks::hand_over::TakenDisk;
 use crate::wiring::disks::steerer::Steerer;
 use crate::wiring::disks::{self, Disks};
@@ -89,7 +89,7 @@ impl Node {
         directories(config)?;
         let keys = SidecoreKeys::load(config)?;
         let volumes = volumes::start(config)?;
-        let cores = sidecores::spawn(config)?;
+        let cores = sidecores::spawn(config, volumes.seats().early())?;
         let steerer = Steerer::taking_over(&config.sidecores);
         let records = (volumes.own_disks(), Arc::clone(volumes.stock()));
         let disks = disks::start(&cores, steerer.active(), records);
@@ -229,6 +229,14 @@ impl TakenParts {
         if state.version != STATE_VERSION {
             return Err(format!("its state has version {}, ours {STATE_VERSION}", state.version));
         }
+        // A member's promises are in its own process, and its file is behind them.
+        if let Some(volume) = config.volumes.iter().find(|volume| !volume.replicas.is_empty()) {
+            return Err(format!(
+                "a node with copies of replicated volumes, such as {:?}, is not handed over; \
+                 restart it: the nodes of the other copies serve meanwhile",
+                volume.name
+            ));
+        }
         let system = |error: io::Error| error.to_string();
         let control = fds.take(state.control).map_err(system)?;
         let lock = fds.take(state.control_lock).map_err(system)?;
@@ -306,12 +314,12 @@ fn serve(config: &Config, ready: StartedParts, taken: TakenParts) -> Node {
     let TakenParts { taken_nics, nics, domains, .. } = taken;
     let (door, domains) = (ManuallyDrop::into_inner(door), ManuallyDrop::into_inner(domains));
     objects.volumes.iter().for_each(|served| volumes.publish(served));
-    let doors = NetworkGate::new(cores.len());
-    sidecores::connect(config, &mut cores, links, volumes.exports(), &doors);
+    let reached = PeerObjects::new(volumes.exports(), volumes.seats().doors(), cores.len());
+    sidecores::connect(config, &mut cores, links, &reached);
     door.iter().for_each(|door| door.answer(true));
     domains.open_gateways(&cores);
     domains.answer();
-    let mut nics = nics.with_doors(doors);
+    let mut nics = nics.with_doors(reached.networks);
     nics.go_on(taken_nics, &cores);
     let (started, turns) = (Instant::now(), Turns::default());
     let watchdog = Watchdog::start(&cores);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use config::{VolumeConfig, name_problem, show_size};
+use member::is_cut_name;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -17,6 +18,7 @@ use crate::wiring::disks::shown::ServedDisk;
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
 use crate::wiring::volumes::ServedVolume;
+use crate::wiring::volumes::copy_commands::refuse_replicated;
 use crate::wiring::volumes::resize::not_changed;
 use api::{API_VERSION, Done, Refused, RefusedKind};
 
@@ -35,7 +37,7 @@ struct RollBack {
     snapshot: String,
 }
 
-pub(super) fn fields<T: DeserializeOwned>(body: &Value, example: &str) -> Result<T, Refused> {
+pub(crate) fn fields<T: DeserializeOwned>(body: &Value, example: &str) -> Result<T, Refused> {
     serde_json::from_value(body.clone()).map_err(|error| {
         Refused::new(RefusedKind::Bad, error.to_string(), format!("send {example}"))
     })
@@ -66,6 +68,10 @@ impl Inside {
             let error = format!("{name:?} {problem}");
             return Err(Refused::new(RefusedKind::Bad, error, "choose another name"));
         }
+        if is_cut_name(&name) {
+            let error = format!("{name:?} is a name that copies of replicated volumes give");
+            return Err(Refused::new(RefusedKind::Bad, error, "choose another name"));
+        }
         if volumes.is_empty() || volumes.len() > VOLUMES_MAX {
             let error = format!("a snapshot is of 1 to {VOLUMES_MAX} volumes");
             return Err(Refused::new(RefusedKind::Bad, error, format!("send {example}")));
@@ -74,7 +80,8 @@ impl Inside {
         let mut pools: Vec<Arc<StorePool>> = Vec::new();
         let mut ids: Vec<VolumeId> = Vec::new();
         for volume in &volumes {
-            let (_, pool, id) = self.pooled(volume)?;
+            let (served, pool, id) = self.pooled(volume)?;
+            refuse_replicated(&served, "a snapshot would be of this node's copy alone")?;
             if ids.contains(&id) {
                 let error = format!("volume {volume:?} is named twice");
                 return Err(Refused::new(RefusedKind::Bad, error, "name it once"));
@@ -117,6 +124,7 @@ impl Inside {
         };
         let _turn = self.turn()?;
         let (served, pool, id) = self.pooled(volume)?;
+        refuse_replicated(&served, "the copies of other nodes would not be rolled back")?;
         let found = find(&pool, &snapshot)?;
         let change = PoolChange::Rollback { volume: id, snapshot: found.id };
         // Before an epoch is taken for it.
@@ -155,6 +163,21 @@ impl Inside {
         if let Some(served) = served.iter().find(is_served) {
             let error = format!("this node serves it as volume {:?}", served.export.name());
             let way_out = "remove that volume first; `vrio volume remove --data` does both";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        let of_copy = |it: &&Arc<ServedVolume>| {
+            it.member.is_some()
+                && it.backend.in_pool().is_some_and(|(of, its)| {
+                    Arc::ptr_eq(of, &pool) && Some(its) == found.of && is_cut_name(&found.name)
+                })
+        };
+        if let Some(served) = served.iter().find(of_copy) {
+            let error = format!(
+                "{:?} is a cut of the copy of volume {:?}: other copies are filled by it",
+                found.name,
+                served.export.name()
+            );
+            let way_out = "the copy removes it by itself when eight newer ones are there";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
         let disks = self.objects().disks.clone();

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use config::{Config, DiskConfig, InPlace, VolumeConfig, changes, encryption};
+use config::{Config, DiskConfig, InPlace, Object, VolumeConfig, changes, encryption};
 use serde_json::Value;
 use sessions::sidecores;
 use sidecore::CounterText;
 use volume::{backend::BACKENDS, stage::STAGES};
 
 use super::ciphers;
+use super::copy_commands::{self, refuse_replicated};
 use super::report::{self, VOLUME_METRICS};
 use crate::kinds::{Changed, RunningObject, with_prefix};
 use crate::wiring::change::{bad, log, refuse_used, takes_restart};
@@ -90,6 +91,10 @@ impl Inside {
     pub(crate) fn set_snapshots(&self, name: &str, rules: &Value) -> Result<Done, Refused> {
         let rules = Config::snapshots(rules).map_err(|problems| bad(&problems))?;
         if !rules.is_empty() {
+            let served = self.objects().volume(name).map(Arc::clone);
+            if let Some(served) = served {
+                refuse_replicated(&served, "its snapshots would be of this node's copy alone")?;
+            }
             let objects = self.objects();
             let mut volumes = objects.config.volumes.iter();
             let volume = volumes.find(|volume| volume.name == name);
@@ -131,7 +136,7 @@ impl Inside {
             Refused::new(RefusedKind::Failed, error, "nothing was changed; try again afterwards")
         };
         self.refuse_while_drained()?;
-        self.check_listens(!volume.allow.is_empty(), "other nodes may use it")?;
+        self.check_listens(volume.is_for_peers(), "other nodes use it")?;
         self.volumes.lock_state().map_err(|error| refused(error.to_string()))?;
         // A running node makes no ring: its filter of system calls would not let it.
         let has_uring = self.cores.iter().all(|core| core.uring.is_some());
@@ -145,6 +150,7 @@ impl Inside {
             return Err(Refused::new(RefusedKind::Conflict, error, "nothing was changed"));
         }
         self.objects().add_volume(volume, Arc::clone(&served));
+        copy_commands::start(&served, self);
         self.volumes.publish(&served);
         self.accept_as_allowed();
         let stopped = served.export.unusable();
@@ -179,6 +185,14 @@ impl Inside {
             // Forced, since the caller has listed the users of the volume above.
             notes.extend(DiskConfig::remove(&disk, self, true)?);
             notes.push(format!("disk {disk:?} was removed with its volume"));
+        }
+        if let Some(member) = &served.member {
+            copies::move_all_away(&[member], &self.cores);
+            let doors = self.volumes.seats().doors();
+            member.stop(&self.cores, doors, &self.cluster).map_err(|text| {
+                let error = format!("volume {name:?}: {text}");
+                Refused::new(RefusedKind::Failed, error, "check its storage, then try again")
+            })?;
         }
         self.objects().remove_volume(name);
         self.accept_as_allowed();

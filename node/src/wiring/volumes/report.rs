@@ -1,6 +1,7 @@
 //! The status of volumes.
 
 use config::VolumeConfig;
+use copies::ServedMember;
 use sessions::counted::Counters;
 use sidecore::CounterText;
 use volume::Durability;
@@ -31,6 +32,7 @@ fn volume(config: &VolumeConfig, served: &ServedVolume) -> VolumeStatus {
         name: config.name.clone(),
         backend: served.backend.describe(),
         stopped: served.export.unusable().map(str::to_owned),
+        copy: served.member.as_ref().map(ServedMember::status),
         size_bytes: info.size_bytes,
         block_bytes: info.block_bytes,
         durability: durability.to_owned(),

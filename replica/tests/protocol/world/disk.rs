@@ -102,7 +102,7 @@ impl Disk {
     /// Sectors from `from` on that differ from the cut: some of them, and where to go on.
     pub(crate) fn changed(&self, cut: Option<Place>, from: u64) -> ChangedPart {
         let empty = Content::new();
-        let old = cut.and_then(|cut| self.cuts.get(&cut)).unwrap_or(&empty);
+        let old = cut.map_or(&empty, |cut| &self.cuts[&cut]);
         let sectors: BTreeSet<u64> = self.content.keys().chain(old.keys()).copied().collect();
         let differs = |sector: &u64| self.content.get(sector) != old.get(sector);
         let mut changed = sectors.range(from..).copied().filter(differs);

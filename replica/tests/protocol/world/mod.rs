@@ -528,6 +528,7 @@ fn work(disk: &mut Disk, output: Output<Data>) -> Option<Input<Data>> {
             disk.drop_cut(cut);
             None
         }
+        Output::EndCompare(..) => None,
         Output::Compare(to, began, cut, from) => {
             Some(Input::Changed(to, began, disk.changed(cut, from)))
         }

@@ -1,0 +1,69 @@
+//! The lines between a node and its agent in a cluster: one JSON object each.
+
+use serde::{Deserialize, Serialize};
+
+use crate::status::NodeClusterStatus;
+
+/// The longest line, of either side: a report has a dozen problems of some hundred characters, and
+/// a record has some hundred bytes.
+pub const AGENT_LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// A line of the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AgentLine {
+    /// The node's part in its cluster.
+    Report(NodeClusterStatus),
+    /// The answer to a question of the node.
+    Answer(RecordAnswer),
+}
+
+/// A question of a node about the record of a replicated volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordQuestion {
+    /// The answer has the same number.
+    pub number: u64,
+    /// The volume's name.
+    pub volume: String,
+    /// The volume's form by this node's file, in hexadecimal digits: the record must have it.
+    pub form: String,
+    /// The question.
+    pub ask: RecordAsk,
+}
+
+/// A question about a record. Records are bytes of the volume's members, in hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecordAsk {
+    /// The present record.
+    Look,
+    /// This must be the first record.
+    Create(String),
+    /// This must be the next record.
+    Swap(String),
+}
+
+/// The answer to a [`RecordQuestion`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordAnswer {
+    /// The question's number.
+    pub number: u64,
+    /// The answer.
+    pub outcome: RecordOutcome,
+}
+
+/// The outcome of a [`RecordAsk`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecordOutcome {
+    /// The present record; also why a swap was not made.
+    Record(String),
+    /// The registry has no record of the volume.
+    NoRecord,
+    /// The record is of nodes with another list, or other copies.
+    OtherForm,
+    /// The record is the new one.
+    Done,
+    /// No answer, for this reason: a change may have been made, or may be made later.
+    NoAnswer(String),
+}

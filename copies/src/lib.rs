@@ -1,0 +1,14 @@
+//! A node's copies of replicated volumes: from a volume of a pool to the volume that its users see
+//! (`docs/decisions/084-members-on-nodes.md`).
+//!
+//! [`MemberSeats`] makes the copies, [`ServedMember`] is one of them, and the node's agent in the
+//! cluster answers for the registry ([`ClusterView`]).
+
+mod agent;
+mod identity;
+mod served;
+
+pub use agent::ClusterView;
+pub use served::{
+    MemberOrder, MemberSeats, PlannedCopy, ServedMember, move_all_away, refuse_plain,
+};

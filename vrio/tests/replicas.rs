@@ -1,0 +1,392 @@
+//! Volumes with copies on real nodes: the primary is killed, stands still, is stopped and is moved
+//! under a checked load, and the guest goes on. A copy that is not what it was is refused.
+//!
+//! `REPLICA_KILLS=n` sets the number of kills, `KILL_SEED=n` another run.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use random::Random;
+use serde_json::Value;
+use testbed::nodes::{Node, NodeKeys, NodePlan};
+use testbed::stand_in::{RingKind, StandIn};
+use workload::Mix;
+
+use crate::pools::{refused, told, tried};
+
+/// The kills of one run: as many as CI has time for, since a copy is filled after each of them.
+const KILLS: u64 = 4;
+
+/// The nodes of a rack: three with copies at most, and a VMhost.
+const NODES: [&str; 4] = ["io1", "io2", "io3", "vm1"];
+
+/// Requests that must be outstanding when a node is killed.
+const OUTSTANDING_MIN: usize = 8;
+
+/// The blocks of 4 KiB that the guest uses.
+const BLOCKS: u64 = 1024;
+
+/// How long a state may take that comes by itself; only a hang takes longer.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A node with a copy of the volume, as its file has it.
+#[derive(Clone, Copy)]
+struct CopyFile<'c> {
+    node: &'c str,
+    /// The nodes with copies, in their order; empty for a file without the key.
+    list: &'c [&'c str],
+    /// The file of the node's pool.
+    pool: &'c str,
+}
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(variable).ok().filter(|text| !text.is_empty());
+    text.map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+/// A cluster of one machine: its registry is a file.
+struct Rack {
+    home: tempfile::TempDir,
+    keys: NodeKeys,
+    port: u16,
+}
+
+impl Rack {
+    fn new(test: u16) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let keys = NodeKeys::make(home.path(), &NODES).expect("keys");
+        let port = 36_000 + (std::process::id() % 200) as u16 * 60 + test * 16;
+        let this = Self { home, keys, port };
+        let registry = this.path("registry");
+        let words = ["cluster", "init", "lab", "--file"].map(str::to_owned);
+        let registry = registry.to_str().expect("a plain name").to_owned();
+        succeeds(&this.vrio(words.into_iter().chain([registry])));
+        this
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// Runs `vrio` with the operator's directory.
+    fn vrio(&self, words: impl IntoIterator<Item = String>) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        command.args(words).arg("--directory").arg(self.path("operator")).stdin(Stdio::null());
+        command.output().expect("the binary was built")
+    }
+
+    fn address(&self, name: &str) -> String {
+        let at = NODES.iter().position(|it| *it == name).expect("a node");
+        format!("127.0.0.1:{}", self.port + at as u16 * 4)
+    }
+
+    fn plan(&self, name: &str, config: &str) -> NodePlan {
+        let config = format!(
+            "listen = {:?}\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n{config}",
+            self.address(name),
+            self.keys.own(name)
+        );
+        NodePlan::new(env!("CARGO_BIN_EXE_vrio"), self.home.path(), name, config)
+    }
+
+    fn peer(&self, name: &str) -> String {
+        format!(
+            "[[peer]]\nname = {name:?}\naddress = {:?}\n{}",
+            self.address(name),
+            self.keys.peer(name)
+        )
+    }
+
+    /// A node with a pool and a copy. Its peers are all other nodes.
+    fn member(&self, CopyFile { node, list, pool }: CopyFile<'_>) -> NodePlan {
+        let others = NODES[..3].iter().filter(|it| **it != node).map(|it| self.peer(it));
+        let replicas = match list {
+            [] => String::new(),
+            list => format!("replicas = {list:?}\n"),
+        };
+        let config = format!(
+            "[cluster]\ndirectory = {:?}\n{}{}\
+             [[pool]]\nname = \"fast\"\ndevices = [{:?}]\n\
+             [[volume]]\nname = \"alice\"\nbackend = {{ pool = \"fast\", size = \"16MiB\" }}\n\
+             {replicas}{}",
+            self.path(&format!("of-{node}")),
+            others.collect::<String>(),
+            self.keys.clients(&["vm1"]),
+            self.path(pool),
+            self.keys.allow(&["vm1"])
+        );
+        let mut plan = self.plan(node, &config);
+        plan.directories = Some(format!(
+            "volumes = [{:?}]\nsockets = {:?}\nstate = {:?}\n",
+            self.home.path(),
+            plan.home,
+            plan.home.join("state")
+        ));
+        plan
+    }
+
+    fn make_pool(&self, pool: &str) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        command.args(["pool", "create", "--size", "256MiB"]).arg(self.path(pool));
+        succeeds(&command.output().expect("the binary was built"));
+    }
+
+    /// Makes the node's pool, starts it, and has it join the cluster.
+    fn start_member(&self, file: CopyFile<'_>) -> Node {
+        self.make_pool(file.pool);
+        let node = self.member(file).start().expect("the node starts");
+        let token = self.vrio(["cluster", "token"].map(str::to_owned));
+        succeeds(&token);
+        let token = String::from_utf8(token.stdout).expect("text");
+        let config = node.plan().home.join("node.toml");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+        command.args(["node", "join", token.trim(), "--config"]).arg(config);
+        succeeds(&command.output().expect("the binary was built"));
+        node
+    }
+
+    /// The nodes of a list, each with its copy.
+    fn start_members(&self, list: &[&str]) -> Vec<Option<Node>> {
+        let start = |node: &&str| {
+            let pool = format!("{node}.pool");
+            self.start_member(CopyFile { node, list, pool: &pool })
+        };
+        list.iter().map(start).map(Some).collect()
+    }
+
+    /// A VMhost with a disk that names these nodes.
+    fn client(&self, list: &[&str]) -> NodePlan {
+        let config = format!(
+            "{}[[disk]]\nsocket = \"alice.sock\"\nvolume = \"{}/alice\"\nqueues = 2\n{}",
+            list.iter().map(|it| self.peer(it)).collect::<String>(),
+            list.join(","),
+            self.keys.disk()
+        );
+        self.plan("vm1", &config)
+    }
+}
+
+fn succeeds(output: &Output) {
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// The state of the copy on a node, as its status has it.
+fn copy(node: &Node) -> Option<Value> {
+    let status = node.status().ok()?;
+    let volumes = status["volumes"].as_array()?.clone();
+    let alice = volumes.into_iter().find(|volume| volume["name"] == "alice")?;
+    alice.get("copy").cloned()
+}
+
+/// Waits until all copies are in sync, and gives the place of the node that serves.
+fn wait_until_in_sync(nodes: &[Option<Node>]) -> usize {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let copies: Vec<_> = nodes.iter().map(|node| node.as_ref().and_then(copy)).collect();
+        let is_primary = |copy: &Option<Value>| {
+            copy.as_ref().is_some_and(|copy| {
+                copy["role"] == "primary" && copy["missing"].as_array().is_some_and(Vec::is_empty)
+            })
+        };
+        if let Some(primary) = copies.iter().position(is_primary) {
+            return primary;
+        }
+        assert!(Instant::now() < until, "the copies are not in sync: {copies:#?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits until the volume of a node is closed for a reason with these words.
+fn wait_until_closed(node: &mut Node, words: &str) {
+    node.wait_until(words, |node| {
+        let status = node.status().ok();
+        let stopped = status.map(|status| status["volumes"][0]["stopped"].clone());
+        stopped.is_some_and(|why| why.as_str().is_some_and(|why| why.contains(words)))
+    })
+    .expect("the volume is closed");
+}
+
+fn work_a_while(guest: &mut StandIn, random: &mut Random) {
+    let until = Instant::now() + Duration::from_micros(random.between(500, 200_000));
+    let worked = guest
+        .work(|guest| Instant::now() >= until && guest.workload.outstanding() >= OUTSTANDING_MIN);
+    worked.expect("the promise is kept");
+}
+
+/// Works until so many more requests have completed.
+fn work_on(guest: &mut StandIn, requests: u64) {
+    let wanted = guest.workload.counts.completed + requests;
+    guest.work(|guest| guest.workload.counts.completed >= wanted).expect("the disk is served");
+}
+
+fn connect(vm: &mut Node, random: &mut Random) -> StandIn {
+    let socket = vm.wait_for_disk("alice").expect("the disk is served");
+    let guest = StandIn::connect_with(&socket, RingKind::Split, 2, Mix::OF_ALL, BLOCKS, random);
+    guest.expect("connects")
+}
+
+#[test]
+fn a_guest_goes_on_when_the_node_that_serves_its_disk_goes_in_any_way() {
+    let seed = number("KILL_SEED", 1);
+    let kills = number("REPLICA_KILLS", KILLS);
+    println!("KILL_SEED={seed} REPLICA_KILLS={kills}");
+    let mut random = Random::new(seed);
+    let (rack, list) = (Rack::new(0), ["io1", "io2"]);
+    let mut nodes = rack.start_members(&list);
+    let mut vm = rack.client(&list).start().expect("the VMhost starts");
+    let mut guest = connect(&mut vm, &mut random);
+    for kill in 0..kills {
+        let primary = wait_until_in_sync(&nodes);
+        let other = list[1 - primary];
+        work_a_while(&mut guest, &mut random);
+        let victim = nodes[primary].take().expect("it runs");
+        nodes[primary] = Some(match kill % 4 {
+            0 => {
+                let plan = victim.kill().expect("it ran until now");
+                work_on(&mut guest, 100);
+                plan.start().expect("the node starts again")
+            }
+            // A node that stands still knows nothing of its successor when it goes on.
+            1 => {
+                victim.halt().expect("it runs");
+                work_on(&mut guest, 100);
+                victim.resume().expect("it is stopped");
+                victim
+            }
+            2 => {
+                let moving = std::thread::scope(|scope| {
+                    let told =
+                        scope.spawn(|| tried(&victim, &format!("volume move alice {other}")));
+                    work_on(&mut guest, 100);
+                    told.join().expect("the command ends")
+                });
+                assert!(moving.0, "{}", moving.1);
+                refused(&victim, &format!("volume move alice {other}"), "serves it");
+                victim
+            }
+            _ => {
+                let plan = victim.stop().expect("it stops in order");
+                work_on(&mut guest, 100);
+                plan.start().expect("the node starts again")
+            }
+        });
+        work_on(&mut guest, 100);
+    }
+    let primary = wait_until_in_sync(&nodes);
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0, "the death of a node is a pause, not an error");
+    // The other copy has the same content.
+    nodes[primary].take().expect("it runs").kill().expect("it ran until now");
+    guest.read_all().expect("the other copy is as promised");
+    guest.disconnect();
+    vm.stop().expect("the VMhost stops in order");
+    for node in nodes.into_iter().flatten() {
+        node.stop().expect("a member stops in order");
+    }
+}
+
+#[test]
+fn of_three_copies_two_are_lost_one_after_the_other_and_come_back() {
+    let mut random = Random::new(number("KILL_SEED", 2));
+    let (rack, list) = (Rack::new(1), ["io1", "io2", "io3"]);
+    let mut nodes = rack.start_members(&list);
+    let mut vm = rack.client(&list).start().expect("the VMhost starts");
+    let mut guest = connect(&mut vm, &mut random);
+    let first = wait_until_in_sync(&nodes);
+    work_a_while(&mut guest, &mut random);
+    let mut plans = vec![(first, nodes[first].take().expect("it runs").kill().expect("it ran"))];
+    work_on(&mut guest, 100);
+    let second = (0..3).find(|at| {
+        nodes[*at].as_ref().and_then(copy).is_some_and(|copy| copy["role"] == "primary")
+    });
+    let second = second.expect("one of the two serves");
+    plans.push((second, nodes[second].take().expect("it runs").kill().expect("it ran")));
+    work_on(&mut guest, 100);
+    for (at, plan) in plans {
+        nodes[at] = Some(plan.start().expect("the node starts again"));
+    }
+    wait_until_in_sync(&nodes);
+    work_on(&mut guest, 100);
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0, "the death of a node is a pause, not an error");
+    guest.disconnect();
+    vm.stop().expect("the VMhost stops in order");
+    for node in nodes.into_iter().flatten() {
+        node.stop().expect("a member stops in order");
+    }
+}
+
+#[test]
+fn a_copy_that_is_not_what_it_was_is_refused_by_name() {
+    let (rack, list) = (Rack::new(2), ["io1", "io2"]);
+    let mut nodes = rack.start_members(&list);
+    wait_until_in_sync(&nodes);
+    let io1 = nodes[0].take().expect("it runs");
+    for (words, why) in [
+        ("volume snapshot alice --name monday", "a snapshot would be of this node's copy alone"),
+        ("volume schedule alice 1h:24", "copies on several nodes"),
+        ("volume resize alice 32MiB", "would keep their size"),
+        ("volume move alice io3", "no copy of volume \"alice\""),
+        ("volume evict alice io1", "is this node"),
+    ] {
+        refused(&io1, words, why);
+    }
+    let plan = nodes[1].take().expect("it runs").stop().expect("it stops in order");
+    rack.make_pool("other.pool");
+    let wrong = |list, pool| rack.member(CopyFile { node: "io2", list, pool });
+    for (wrong, why) in [
+        (wrong(&["io2", "io1"], "io2.pool"), "Put the old ones back"),
+        (wrong(&list, "other.pool"), "Put the old ones back"),
+        (wrong(&[], "io2.pool"), "the file has no \"replicas\" for it"),
+    ] {
+        let mut node = wrong.start().expect("the node starts");
+        wait_until_closed(&mut node, why);
+        node.stop().expect("it stops in order");
+    }
+    nodes = vec![Some(io1), Some(plan.start().expect("the node starts again"))];
+    let primary = wait_until_in_sync(&nodes);
+    // Both are gone at once, and one comes back without what it has promised.
+    let [io1, io2] = [0, 1].map(|at| nodes[at].take().expect("it runs"));
+    let order = if primary == 0 { [io1, io2] } else { [io2, io1] };
+    order.iter().for_each(|node| node.halt().expect("it runs"));
+    let mut plans = order.map(|node| node.kill().expect("it was there"));
+    plans.sort_by_key(|plan| plan.home.clone());
+    let [plan1, plan2] = plans;
+    let promises = plan2.home.join("state/own.members/alice");
+    std::fs::remove_file(&promises).expect("its private file");
+    let (io1, mut io2) = (plan1.start().expect("starts"), plan2.start().expect("starts"));
+    io2.wait_until("the copy stops by name", |node| {
+        let copy = copy(node).unwrap_or_default();
+        copy["why"].as_str().is_some_and(|why| why.contains("it has no state"))
+    })
+    .expect("it is refused");
+    refused(&io1, "volume evict alice io2", "acknowledged writes may be on io2 alone");
+    told(&io1, "volume evict alice io2 --force");
+    let plan2 = io2.stop().expect("it stops in order");
+    let nodes = [Some(io1), Some(plan2.start().expect("starts"))];
+    assert_eq!(wait_until_in_sync(&nodes), 0, "the other copy is filled again");
+    for node in nodes.into_iter().flatten() {
+        node.stop().expect("a member stops in order");
+    }
+}
+
+#[test]
+fn a_node_with_another_list_is_no_second_primary() {
+    let rack = Rack::new(3);
+    let start = |node, list, pool| rack.start_member(CopyFile { node, list, pool });
+    let mut io1 = start("io1", &["io1", "io2"], "io1.pool");
+    let serves = |node: &Node| copy(node).is_some_and(|copy| copy["role"] == "primary");
+    io1.wait_until("it serves", serves).expect("the first node of the list");
+    // Each is number 0 by its own file.
+    let mut io2 = start("io2", &["io2", "io1"], "io2.pool");
+    io2.wait_until("its copy stops by name", |node| {
+        let copy = copy(node).unwrap_or_default();
+        copy["why"].as_str().is_some_and(|why| why.contains("another list of nodes"))
+    })
+    .expect("it is refused");
+    assert!(!serves(&io2) && serves(&io1));
+    for node in [io1, io2] {
+        node.stop().expect("a node stops in order");
+    }
+}
