@@ -5,10 +5,10 @@
 //! cluster answers for the registry ([`ClusterView`]).
 
 mod agent;
+mod commands;
 mod identity;
 mod served;
 
 pub use agent::ClusterView;
-pub use served::{
-    MemberOrder, MemberSeats, PlannedCopy, ServedMember, move_all_away, refuse_plain,
-};
+pub use commands::CopyCommand;
+pub use served::{MemberSeats, PlannedCopy, ServedMember, move_all_away, refuse_plain};

@@ -72,7 +72,7 @@ pub struct ServedMember {
 
 /// An operator's word to a member.
 #[derive(Clone, Copy, Debug)]
-pub enum MemberOrder {
+pub(crate) enum MemberOrder {
     /// That member serves from now on.
     Move(MemberId),
     /// That member's copy is gone for good.
@@ -373,18 +373,23 @@ impl ServedMember {
         ended.unwrap_or(true)
     }
 
+    /// The volume's name.
+    pub(crate) fn volume(&self) -> &str {
+        &self.volume
+    }
+
     /// The nodes with a copy, in their order.
-    pub fn nodes(&self) -> Vec<&str> {
+    pub(crate) fn nodes(&self) -> Vec<&str> {
         self.nodes.values().map(String::as_str).collect()
     }
 
     /// The place of a node in the list of nodes.
-    pub fn place_of(&self, node: &str) -> Option<MemberId> {
+    pub(crate) fn place_of(&self, node: &str) -> Option<MemberId> {
         self.nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id)
     }
 
     /// Gives the member an operator's word. Returns whether there is a member that hears it.
-    pub fn order(&self, cores: &[LinkedSidecore], order: MemberOrder) -> bool {
+    pub(crate) fn order(&self, cores: &[LinkedSidecore], order: MemberOrder) -> bool {
         let volume = self.volume.clone();
         let ordered = cores[self.home].sidecore.call(move |local| {
             let hosts = local.services().get::<HostsHere>()?;
@@ -411,7 +416,7 @@ impl ServedMember {
 
     /// Whether the move that was ordered is under way still: this member serves, or its successor
     /// needs its answers before it serves.
-    pub fn moves(&self) -> bool {
+    pub(crate) fn moves(&self) -> bool {
         let view = self.view();
         match view.part {
             MemberPart::Serves | MemberPart::TakesOver => true,

@@ -1,0 +1,165 @@
+//! Commands about the copies of a replicated volume.
+
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use api::status::{CopyRole, CopyStatus};
+use api::{Refused, RefusedKind};
+use sessions::LinkedSidecore;
+
+use crate::served::{MemberOrder, ServedMember};
+
+/// How long a command waits for its effect: a planned move takes some milliseconds, and a change of
+/// the record as long as the registry, which answers within 8 s or not at all.
+const EFFECT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The pause between two looks at the effect.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A command about copies: a node, by its name.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum CopyCommand {
+    /// It serves the volume from now on.
+    Primary(String),
+    /// Its copy is gone for good.
+    Gone(String),
+    /// The same, also if acknowledged writes go with it.
+    GoneWithWrites(String),
+}
+
+impl ServedMember {
+    /// Carries out a command on the node of this name, and gives what was done and a note about its
+    /// effect.
+    ///
+    /// # Errors
+    /// Why nothing was changed, or the effect did not come in time.
+    pub fn carry_out(
+        &self,
+        cores: &[LinkedSidecore],
+        own: &str,
+        command: &CopyCommand,
+    ) -> Result<(String, Option<String>), Refused> {
+        let name = self.volume();
+        match command {
+            CopyCommand::Primary(node) => {
+                self.make_primary(cores, own, node)?;
+                Ok((format!("move volume {name} to {node}"), None))
+            }
+            CopyCommand::Gone(node) | CopyCommand::GoneWithWrites(node) => {
+                let loses = matches!(command, CopyCommand::GoneWithWrites(_));
+                let note = self.evict(cores, own, (node, loses))?;
+                Ok((format!("evict the copy of volume {name} on {node}"), note))
+            }
+        }
+    }
+
+    fn make_primary(&self, cores: &[LinkedSidecore], own: &str, node: &str) -> Result<(), Refused> {
+        let name = self.volume();
+        let to = self.place_of(node).ok_or_else(|| no_copy(self, node))?;
+        let status = self.status();
+        if status.role != CopyRole::Primary {
+            return Err(not_here(&status, name));
+        }
+        if own == node {
+            return Ok(());
+        }
+        if !status.in_sync.iter().any(|it| it == node) {
+            let error = format!("the copy of volume {name:?} on {node} lacks writes");
+            let way_out = "`vrio status` says when it is in sync; nothing was changed";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        self.order(cores, MemberOrder::Move(to));
+        let has_moved = wait_until(|| !self.moves());
+        let now = self.status();
+        if has_moved && now.role == CopyRole::Backup && now.primary.as_deref() == Some(node) {
+            return Ok(());
+        }
+        let error = format!("{node} does not serve volume {name:?} as far as this node knows");
+        let way_out = "`vrio status` here and on that node says where it is served";
+        Err(Refused::new(RefusedKind::Failed, error, way_out))
+    }
+
+    /// Takes a copy out of those that the volume waits for.
+    fn evict(
+        &self,
+        cores: &[LinkedSidecore],
+        own: &str,
+        (node, loses): (&str, bool),
+    ) -> Result<Option<String>, Refused> {
+        let name = self.volume();
+        let place = self.place_of(node).ok_or_else(|| no_copy(self, node))?;
+        if own == node {
+            let error = format!("{node} is this node, and its copy of volume {name:?} is here");
+            let way_out = "run the command on a node with another copy";
+            return Err(Refused::new(RefusedKind::Bad, error, way_out));
+        }
+        let status = self.status();
+        if status.role == CopyRole::Backup || status.primary.is_none() && status.epoch == 0 {
+            return Err(not_here(&status, name));
+        }
+        if status.role == CopyRole::Failed {
+            let error = format!("the copy of volume {name:?} here has stopped: {}", status.why);
+            let way_out = "run the command on a node with another copy";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        if !status.in_sync.iter().any(|it| it == node) {
+            return Ok(Some(format!("the volume does not wait for the copy on {node}")));
+        }
+        if status.role == CopyRole::Outside && !status.in_sync.iter().any(|it| it == own) {
+            let error =
+                format!("the copy of volume {name:?} here was not in sync, and cannot serve");
+            let way_out = format!("run the command on one of {}", status.in_sync.join(", "));
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        if status.role == CopyRole::Outside && !loses {
+            let error = format!(
+                "volume {name:?} is not served, and acknowledged writes may be on {node} alone"
+            );
+            let way_out = "start that node; with --force they are given up, and guests are told";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        self.order(cores, MemberOrder::Evict(place));
+        let is_out = || !self.status().in_sync.iter().any(|it| it == node);
+        Ok((!wait_until(is_out)).then(|| {
+            format!(
+                "the volume waits for {node} still: for the registry, for the end of leases, or \
+                 for other copies in sync. Run the command again when `vrio status` shows no change"
+            )
+        }))
+    }
+}
+
+fn no_copy(member: &ServedMember, node: &str) -> Refused {
+    let name = member.volume();
+    let error = format!("node {node:?} has no copy of volume {name:?}");
+    let way_out = format!("its copies are on {}", member.nodes().join(", "));
+    Refused::new(RefusedKind::Unknown, error, way_out)
+}
+
+fn not_here(status: &CopyStatus, name: &str) -> Refused {
+    let (at, way_out) = match &status.primary {
+        Some(node) => (format!("{node} serves it"), format!("run the command on {node}")),
+        None => {
+            let way_out = "`vrio cluster status` says whether the registry answers".to_owned();
+            ("it is not known where it is served".to_owned(), way_out)
+        }
+    };
+    let error = format!("this node does not serve volume {name:?}: {at}");
+    Refused::new(RefusedKind::Conflict, error, way_out)
+}
+
+/// Waits for an effect, and says whether it came.
+fn wait_until(mut is_there: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + EFFECT_TIME_MAX;
+    loop {
+        if is_there() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
