@@ -17,7 +17,8 @@ fn read(replicas: &str, more: &str, sections: &str) -> Result<Config, String> {
 }
 
 const POOL: &str = "backend = { pool = \"fast\", size = \"1GiB\" }\n";
-const SECTIONS: &str = "[cluster]\n[directories]\nstate = \"/var/lib/vrio/io1\"\n";
+const SECTIONS: &str =
+    "[cluster]\n[directories]\nvolumes = [\"/srv\"]\nstate = \"/var/lib/vrio/io1\"\n";
 
 #[test]
 fn a_volume_names_the_nodes_of_its_copies_and_its_own_node_is_one_of_them() {
@@ -30,7 +31,9 @@ fn a_volume_names_the_nodes_of_its_copies_and_its_own_node_is_one_of_them() {
 fn a_list_of_copies_that_cannot_work_is_refused_with_the_way_out() {
     let file = "backend = { null = \"1GiB\" }\n";
     let read_only = format!("{POOL}read-only = true\n");
-    let (both, state) = ("[\"io1\", \"io2\"]", "[directories]\nstate = \"/var/lib/vrio/io1\"\n");
+    let both = "[\"io1\", \"io2\"]";
+    let no_cluster = SECTIONS.strip_prefix("[cluster]\n").unwrap();
+    let no_state = "[cluster]\n[directories]\nvolumes = [\"/srv\"]\n";
     for (replicas, more, sections, wanted) in [
         ("[\"io1\"]", POOL, SECTIONS, "1 nodes; a volume with copies names 2 to 8"),
         ("[]", POOL, SECTIONS, "0 nodes"),
@@ -39,8 +42,8 @@ fn a_list_of_copies_that_cannot_work_is_refused_with_the_way_out() {
         ("[\"io1\", \"io3\"]", POOL, SECTIONS, "\"io3\" is no peer of this node"),
         (both, file, SECTIONS, "only a volume of a pool has copies"),
         (both, &read_only, SECTIONS, "has no copies to keep equal"),
-        (both, POOL, state, "add a section [cluster]"),
-        (both, POOL, "[cluster]\n", "name a directory as \"state\""),
+        (both, POOL, no_cluster, "add a section [cluster]"),
+        (both, POOL, no_state, "name a directory as \"state\""),
     ] {
         let error = read(replicas, more, sections).unwrap_err();
         assert!(error.contains(wanted), "{replicas} {more}: {error}");

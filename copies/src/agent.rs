@@ -265,11 +265,11 @@ mod tests {
         let asked = Arc::clone(&view.questions);
         let put = || asked.lock().put(("a", "07"), RecordAsk::Look, sync_channel(1).0);
         let refused = (0..100_000).find_map(|_| put().err()).expect("a socket has a bound");
-        assert!(refused.to_string().contains("reads"), "{refused}");
+        assert!(refused.to_string().contains("agent"), "{refused}");
         let mut questions = BufReader::new(&agent);
         let mut line = String::new();
         while let Err(error) = put() {
-            assert!(error.to_string().contains("reads"), "{error}");
+            assert!(error.to_string().contains("agent"), "{error}");
             line.clear();
             questions.read_line(&mut line).unwrap();
         }
