@@ -169,6 +169,9 @@ pub(crate) struct OwnDisks {
 /// their files' names.
 const OWN_DISKS: &str = "own.disks";
 
+/// Records of volumes, by the volume as a disk names it.
+type NamedRecords = Vec<(String, Arc<dyn RecordStore>)>;
+
 impl OwnDisks {
     /// The record of an attachment to this volume, as a disk names the volume.
     ///
@@ -210,7 +213,7 @@ impl OwnDisks {
 
     /// The records of volumes of the same name under other lists of peers, by the volume as a disk
     /// names it.
-    fn kin(&self, volume: &str) -> Result<Vec<(String, Arc<dyn RecordStore>)>, String> {
+    fn kin(&self, volume: &str) -> Result<NamedRecords, String> {
         let name = |text: &str| text.rsplit_once('/').map(|it| it.1.to_owned());
         let is_kin = |other: &String| other != volume && name(other) == name(volume);
         let all = FileRecords::volumes_in(&self.directory).map_err(|error| error.to_string())?;
