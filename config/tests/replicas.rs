@@ -33,7 +33,6 @@ fn a_list_of_copies_that_cannot_work_is_refused_with_the_way_out() {
     let read_only = format!("{POOL}read-only = true\n");
     let both = "[\"io1\", \"io2\"]";
     let no_cluster = SECTIONS.strip_prefix("[cluster]\n").unwrap();
-    let no_state = "[cluster]\n[directories]\nvolumes = [\"/srv\"]\n";
     for (replicas, more, sections, wanted) in [
         ("[\"io1\"]", POOL, SECTIONS, "1 nodes; a volume with copies names 2 to 8"),
         ("[]", POOL, SECTIONS, "0 nodes"),
@@ -43,7 +42,6 @@ fn a_list_of_copies_that_cannot_work_is_refused_with_the_way_out() {
         (both, file, SECTIONS, "only a volume of a pool has copies"),
         (both, &read_only, SECTIONS, "has no copies to keep equal"),
         (both, POOL, no_cluster, "add a section [cluster]"),
-        (both, POOL, no_state, "name a directory as \"state\""),
     ] {
         let error = read(replicas, more, sections).unwrap_err();
         assert!(error.contains(wanted), "{replicas} {more}: {error}");
