@@ -227,7 +227,8 @@ fn a_registry_that_does_not_answer_holds_up_neither_the_private_file_nor_the_vol
     (0..60).for_each(|_| lanes.put(Errand::Swap(target.clone())));
     let unknown = ErrandEnd::Swapped(target, SwapOutcome::Unknown);
     assert_eq!(end_of(&mut lanes), unknown);
-    answer.send(()).unwrap();
+    // A swap without an outcome looks at the record as well.
+    drop(answer);
     let mut ends: Vec<_> = (0..60).map(|_| end_of(&mut lanes)).collect();
     let seen = ends.iter().position(|end| *end == ErrandEnd::Seen(first()));
     ends.remove(seen.expect("the look has an end"));
