@@ -17,8 +17,8 @@ fn read(replicas: &str, more: &str, sections: &str) -> Result<Config, String> {
 }
 
 const POOL: &str = "backend = { pool = \"fast\", size = \"1GiB\" }\n";
-const SECTIONS: &str =
-    "[cluster]\n[directories]\nvolumes = [\"/srv\"]\nstate = \"/var/lib/vrio/io1\"\n";
+const SECTIONS: &str = "[cluster]\n[directories]\nvolumes = [\"/srv\"]\nsockets = \"/run/vrio\"\n\
+     state = \"/var/lib/vrio/io1\"\n";
 
 #[test]
 fn a_volume_names_the_nodes_of_its_copies_and_its_own_node_is_one_of_them() {
