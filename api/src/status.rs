@@ -270,7 +270,7 @@ pub struct CopyStatus {
     pub epoch: u64,
     /// The nodes whose copies have each acknowledged write.
     pub in_sync: Vec<String>,
-    /// The nodes whose copies lack some.
+    /// The nodes with copies that lack writes.
     pub missing: Vec<String>,
     /// Why the copy has stopped, or waits; empty if it does neither.
     #[serde(default, skip_serializing_if = "String::is_empty")]

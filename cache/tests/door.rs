@@ -121,7 +121,7 @@ fn why(line: Line<'_>, wanted: Option<CachePlan>, of: Memories<'_>, pools: &Pool
     slot(line, wanted, of, pools).why_not_ready().unwrap_or_default()
 }
 
-/// No cache, a cache and write-back, in the pool that has the writes and in the other one.
+/// No cache, a cache and write-back, in the pool that has the writes and in the other pool.
 fn plans() -> [Option<CachePlan>; 5] {
     let plan = |pool: &str, write_back| {
         Some(CachePlan { pool: pool.to_owned(), size_bytes: 1 << 20, write_back })

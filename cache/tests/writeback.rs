@@ -279,7 +279,7 @@ impl World {
     }
 
     /// The writes of the pool, which is away, are given up, and the guest goes on without
-    /// write-back. The pool that comes back has writes that are older than the guest's last ones.
+    /// write-back. The pool that comes back has writes that are older than the guest's last writes.
     fn give_up(&mut self) {
         let (had, before) = (self.pool.mapped(), self.pool.devices.lock().stranded.len());
         self.memory.forget(&mut self.random);
@@ -295,7 +295,7 @@ impl World {
         self.seen.given_up += stranded as u64;
     }
 
-    /// Writes that go to the remote volume and not through the pool, which has other ones.
+    /// Writes that go to the remote volume and not through the pool, which has other writes.
     fn write_without_pool(&mut self) {
         // All that the guest was told of and the remote volume has not got is lost to it.
         let all: Vec<_> = {

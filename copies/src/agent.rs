@@ -177,7 +177,7 @@ impl ClusterView {
         questions.waiting.clear();
     }
 
-    /// Notes each line until the agent ends, or says what no agent says.
+    /// Notes each line until the agent ends, or says a line that no agent says.
     fn hear(&self, agent: UnixStream) {
         let mut agent = BufReader::new(agent);
         loop {

@@ -81,7 +81,7 @@ impl ServedMember {
         Err(Refused::new(RefusedKind::Failed, error, way_out))
     }
 
-    /// Takes a copy out of those that the volume waits for.
+    /// Takes a copy out of the copies that the volume waits for.
     fn evict(
         &self,
         cores: &[LinkedSidecore],

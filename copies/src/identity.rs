@@ -1,7 +1,7 @@
 //! The identity of a node's copy of a replicated volume. A member is known to the other members by
 //! its place in a list, and its promises are in a private file; both mean something only together
-//! with this node, this list, and this volume of this pool. So these are noted beside the private
-//! file when the copy is made, and compared at each start.
+//! with this node, this list, and this volume of this pool. So all three are noted beside the
+//! private file when the copy is made, and compared at each start.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ impl CopyIdentity {
     }
 }
 
-/// The private file of the member of a volume, among those of other volumes.
+/// The private file of the member of a volume, among the files of other volumes.
 pub(crate) fn state_path(directory: &Path, volume: &str) -> PathBuf {
     directory.join(file_name(volume))
 }

@@ -1,4 +1,4 @@
-//! Members of replicated volumes: from a volume of a pool to what its users see, and back again.
+//! Members of replicated volumes: from a volume of a pool to the volume of its users, and back.
 //!
 //! ```text
 //!   disks, peers ──▶ Export ──▶ chain ──▶ FrontVolume ··▶ MemberHost ──▶ volume of the pool
@@ -40,7 +40,7 @@ use crate::agent::ClusterView;
 use crate::identity::{CopyIdentity, state_path};
 
 /// The directory of the members' private files, among the volumes' records. It cannot be a
-/// volume's, since those have no dot in their files' names.
+/// volume's, since volumes have no dot in their files' names.
 const MEMBERS: &str = "own.members";
 
 /// How long a member may take to let its volume go: as long as a disk may take to close.
@@ -113,7 +113,7 @@ pub struct PlannedCopy<'p> {
     pub records: Option<&'p FileRecords>,
     /// The key of its chain.
     pub key: Option<&'p VolumeKey>,
-    /// The directory of what the node remembers.
+    /// The directory of the node's memory.
     pub state: &'p Path,
 }
 
@@ -181,7 +181,7 @@ impl MemberSeats {
         let life = drawn()?;
         let number = (u128::from(drawn()?) << 64 | u128::from(drawn()?)).to_le_bytes();
         let mut tasks = copy.identify(&directory, has_state)?;
-        // Those of a new member's volume are another cluster's, or a user's.
+        // Cuts of a new member's volume are another cluster's, or a user's.
         let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
         refuse_older_state(&cuts, durable.promised)?;
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
@@ -324,8 +324,8 @@ impl ServedMember {
         Ok(())
     }
 
-    /// Ends the member. Its threads end after their present errands; of those, a change of a full
-    /// pool may take half a minute.
+    /// Ends the member. Its threads end after their present errands; of all errands, a change of a
+    /// full pool may take half a minute.
     ///
     /// # Errors
     /// When its storage does not end the member's requests in time. The member has stopped all the
@@ -426,8 +426,8 @@ impl ServedMember {
     }
 }
 
-/// Makes other members in sync the primaries of these members' volumes, where these serve, and
-/// waits until the successors serve: all moves together have the same time.
+/// Makes other members in sync the primaries of these members' volumes, where the members serve,
+/// and waits until the successors serve: all moves together have the same time.
 pub fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {
     let mut moving: Vec<_> = members.iter().filter(|member| member.order_move(cores)).collect();
     let until = Instant::now() + MOVE_TIME_MAX;

@@ -91,7 +91,7 @@ impl MemberDoor {
         Arc::new(Self { peers, form, waker, fresh, has_fresh })
     }
 
-    /// The volume's form here. A member of another form says nothing to this one.
+    /// The volume's form here. A member of another form says nothing to this member.
     pub fn form(&self) -> VolumeForm {
         self.form
     }

@@ -13,8 +13,8 @@ use volume::Incarnation;
 pub struct VolumeForm(pub(crate) [u8; WIRE_FORM_BYTES]);
 
 impl VolumeForm {
-    /// The form of a volume with these members and this size. `settings` are all others that its
-    /// members must have alike, each as text.
+    /// The form of a volume with these members and this size. `settings` are all other parts that
+    /// its members must have alike, each as text.
     pub fn of(nodes: &BTreeMap<MemberId, String>, size_bytes: u64, settings: &[String]) -> Self {
         let (size, members) = (size_bytes.to_le_bytes(), [nodes.len() as u8]);
         let mut parts: Vec<&[u8]> = vec![&size, &members];

@@ -101,7 +101,7 @@ struct SentAppends {
 pub struct MemberCounters {
     /// Messages that were not taken, because too much waited.
     pub dropped: u64,
-    /// Requests of a range beyond the volume's end, or whose content has another length.
+    /// Requests of a range beyond the volume's end, or with content of another length.
     pub refused: u64,
     /// Operations that were not sent again, because they are under way.
     pub spared: u64,

@@ -22,7 +22,7 @@ fn desk() -> RecordDesk {
     desk_of(&[])
 }
 
-/// The desk of a node whose file has these settings.
+/// The desk of a node with these settings in its file.
 fn desk_of(settings: &[&str]) -> RecordDesk {
     let settings: Vec<_> = settings.iter().map(|it| (*it).to_owned()).collect();
     let form = VolumeForm::of(&BTreeMap::new(), 4096, &settings);

@@ -72,8 +72,8 @@ pub(crate) trait RunningObject: ListedObject {
     fn readmit(&self, _node: &Inside) {}
 
     /// The part of a removal by a command that may take minutes, before the removal has its turn:
-    /// other changes go on meanwhile, and may remove the object, and add another one of its name.
-    /// Gives a number that tells the object from that; `None` where nothing was waited for.
+    /// other changes go on meanwhile, and may remove the object, and add another object of its
+    /// name. Gives a number that tells the object from that; `None` where nothing was waited for.
     ///
     /// # Errors
     /// Why it cannot be removed.
@@ -81,7 +81,8 @@ pub(crate) trait RunningObject: ListedObject {
         Ok(None)
     }
 
-    /// The number of the present object of this name, for a kind whose [`Self::end_users`] waits.
+    /// The number of the present object of this name, for a kind with an [`Self::end_users`] that
+    /// waits.
     fn number(_name: &str, _node: &Inside) -> Option<u64> {
         None
     }

@@ -14,7 +14,7 @@ pub const FLIGHTS_MAX: usize = 4096;
 pub const FLIGHT_BYTES_MAX: u64 = 64 << 20;
 
 /// Operations under way that make members equal, with which no further content is fetched for them.
-/// They have room of their own: neither they nor requests keep the others from going on.
+/// They have room of their own: neither they nor requests keep the other operations from going on.
 pub const FILLS_MAX: usize = 512;
 
 /// Bytes of their content with which none is fetched: twice what is under way to a node.

@@ -583,7 +583,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     /// Drops the oldest cut of too many, but for cuts that a join uses: each member that joins uses
-    /// one at most, so there is another one.
+    /// one at most, so there is another cut.
     fn drop_surplus_cut(&mut self, out: &mut Vec<Output<D>>) {
         let Holding { cuts, .. } = &self.holding;
         if cuts.len() <= CUTS_MAX {

@@ -24,7 +24,7 @@ pub const WIRE_SEQUENCE: std::ops::Range<usize> = 2..4;
 /// The longest name of a volume.
 pub const WIRE_NAME_MAX: usize = 63;
 
-/// The bytes that name a volume's form: a digest of what all its members must have alike.
+/// The bytes that name a volume's form: a digest of the parts that all its members must have alike.
 pub const WIRE_FORM_BYTES: usize = 16;
 
 pub use crate::message::{SECTOR_BYTES, WIRE_BODY_MAX};
@@ -112,7 +112,7 @@ const _: () = {
 };
 
 /// Puts the call that gives a volume its number in a session into `head`, which is emptied first.
-/// `form` is a digest of what all members of the volume must have alike.
+/// `form` is a digest of the parts that all members of the volume must have alike.
 ///
 /// # Panics
 /// When the name is empty or longer than [`WIRE_NAME_MAX`].

@@ -1,4 +1,4 @@
-//! A primary alone, whose other members the test plays: single events that the small world of
+//! A primary alone, with other members that the test plays: single events that the small world of
 //! `protocol` has no room for.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! Volumes with copies on real nodes: the primary is killed, stands still, is stopped and is moved
-//! under a checked load, and the guest goes on. A copy that is not what it was is refused.
+//! under a checked load, and the guest goes on. A copy that has changed is refused.
 //!
 //! `REPLICA_KILLS=n` sets the number of kills, `KILL_SEED=n` another run.
 
@@ -346,7 +346,7 @@ fn a_copy_that_is_not_what_it_was_is_refused_by_name() {
     }
     nodes = vec![Some(io1), Some(plan.start().expect("the node starts again"))];
     let primary = wait_until_in_sync(&nodes);
-    // Both are gone at once, and one comes back without what it has promised.
+    // Both are gone at once, and one comes back without its promises.
     let [io1, io2] = [0, 1].map(|at| nodes[at].take().expect("it runs"));
     let order = if primary == 0 { [io1, io2] } else { [io2, io1] };
     order.iter().for_each(|node| node.halt().expect("it runs"));

@@ -123,8 +123,8 @@ impl DirtyStore {
     }
 
     /// Looks for writes to the same remote volume of a disk of another name: this disk was renamed.
-    /// An attachment that has no name of its own has the disk's; `of` are those of this disk, and
-    /// the ones that this node remembers. Gives the names of the volume and the disk.
+    /// An attachment that has no name of its own has the disk's; `of` are the names of this
+    /// disk, and the names that this node remembers. Gives the names of the volume and the disk.
     pub(crate) fn left_by_another(
         pool: &Arc<StorePool>,
         disk: &str,
@@ -264,7 +264,7 @@ impl DirtyStorage for DirtyStore {
             return Ok(DirtyRest { volume, owner: None, blocks: Vec::new() });
         };
         // Before anything of it is changed. The next owner would put these writes aside, and its
-        // guest may be the one that was told of them.
+        // guest may have been told of them.
         let blocks = self.list(found.id)?;
         if names != self.names && !blocks.is_empty() {
             return Err(self.another_line(found));

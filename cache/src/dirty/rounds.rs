@@ -68,7 +68,7 @@ impl OtherNote {
         self.note.is_marked
     }
 
-    /// Whether a pool with this number is not the one that was there last.
+    /// Whether a pool with this number is not the pool that was there last.
     pub(crate) fn is_missing(&self, number: u64) -> bool {
         number < self.note.number
     }
@@ -125,8 +125,8 @@ impl RoundNotes {
         Ok(Arc::new(Self { store: Some(store), key, last, kin }))
     }
 
-    /// The notes that may be about the same volume, and are not these: of lists that have a peer in
-    /// common, and of this attachment. `volume` is the volume as the disk of these names it.
+    /// The notes that may be about the same volume, and are other notes: of lists that have a peer
+    /// in common, and of this attachment. `volume` is the volume as the disk of these names it.
     pub(crate) fn others(&self, volume: &str) -> Result<Vec<OtherNote>, RecordError> {
         let mut found = Vec::new();
         let own = self.store.iter().map(|store| (volume, store));
@@ -187,7 +187,7 @@ impl RoundNotes {
 
     /// Takes the mark away, and waits until that is durable: the dirty blocks were given up, or
     /// there are none. A pool that comes back is an older one then: its guest may have gone on
-    /// without it, and what that guest wrote is newer.
+    /// without it, and that guest's writes are newer.
     ///
     /// # Errors
     /// Why the mark is still there.

@@ -235,8 +235,8 @@ fn a_member_whose_volume_fails_stops_and_the_other_one_serves() {
     world.kill(first);
 }
 
-/// A copy that is smaller than the others cannot have each operation: it stops and says so, and no
-/// request waits for it.
+/// A copy that is smaller than the other copies cannot have each operation: it stops and says so,
+/// and no request waits for it.
 #[test]
 fn a_copy_that_is_too_small_stops_by_name_and_holds_no_write_up() {
     let world = World::new(2, 13);

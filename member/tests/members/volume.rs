@@ -33,7 +33,7 @@ pub(crate) struct SimVolume {
     /// Its pool takes no changes at the moment, and how many it has refused.
     pub(crate) is_full: bool,
     pub(crate) refused: u64,
-    /// The difference of which a part is known, and others are wanted.
+    /// The difference of which a part is known, and other parts are wanted.
     pub(crate) difference: Option<(MemberId, Place)>,
 }
 

@@ -102,7 +102,7 @@ pub trait Service: Send + Sync {
     fn roll_back(&self, volume: &str, body: &Value) -> Result<Done, Refused>;
 
     /// Has another node serve a volume with copies on several nodes, `{"primary": "io2"}`, or takes
-    /// a copy that is gone for good out of those that it waits for, `{"gone": "io2"}`.
+    /// a copy that is gone for good out of the copies that it waits for, `{"gone": "io2"}`.
     ///
     /// # Errors
     /// Why nothing was changed, or the effect did not come in time.

@@ -257,7 +257,7 @@ fn listen_to_node(questions: SyncSender<RecordQuestion>) -> io::Result<Receiver<
                 Ok(0) | Err(_) => break,
                 Ok(_) => {}
             }
-            // Also the rest of a line whose begin another agent has read.
+            // Also the rest of a line that another agent has begun to read.
             let Ok(question) = serde_json::from_slice(&line) else { continue };
             // A question beyond those that wait has no answer, which is an unknown outcome.
             let _ = questions.try_send(question);

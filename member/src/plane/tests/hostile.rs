@@ -129,8 +129,8 @@ fn a_member_of_one_volume_reaches_no_other_volume() {
     assert!(has_line(&world, 1, "io2", "bob", NO_COPY));
 }
 
-/// Nodes whose files differ in the list of copies, the size, the chain or the sharing of a volume:
-/// neither member takes a message of the other one.
+/// Nodes with files that differ in the list of copies, the size or the settings of a volume:
+/// neither member takes a message of the other member.
 #[test]
 fn a_member_of_another_form_is_refused_by_name_until_the_forms_are_alike() {
     let mut world = World::new();
