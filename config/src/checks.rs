@@ -21,8 +21,6 @@ pub struct Surroundings<'c> {
     pub(crate) is_sealed: bool,
     /// The node is in a cluster.
     pub(crate) is_in_cluster: bool,
-    /// The node has a directory for its memory.
-    pub(crate) has_state: bool,
     pub(crate) control: &'c Path,
     pub(crate) fabric: &'c Path,
     pub(crate) shm: Option<&'c Path>,

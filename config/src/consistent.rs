@@ -70,7 +70,6 @@ fn surroundings(config: &Config, is_whole: bool) -> Surroundings<'_> {
         is_listening: config.listen.is_some(),
         is_sealed: keys::is_sealed(config),
         is_in_cluster: config.cluster.is_some(),
-        has_state: config.directories.state.is_some(),
         control: &config.control,
         fabric: &config.fabric,
         shm: config.shm.as_deref(),

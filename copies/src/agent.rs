@@ -290,4 +290,22 @@ mod tests {
         answering.join().unwrap();
         assert!(is_refused(view.ask(("a", "07"), RecordAsk::Look)), "it has ended");
     }
+
+    #[test]
+    fn an_agent_that_does_not_read_for_long_is_asked_again_later() {
+        let view = ClusterView::default();
+        let (agent, node) = UnixStream::pair().unwrap();
+        view.listen("io1", node);
+        let asked = Arc::clone(&view.questions);
+        let put = || asked.lock().put(("a", "07"), RecordAsk::Look, sync_channel(1).0);
+        let refused = (0..100_000).find_map(|_| put().err()).expect("a socket has a bound");
+        assert!(refused.to_string().contains("agent"), "{refused}");
+        let mut questions = BufReader::new(&agent);
+        let mut line = String::new();
+        while let Err(error) = put() {
+            assert!(error.to_string().contains("agent"), "{error}");
+            line.clear();
+            questions.read_line(&mut line).unwrap();
+        }
+    }
 }

@@ -52,6 +52,9 @@ const MOVE_TIME_MAX: Duration = Duration::from_secs(2);
 /// The pause between two looks at a member that ends or moves.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
+/// A list of a file fits into a record.
+const _: () = assert!(config::REPLICAS_MAX <= replica::MEMBERS_MAX);
+
 /// The member of a replicated volume.
 #[derive(Debug)]
 pub struct ServedMember {

@@ -35,6 +35,11 @@ const ENDS_MAX: usize = 64;
 /// number of processors. The next call collects the ends that this call leaves.
 const COLLECT_MAX: usize = 256;
 
+/// How often one signal makes room. Once is enough for a context of one thread; in the shared
+/// context other threads may take the room first, and each of them needs a whole collected batch
+/// of signals to do that.
+const ROOMS_MAX: usize = 16;
+
 /// "Where the file stands", for files that have no place.
 const NO_OFFSET: u64 = u64::MAX;
 
@@ -94,14 +99,16 @@ impl ReadContext {
     }
 
     fn ring(&self, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
-        match self.submit(eventfd) {
-            // All ends are kept: once in a few hundred times.
-            Err(Errno::AGAIN) => {
-                self.collect();
-                self.submit(eventfd)
+        let mut done = self.submit(eventfd);
+        // All ends are kept: once in a few hundred times.
+        for _ in 0..ROOMS_MAX {
+            if done != Err(Errno::AGAIN) {
+                break;
             }
-            other => other,
+            self.collect();
+            done = self.submit(eventfd);
         }
+        done
     }
 
     fn submit(&self, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {

@@ -131,7 +131,7 @@ const VOLUME_KEYS: [SettingKey; 11] = [
 
 /// Copies of a volume at most, as many as the record of a volume has members
 /// (`replica::MEMBERS_MAX`): each of them is sent each write.
-const REPLICAS_MAX: usize = 8;
+pub const REPLICAS_MAX: usize = 8;
 
 /// The beginning of a piece of a file, for the manual.
 const SAMPLE: &str = "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n";
@@ -365,13 +365,6 @@ fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surround
             note(
                 "copies need the registry of a cluster: add a section [cluster], and run `vrio \
                  cluster init` and `vrio node join`"
-                    .to_owned(),
-            );
-        }
-        if !around.has_state {
-            note(
-                "a copy's node must remember what it has promised: name a directory as \"state\" \
-                 in [directories]"
                     .to_owned(),
             );
         }
