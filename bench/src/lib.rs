@@ -8,5 +8,6 @@ pub mod measure;
 pub mod models;
 pub mod net;
 pub mod pace;
+pub mod replicas;
 pub mod scale;
 pub mod verdict;

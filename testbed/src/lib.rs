@@ -11,5 +11,6 @@ pub mod machine;
 pub mod nodes;
 pub mod pair;
 pub mod progress;
+pub mod rack;
 pub mod stage;
 pub mod stand_in;

@@ -6,6 +6,7 @@ mod failover;
 mod models;
 mod mpi;
 mod net;
+mod replicas;
 mod tools;
 
 use std::path::PathBuf;
@@ -115,6 +116,9 @@ pub(crate) enum BenchCommand {
     /// Measure the pauses that a guest sees when nodes are killed or replaced.
     #[command(after_help = failover::EXAMPLES)]
     Failover(failover::FailoverArgs),
+    /// Measure the price of copies on several nodes, and a guest's pauses when such a node goes.
+    #[command(after_help = replicas::EXAMPLES)]
+    Replicas(replicas::ReplicasArgs),
     /// Run every benchmark for a short while, save the results, and write a page of them.
     #[command(after_help = all::EXAMPLES)]
     All(all::AllArgs),
@@ -144,6 +148,7 @@ impl BenchCommand {
             Self::Scale(args) => Some(&args.told),
             Self::Models(args) => Some(&args.told),
             Self::Failover(args) => Some(&args.told),
+            Self::Replicas(args) => Some(&args.told),
             Self::Floor(args) => Some(&args.told),
             Self::All(_) => None,
         }
@@ -427,6 +432,12 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), CommandFailure> {
             let options = args.options().map_err(CommandFailure::configuration)?;
             options.check().map_err(CommandFailure::configuration)?;
             let report = bench::failover::run(&options).map_err(CommandFailure::running)?;
+            results::report(&report, &args.told)
+        }
+        BenchCommand::Replicas(args) => {
+            let options = args.options().map_err(CommandFailure::configuration)?;
+            options.check().map_err(CommandFailure::configuration)?;
+            let report = bench::replicas::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &args.told)
         }
         BenchCommand::All(args) => all::all(args),

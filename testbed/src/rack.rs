@@ -1,0 +1,312 @@
+//! Hosts of a rack on this machine, for tests and measurements: a cluster whose registry is a file,
+//! three IOhosts with copies of volumes, and a VMhost that uses them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use node::status::{CopyRole, CopyStatus, Status};
+
+use crate::cleanup::Cleanup;
+use crate::nodes::{Node, NodeKeys, NodePlan};
+use crate::stage::{ip, namespace};
+
+/// The nodes: three IOhosts that may have a copy, and the VMhost.
+pub const NODES: [&str; 4] = ["io1", "io2", "io3", VMHOST];
+
+/// The name of the VMhost's node.
+pub const VMHOST: &str = "vm1";
+
+/// The name of the volume with copies, and of its disk.
+pub const VOLUME: &str = "alice";
+
+/// The host that stands for the switch between the others.
+const SWITCH: &str = "switch";
+
+/// How long copies may take until all of them are in sync; only a hang takes longer.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The pause between two looks at the copies meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The copy of a node, as the node's file has it.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyFile<'c> {
+    /// The node.
+    pub node: &'c str,
+    /// The nodes with copies, in their order; empty for a file without the key.
+    pub list: &'c [&'c str],
+    /// The file of the node's pool, below the rack's folder for pools.
+    pub pool: &'c str,
+}
+
+/// The rack: its folder, its keys, and the addresses of its nodes.
+#[derive(Debug)]
+pub struct Rack {
+    program: PathBuf,
+    folder: PathBuf,
+    /// The folder of the pools' files.
+    pub pools: PathBuf,
+    /// The size of each pool.
+    pub pool_size: &'static str,
+    /// The size of the volume.
+    pub volume_size: &'static str,
+    /// Sidecores of each node.
+    pub sidecores: u16,
+    keys: NodeKeys,
+    /// The first port of the loopback device; none if each node has a network namespace.
+    port: Option<u16>,
+}
+
+impl Rack {
+    /// Makes the keys and the registry of a rack in an existing folder. Its nodes will run
+    /// `program`, on the loopback device, at sixteen ports from `port` on.
+    ///
+    /// # Errors
+    /// When the keys or the registry cannot be made.
+    pub fn new(program: impl Into<PathBuf>, folder: &Path, port: u16) -> Result<Self> {
+        let this = Self {
+            program: program.into(),
+            folder: folder.to_owned(),
+            pools: folder.to_owned(),
+            pool_size: "256MiB",
+            volume_size: "16MiB",
+            sidecores: 2,
+            keys: NodeKeys::make(folder, &NODES)?,
+            port: Some(port),
+        };
+        let registry = this.path("registry");
+        let words = [&["cluster", "init", "lab", "--file"].map(Path::new)[..], &[&registry]];
+        succeeds(&this.operate(words.concat())?)?;
+        Ok(this)
+    }
+
+    /// Gives each node a network namespace, and joins them by virtual cables to one switch.
+    ///
+    /// # Errors
+    /// When that is not allowed here.
+    pub fn separate(&mut self, mtu: Option<u32>, cleanup: &Cleanup) -> Result<()> {
+        // The lock makes an interruption wait until the cleanup knows of all namespaces.
+        let _starting = cleanup.start();
+        let switch = namespace(SWITCH);
+        cleanup.namespace(&switch);
+        ip(&["netns", "add", &switch])?;
+        ip(&["-n", &switch, "link", "add", "bridge", "type", "bridge"])?;
+        ip(&["-n", &switch, "link", "set", "bridge", "up"])?;
+        for (place, node) in NODES.iter().enumerate() {
+            let (host, port) = (namespace(node), format!("to-{node}"));
+            cleanup.namespace(&host);
+            ip(&["netns", "add", &host])?;
+            let ends = ["type", "veth", "peer", "name", &port, "netns", &switch];
+            ip(&[&["link", "add", "cable", "netns", &host][..], &ends].concat())?;
+            let address = format!("{}/24", host_address(place));
+            ip(&["-n", &host, "addr", "add", &address, "dev", "cable"])?;
+            let mtu = mtu.unwrap_or(1500).to_string();
+            ip(&["-n", &host, "link", "set", "cable", "mtu", &mtu])?;
+            ip(&["-n", &switch, "link", "set", &port, "mtu", &mtu, "master", "bridge", "up"])?;
+            ip(&["-n", &host, "link", "set", "cable", "up"])?;
+            ip(&["-n", &host, "link", "set", "lo", "up"])?;
+        }
+        self.port = None;
+        Ok(())
+    }
+
+    /// A file of the rack.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The nodes' keys, and the tenant's.
+    pub fn keys(&self) -> &NodeKeys {
+        &self.keys
+    }
+
+    /// Runs `vrio` with the operator's directory.
+    ///
+    /// # Errors
+    /// When there is no such program.
+    pub fn operate<W: AsRef<std::ffi::OsStr>>(
+        &self,
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Output> {
+        let mut command = Command::new(&self.program);
+        command.args(words).arg("--directory").arg(self.path("operator")).stdin(Stdio::null());
+        command.output().with_context(|| format!("running {command:?}"))
+    }
+
+    /// Runs `vrio` for a node, by the node's control socket.
+    ///
+    /// # Errors
+    /// The words of the command that failed.
+    pub fn tell(&self, node: &Node, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(words).arg("--control").arg(node.plan().control()).stdin(Stdio::null());
+        succeeds(&command.output().with_context(|| format!("running {command:?}"))?)
+    }
+
+    fn address(&self, name: &str) -> String {
+        let place = NODES.iter().position(|it| *it == name).expect("a node of the rack");
+        match self.port {
+            Some(port) => format!("127.0.0.1:{}", port + place as u16 * 4),
+            None => format!("{}:4870", host_address(place)),
+        }
+    }
+
+    /// A node of the rack.
+    pub fn plan(&self, name: &str, config: &str) -> NodePlan {
+        let config = format!(
+            "listen = {:?}\n{}[sidecores]\ncount = {}\nidle = \"adaptive\"\n{config}",
+            self.address(name),
+            self.keys.own(name),
+            self.sidecores
+        );
+        let plan = NodePlan::new(&self.program, &self.folder, name, config);
+        let namespace = self.port.is_none().then(|| namespace(name));
+        NodePlan { namespace, ..plan }
+    }
+
+    fn peer(&self, name: &str) -> String {
+        format!(
+            "[[peer]]\nname = {name:?}\naddress = {:?}\n{}",
+            self.address(name),
+            self.keys.peer(name)
+        )
+    }
+
+    /// An IOhost with a pool and a copy of the volume, and further text such as other volumes. Its
+    /// peers are all other nodes.
+    pub fn member(&self, CopyFile { node, list, pool }: CopyFile<'_>, more: &str) -> NodePlan {
+        let others = NODES[..3].iter().filter(|it| **it != node).map(|it| self.peer(it));
+        let config = format!(
+            "[cluster]\ndirectory = {:?}\n{}{}\
+             [[pool]]\nname = \"fast\"\ndevices = [{:?}]\n{}{more}",
+            self.path(&format!("of-{node}")),
+            others.collect::<String>(),
+            self.keys.clients(&[VMHOST]),
+            self.pools.join(pool),
+            self.volume(VOLUME, list),
+        );
+        let mut plan = self.plan(node, &config);
+        plan.directories = Some(format!(
+            "volumes = [{:?}]\nsockets = {:?}\nstate = {:?}\n",
+            self.pools,
+            plan.home,
+            plan.home.join("state")
+        ));
+        plan
+    }
+
+    /// The text of a volume of the VMhost in the pool of a node; with copies on the nodes of
+    /// `list`, if that is not empty.
+    pub fn volume(&self, name: &str, list: &[&str]) -> String {
+        let replicas = match list {
+            [] => String::new(),
+            list => format!("replicas = {list:?}\n"),
+        };
+        format!(
+            "[[volume]]\nname = {name:?}\nbackend = {{ pool = \"fast\", size = {:?} }}\n\
+             {replicas}{}",
+            self.volume_size,
+            self.keys.allow(&[VMHOST])
+        )
+    }
+
+    /// Makes the file of a pool.
+    ///
+    /// # Errors
+    /// When it exists, or there is no room.
+    pub fn make_pool(&self, pool: &str) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["pool", "create", "--size", self.pool_size]).arg(self.pools.join(pool));
+        succeeds(&command.output()?)
+    }
+
+    /// Makes the node's pool, starts it, and has it join the cluster.
+    ///
+    /// # Errors
+    /// When one of the three fails.
+    pub fn start_member(&self, file: CopyFile<'_>, more: &str) -> Result<Node> {
+        self.make_pool(file.pool)?;
+        let node = self.member(file, more).start()?;
+        let token = self.operate(["cluster", "token"])?;
+        succeeds(&token)?;
+        let token = String::from_utf8(token.stdout).context("a token is text")?;
+        let config = node.plan().home.join("node.toml");
+        let mut command = Command::new(&self.program);
+        command.args(["node", "join", token.trim(), "--config"]).arg(config);
+        succeeds(&command.output()?)?;
+        Ok(node)
+    }
+
+    /// Starts the nodes of a list, each with its copy in a pool of its name.
+    ///
+    /// # Errors
+    /// When one of them does not start or join.
+    pub fn start_members(&self, list: &[&str]) -> Result<Vec<Option<Node>>> {
+        let start = |node: &&str| {
+            let pool = format!("{node}.pool");
+            self.start_member(CopyFile { node, list, pool: &pool }, "").map(Some)
+        };
+        list.iter().map(start).collect()
+    }
+
+    /// The VMhost with a disk that names the nodes of the list, and further text.
+    pub fn client(&self, list: &[&str], more: &str) -> NodePlan {
+        let config = format!(
+            "{}{}{more}",
+            list.iter().map(|it| self.peer(it)).collect::<String>(),
+            self.disk(VOLUME, list)
+        );
+        self.plan(VMHOST, &config)
+    }
+
+    /// The text of the VMhost's disk for a volume with copies on the nodes of the list.
+    pub fn disk(&self, volume: &str, list: &[&str]) -> String {
+        format!(
+            "[[disk]]\nsocket = \"{volume}.sock\"\nvolume = \"{}/{volume}\"\nqueues = 2\n{}",
+            list.join(","),
+            self.keys.disk()
+        )
+    }
+}
+
+fn host_address(place: usize) -> String {
+    format!("10.77.1.{}", place + 1)
+}
+
+fn succeeds(output: &Output) -> Result<()> {
+    ensure!(output.status.success(), "vrio failed: {output:?}");
+    Ok(())
+}
+
+/// The copy of a volume on a node, as the node's status has it; none if the node does not answer,
+/// or has no such copy.
+pub fn copy_on(node: &Node, volume: &str) -> Option<CopyStatus> {
+    let status: Status = serde_json::from_value(node.status().ok()?).ok()?;
+    status.volumes.into_iter().find(|it| it.name == volume)?.copy
+}
+
+/// Waits until all copies of the volume are in sync, and gives the place of the node that serves.
+///
+/// # Errors
+/// When they are not in sync for minutes.
+pub fn wait_until_in_sync(nodes: &[Option<Node>], volume: &str) -> Result<usize> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let of = |node: &Option<Node>| node.as_ref().and_then(|node| copy_on(node, volume));
+        let copies: Vec<_> = nodes.iter().map(of).collect();
+        let is_whole = |copy: &Option<CopyStatus>| {
+            let copy = copy.as_ref();
+            copy.is_some_and(|copy| copy.role == CopyRole::Primary && copy.missing.is_empty())
+        };
+        if let Some(primary) = copies.iter().position(is_whole) {
+            return Ok(primary);
+        }
+        if Instant::now() > until {
+            bail!("the copies of {volume} are not in sync after {PATIENCE:?}: {copies:#?}");
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+}
