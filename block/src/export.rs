@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::{Mutex, MutexGuard};
 use peer::{Allow, AllowList, AttachmentKey, PeerLines};
@@ -49,6 +49,7 @@ pub use change::NotChanged;
 pub use close::Closing;
 use flush::Flushing;
 pub use judge::{Claimer, HOLDER_SILENT_NS};
+pub(crate) use place::places_taken;
 
 /// How far ahead of our records a client's epoch may be, when these were lost: more claims than a
 /// volume sees between two copies of them. A hostile peer needs 2^44 claims to use the epochs up.
@@ -217,6 +218,8 @@ pub struct Export {
     shared: bool,
     records: Arc<dyn RecordStore>,
     unusable: Option<String>,
+    /// The value of [`places_taken`] when this node took the volume over last.
+    taken: AtomicU64,
     state: Mutex<ExportState>,
 }
 
@@ -280,6 +283,7 @@ impl Export {
             shared: options.shared,
             records,
             unusable: None,
+            taken: AtomicU64::new(0),
             state: Mutex::new(state),
         }
     }
@@ -308,6 +312,11 @@ impl Export {
     /// Whether an attachment of the peer that has proved `key`, if any, may attach.
     pub fn allows(&self, peer: &str, key: Option<AttachmentKey>) -> bool {
         self.allowed.allows(peer, key)
+    }
+
+    /// Whether any attachment of the peer may attach, with a key or without.
+    pub(crate) fn names(&self, peer: &str) -> bool {
+        self.allowed.names(peer)
     }
 
     /// The peers that may attach.

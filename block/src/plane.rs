@@ -60,7 +60,7 @@ impl Plane {
         let progress = self.server.poll(now_ns, &mut endpoint);
         for (session, request) in self.server.take_heard() {
             let names = request.names.expect("decoded with its kind");
-            self.clients.changed(session, &names.volume);
+            self.clients.changed(now_ns, session, &names.volume);
         }
         progress | self.clients.poll(now_ns, &mut endpoint)
     }

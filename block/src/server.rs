@@ -11,7 +11,9 @@ use peer::flows;
 use sidecore::{Progress, Services, Wake};
 use transport::{BufId, CallId, Endpoint, FairQueue, HEAD_MAX, PeerInfo, SessionId};
 
-use crate::export::{Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal};
+use crate::export::{
+    Claimer, Closing, Export, Exports, PendingClaim, PendingOpen, Refusal, places_taken,
+};
 use crate::remote::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN};
 use crate::wire::{self, Kind, Names, Outcome, Reply, Request, Title};
 use volume::{Incarnation, OpenArguments, VolumeInfo};
@@ -98,6 +100,8 @@ pub struct Server {
     at_work: List,
     /// [`peer::list_changes`] when the flows' rights were looked up last.
     list_changes: u64,
+    /// [`places_taken`] when peers were told last which volumes are served here.
+    places_taken: u64,
     /// Lanes without a flow: their sessions were lost or they were opened anew.
     draining: Vec<(usize, Lane)>,
     /// Closes whose session was lost: they go on.
@@ -125,6 +129,7 @@ impl Server {
             flows: BTreeMap::new(),
             at_work: List::default(),
             list_changes: 0,
+            places_taken: 0,
             draining: Vec::new(),
             closing: Vec::new(),
             given_up: Vec::new(),
@@ -248,6 +253,7 @@ impl Server {
     /// One bounded batch of calls, then all completions.
     pub(crate) fn poll(&mut self, now_ns: u64, endpoint: &mut Endpoint) -> Progress {
         let mut progress = self.revoke(now_ns, endpoint);
+        self.note_places();
         for buffer in self.unwanted.drain(..) {
             endpoint.pool_mut().release(buffer);
         }
@@ -450,9 +456,30 @@ impl Server {
         let knows =
             |peer: &SessionPeer| peer.understands_changes() && peer.knows.contains_key(volume);
         let told = self.peers.iter().filter(|(_, peer)| knows(peer));
-        let mut told: Vec<_> = told.map(|(session, _)| *session).collect();
+        let told = told.map(|(session, _)| *session).collect();
+        self.note(told, volume);
+    }
+
+    fn note(&mut self, mut told: Vec<SessionId>, volume: &str) {
         told.retain(|session| !self.notices.iter().any(|(to, of)| to == session && of == volume));
         self.notices.extend(told.into_iter().map(|session| (session, volume.to_owned())));
+    }
+
+    /// Has the peers hear of volumes that this node has taken over. A peer whose disk waits for the
+    /// node that served such a volume before need not wait until that session is given up.
+    fn note_places(&mut self) {
+        let places = places_taken();
+        let before = std::mem::replace(&mut self.places_taken, places);
+        if before == places {
+            return;
+        }
+        let all = self.exports.all();
+        for export in all.into_iter().filter(|export| export.was_taken_after(before)) {
+            let may = |peer: &SessionPeer| peer.understands_changes() && export.names(&peer.name);
+            let told = self.peers.iter().filter(|(_, peer)| may(peer));
+            let told = told.map(|(session, _)| *session).collect();
+            self.note(told, export.name());
+        }
     }
 
     /// Sends the notices that wait, as far as there is room.

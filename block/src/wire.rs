@@ -26,8 +26,9 @@ pub enum Kind {
     Open = 3,
     /// The attachment ends: drain, flush, remember that it was clean.
     Close = 4,
-    /// From a server to those whom it has described `names.volume`: describe it anew. From
-    /// version 3.
+    /// From a server about `names.volume`: describe it anew. Each client hears of it to which the
+    /// server has described the volume, and when the server's node has taken the volume over, each
+    /// client that may use it. From version 3.
     Changed = 5,
     /// `len_bytes` from `offset_bytes`.
     Read = 16,

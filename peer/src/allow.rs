@@ -65,8 +65,12 @@ impl AllowList {
         allows(&self.guard(), node, key)
     }
 
+    /// Whether any entry is of this node, also one that asks for a key.
+    pub fn names(&self, node: &str) -> bool {
+        self.guard().iter().any(|entry| entry.node == node)
+    }
+
     /// Whether any entry asks for this key.
-    /// A copy of the list.
     pub fn lists(&self, key: AttachmentKey) -> bool {
         self.guard().iter().any(|entry| entry.key == Some(key))
     }
@@ -120,5 +124,6 @@ mod tests {
         assert!(allowed.generation() > before);
         assert!(allowed.allows("vm1", Some(bob)) && !allowed.allows("vm1", Some(alice)));
         assert!(!allowed.allows("vm2", None));
+        assert!(allowed.names("vm1") && !allowed.names("vm2"), "the key does not matter");
     }
 }

@@ -1,10 +1,20 @@
 //! Which node serves a replicated volume: this node, or another node.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::{Entry, Export, ExportState, Refusal};
 use crate::wire::Outcome;
 use volume::record::RecordError;
+
+/// How often a volume of this process began to be served by this node after another node.
+static PLACES_TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// Another number after each [`Export::serve_here`] of this process: a server that has told its
+/// peers since the last one has nothing to tell.
+pub(crate) fn places_taken() -> u64 {
+    PLACES_TAKEN.load(SeqCst)
+}
 
 impl Export {
     /// From now on another node serves the volume: no client gets an epoch here, and each holder
@@ -44,7 +54,27 @@ impl Export {
         let entries = records.into_iter().map(|(name, record)| (name, entry(record)));
         state.entries = entries.collect::<BTreeMap<_, _>>();
         state.elsewhere = None;
+        drop(state);
+        self.note_taken();
         Ok(())
+    }
+
+    /// Has the servers tell their peers. A server that reads the new number finds it at the volume,
+    /// so the volume's is stored first, and again if another volume was faster.
+    fn note_taken(&self) {
+        let mut places = places_taken();
+        loop {
+            self.taken.store(places + 1, SeqCst);
+            match PLACES_TAKEN.compare_exchange(places, places + 1, SeqCst, SeqCst) {
+                Ok(_) => return,
+                Err(now) => places = now,
+            }
+        }
+    }
+
+    /// Whether this node took the volume over after this value of [`places_taken`].
+    pub(crate) fn was_taken_after(&self, places: u64) -> bool {
+        self.taken.load(SeqCst) > places
     }
 
     /// Whether the volume may be served by other nodes at times: an epoch may be over without

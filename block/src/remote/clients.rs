@@ -22,6 +22,10 @@ const ASK_AGAIN_NS: u64 = 1_000_000_000;
 /// How long a description waits before it follows to another peer.
 const FOLLOW_AFTER_NS: u64 = 30_000_000;
 
+/// How often a peer's word that it serves a volume is followed: a hostile member of the list could
+/// send a client to and fro.
+const HEED_EVERY_NS: u64 = 1_000_000_000;
+
 /// How long the answer may take while there is a session, before the volume counts as away: well
 /// above what a busy peer takes.
 const ANSWER_TIME_MAX_NS: u64 = 10_000_000_000;
@@ -37,6 +41,8 @@ struct Description {
     place: usize,
     /// When the peer that is asked has had no session for too long.
     turn_at_ns: u64,
+    /// From when on a peer's word that it serves the volume is followed again.
+    heed_at_ns: u64,
     asked: bool,
     ask_at_ns: u64,
     /// When a question that has no answer yet counts as unanswered.
@@ -132,6 +138,7 @@ impl Clients {
             volume,
             route,
             turn_at_ns: u64::MAX,
+            heed_at_ns: 0,
             asked: false,
             ask_at_ns: 0,
             late_at_ns: u64::MAX,
@@ -313,15 +320,24 @@ impl Clients {
     }
 
     /// A peer says that a volume of its is another one now: it is asked for it anew. A question
-    /// that is on its way may have been answered before the change, so its answer is nobody's.
-    pub(crate) fn changed(&mut self, session: SessionId, volume: &str) {
+    /// that is on its way may have been answered before the change, so its answer is nobody's. Of
+    /// several peers of a volume, a peer that is not asked says so that it serves the volume now.
+    pub(crate) fn changed(&mut self, now_ns: u64, session: SessionId, volume: &str) {
         let peers = self.peers.borrow();
-        let is_its = |it: &&mut Description| {
-            peers.is_session_of(it.peer(), session) && it.volume.name() == volume
-        };
-        for description in self.descriptions.iter_mut().filter(is_its) {
-            description.renumber(&mut self.description_next);
-            description.ask_at_ns = 0;
+        for description in self.descriptions.iter_mut().filter(|it| it.volume.name() == volume) {
+            let mut route = description.route.iter();
+            match route.position(|peer| peers.is_session_of(*peer, session)) {
+                Some(place) if place == description.place => {
+                    description.renumber(&mut self.description_next);
+                    description.ask_at_ns = 0;
+                }
+                Some(place) if now_ns >= description.heed_at_ns => {
+                    description.volume.route.go(description.place, place);
+                    description.heed_at_ns = now_ns + HEED_EVERY_NS;
+                    description.ask_at_ns = 0;
+                }
+                _ => continue,
+            }
             self.stirred = true;
         }
     }

@@ -58,7 +58,9 @@ impl PeerRoute {
         (from + 1) % self.peers.len()
     }
 
-    fn go(&self, from: usize, to: usize) {
+    /// The peer at `to` says that it serves the volume. A caller whose `from` is an old place
+    /// changes nothing.
+    pub(crate) fn go(&self, from: usize, to: usize) {
         // If another channel was first, the peer that it has found is asked.
         let _ = self.at.compare_exchange(from, to, SeqCst, SeqCst);
     }

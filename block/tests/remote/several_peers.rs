@@ -125,6 +125,38 @@ fn a_client_whose_peer_is_gone_asks_the_next_one() {
     assert_eq!(rig.remote.peer(), "io2");
 }
 
+/// A session that says nothing is given up after three seconds. A member that has taken the volume
+/// over says so, and its client does not wait for that.
+#[test]
+fn a_client_whose_peer_is_gone_hears_of_the_member_that_has_taken_over() {
+    let mut rig = Rig::new(0);
+    rig.write_and_read(1);
+    rig.peers.are_away[0] = true;
+    rig.exports[0].set_elsewhere(Some("io2"));
+    rig.exports[1].serve_here().expect("records");
+    let before_ns = rig.now_ns;
+    rig.write_and_read(2);
+    assert_eq!(rig.remote.peer(), "io2");
+    let took_ms = (rig.now_ns - before_ns) / 1_000_000;
+    assert!(took_ms < 1_000, "{took_ms} ms of the rig's time");
+}
+
+/// A member's word that it serves the volume is followed once a second, and the next answer counts.
+#[test]
+fn a_member_that_only_says_that_it_serves_holds_no_client_up() {
+    let mut rig = Rig::new(0);
+    rig.write_and_read(1);
+    let liar = Arc::clone(&rig.exports[1]);
+    for round in 0..100 {
+        liar.serve_here().expect("records");
+        liar.set_elsewhere(Some("io1"));
+        rig.write_and_read(round);
+    }
+    assert_eq!(rig.remote.peer(), "io1");
+    let calls = rig.remote.counters()[0].calls.get();
+    assert!(calls < 300, "{calls} calls for 202 requests");
+}
+
 /// While no member knows which member serves, the client asks them in turn, and not without end in
 /// one moment.
 #[test]
