@@ -35,6 +35,11 @@ use self::wire::{
 /// How long a member may take. etcd gives a request up itself after 7 s: 5 s, and two elections.
 const CALL_TIME_MAX: Duration = Duration::from_secs(8);
 
+/// How long each member may take before the next one is asked, at first: a member on a host that is
+/// down does not refuse, and a volume may wait for the answer. If all are silent, each of them gets
+/// the whole time.
+const FIRST_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// The entries of one answer: with the largest values they are within the limit below.
 const PAGE_ENTRIES: usize = 100;
 
@@ -110,28 +115,35 @@ impl EtcdRegistry {
     }
 
     /// Asks the member that has answered last.
-    fn ask_once<T, F>(&self, call: impl FnOnce(EtcdClient) -> F) -> Result<T, Answer>
+    fn ask_once<T, F>(
+        &self,
+        time_max: Duration,
+        call: impl FnOnce(EtcdClient) -> F,
+    ) -> Result<T, Answer>
     where
         F: Future<Output = Result<T, Status>>,
     {
         let call = call(self.members[self.at].client.clone());
-        let called =
-            self.runtime.block_on(async { tokio::time::timeout(CALL_TIME_MAX, call).await });
-        match called {
+        match self.runtime.block_on(async { tokio::time::timeout(time_max, call).await }) {
             Ok(answer) => answer.map_err(answer_of),
-            Err(_) => Err(Answer::Silent(format!("no answer in {} s", CALL_TIME_MAX.as_secs()))),
+            Err(_) => Err(Answer::Silent(format!("no answer in {} s", time_max.as_secs()))),
         }
     }
 
-    /// Asks one member after the other until one answers.
+    /// Asks one member after the other until one answers, the member that has answered last
+    /// first.
     fn ask<T, F>(&mut self, call: impl Fn(EtcdClient) -> F) -> Result<T, RegistryError>
     where
         F: Future<Output = Result<T, Status>>,
     {
         let mut reasons = Vec::new();
         let mut refusals = 0;
-        for _ in 0..self.members.len() {
-            match self.ask_once(&call) {
+        for time_max in times(self.members.len()) {
+            // The reasons of the last round are told.
+            if time_max == CALL_TIME_MAX && reasons.len() == self.members.len() {
+                (reasons, refusals) = (Vec::new(), 0);
+            }
+            match self.ask_once(time_max, &call) {
                 Ok(answer) => return Ok(answer),
                 Err(Answer::Said(error)) => return Err(error),
                 Err(Answer::Silent(reason)) => {
@@ -201,6 +213,12 @@ impl EtcdRegistry {
     }
 }
 
+/// How long the members may take, one after the other. One member alone has no next one.
+fn times(members: usize) -> impl Iterator<Item = Duration> {
+    let first = if members > 1 { members } else { 0 };
+    std::iter::repeat_n(FIRST_TIME_MAX, first).chain(std::iter::repeat_n(CALL_TIME_MAX, members))
+}
+
 /// The end of the keys below a key: `0` comes after `/`.
 fn end_of(above: &Key) -> String {
     format!("{above}0")
@@ -268,7 +286,9 @@ impl Registry for EtcdRegistry {
         // Finds a member that has a majority. Without one nothing was sent.
         self.stamp()?;
         let transaction = transaction(swap);
-        match self.ask_once(|client| async move { client.txn(transaction).await }) {
+        let asked =
+            self.ask_once(CALL_TIME_MAX, |client| async move { client.txn(transaction).await });
+        match asked {
             // An error would say that nothing was changed.
             Ok(answer) if answer.succeeded => Ok(match stamp_of(answer.header.as_ref()) {
                 Ok(stamp) => SwapOutcome::Made { revision: stamp.revision },
@@ -301,5 +321,18 @@ impl Registry for EtcdRegistry {
             Err(RegistryError::LeaseEnded) => Ok(()),
             revoked => revoked,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_member_is_passed_over_soon_and_silent_members_get_their_time() {
+        let first = FIRST_TIME_MAX;
+        assert_eq!(times(1).collect::<Vec<_>>(), [CALL_TIME_MAX]);
+        let three = [first, first, first, CALL_TIME_MAX, CALL_TIME_MAX, CALL_TIME_MAX];
+        assert_eq!(times(3).collect::<Vec<_>>(), three);
     }
 }
