@@ -28,7 +28,7 @@ use member::{
     record_text,
 };
 use parking_lot::Mutex;
-use replica::{MemberId, Place, SwapOutcome, VolumeRecord};
+use replica::{MemberId, Pacing, Place, SwapOutcome, VolumeRecord};
 use sessions::{LinkedSidecore, random};
 use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
 use store::PoolVolume;
@@ -188,7 +188,7 @@ impl MemberSeats {
         let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
         refuse_older_state(&cuts, durable.promised)?;
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
-        let pacing = NODE_PACING;
+        let pacing = Pacing { members: nodes.len(), ..NODE_PACING };
         let settings = settings(wanted, key);
         let (names, name) = (nodes.clone(), volume.clone());
         let setup = MemberSetup {

@@ -10,8 +10,8 @@ use ::replica::wire::{
     decode_name, encode, encode_name, is_name,
 };
 use ::replica::{
-    Applied, ChangedPart, ClientId, ClientRequest, Durable, Extent, Input, Message, Op, Output,
-    Pacing, Place, Replica, RequestId, SwapOutcome, VolumeRecord,
+    Applied, ChangedPart, ClientId, ClientRequest, Durable, Extent, Input, MEMBERS_MAX, Message,
+    Op, Output, Pacing, Place, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -23,6 +23,7 @@ const PACING: Pacing = Pacing {
     silence_ns: 10,
     fetch_sectors_max: 2048,
     fetches_max: 4,
+    members: MEMBERS_MAX,
 };
 
 /// The hostile member, and the two honest ones: the primary of the first record, and its backup.

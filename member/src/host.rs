@@ -36,8 +36,8 @@ use std::sync::Arc;
 
 use replica::wire::SECTOR_BYTES;
 use replica::{
-    ClientId, ClientRequest, Durable, Input, Life, MemberId, Message, Note, Pacing, Place,
-    RequestId,
+    ClientId, ClientRequest, Durable, Input, Life, MEMBERS_MAX, MemberId, Message, Note, Pacing,
+    Place, RequestId,
 };
 use sidecore::{Poll, Progress, Services, Wake, Waker};
 use volume::{Incarnation, OpenArguments, OpenError, Status, Volume};
@@ -72,6 +72,7 @@ pub const NODE_PACING: Pacing = Pacing {
     silence_ns: 1_000_000_000,
     fetch_sectors_max: 1 << 11,
     fetches_max: 8,
+    members: MEMBERS_MAX,
 };
 
 /// The way of messages to other members.

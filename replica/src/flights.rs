@@ -8,10 +8,11 @@ use crate::message::{Counter, Op, SECTOR_BYTES, WIRE_BODY_MAX};
 /// volume has fewer requests under way unless a member is slow.
 pub const FLIGHTS_MAX: usize = 4096;
 
-/// Bytes of their content with which a primary takes no more requests: twice what a member's
-/// mailbox has, so that a slow member always has work. The primary keeps the content of all of them
-/// in memory, and so does each member that has not stored it.
-pub const FLIGHT_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of their content with which a primary takes no more requests: far more than a path between
+/// two hosts of a rack holds. When a member that joins is admitted, the next write waits until the
+/// member has all of them: over a path of 1 MB/s that is 8 s. The primary keeps the content of all
+/// of them in memory, and so does each member that has not stored it.
+pub const FLIGHT_BYTES_MAX: u64 = 8 << 20;
 
 /// Operations under way that make members equal, with which no further content is fetched for them.
 /// They have room of their own: neither they nor requests keep the other operations from going on.

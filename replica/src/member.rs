@@ -25,6 +25,8 @@ pub struct Pacing {
     pub fetch_sectors_max: u32,
     /// How many such fetches are under way at most.
     pub fetches_max: usize,
+    /// The members of the volume, in sync or not.
+    pub members: usize,
 }
 
 /// The state that a member must remember when it is restarted, besides the content.
@@ -556,7 +558,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Op::Cut if joins => Op::Nothing,
             Op::Cut => {
                 self.holding.cuts.insert(Place { counter, ..self.holding.began });
-                self.drop_surplus_cut(out);
+                self.drop_surplus_cuts(out);
                 op
             }
             Op::Applied { ref applied, ref note } => {
@@ -582,20 +584,23 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         out.push(Output::Store(Place { counter, ..self.holding.began }, op));
     }
 
-    /// Drops the oldest cut of too many, but for cuts that a join uses: each member that joins uses
+    /// Drops the oldest cuts of too many, but for cuts that a join uses: each member that joins uses
     /// one at most, so there is another cut.
-    fn drop_surplus_cut(&mut self, out: &mut Vec<Output<D>>) {
-        let Holding { cuts, .. } = &self.holding;
-        if cuts.len() <= CUTS_MAX {
-            return;
-        }
+    fn drop_surplus_cuts(&mut self, out: &mut Vec<Output<D>>) {
+        let in_sync = self.record.as_ref().map_or(0, |record| record.in_sync.len());
+        let is_whole = in_sync >= self.pacing.members;
+        let cuts_max = if is_whole { CUTS_WHOLE_MAX } else { CUTS_MAX };
+        let Holding { cuts, .. } = &mut self.holding;
+        let surplus = cuts.len().saturating_sub(cuts_max);
         let is_used = |cut: &Place| match &self.role {
             MemberRole::Primary(primary) => primary.uses(*cut),
             _ => false,
         };
-        if let Some(oldest) = cuts.iter().copied().find(|cut| !is_used(cut)) {
-            self.holding.cuts.remove(&oldest);
-            out.push(Output::Drop(oldest));
+        let dropped: Vec<_> =
+            cuts.iter().copied().filter(|cut| !is_used(cut)).take(surplus).collect();
+        for cut in dropped {
+            cuts.remove(&cut);
+            out.push(Output::Drop(cut));
         }
     }
 
@@ -616,6 +621,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 /// Cuts that a member keeps. There is one for each change of the members in sync; a member that
 /// missed more of them gets the whole volume.
 pub const CUTS_MAX: usize = 8;
+
+/// Cuts that a member keeps while all members are in sync: no member is away that could need an
+/// older cut than the newest one. A member that was just admitted may have left that one out, and
+/// has the cut before.
+const CUTS_WHOLE_MAX: usize = 2;
 
 // A primary's other members may all join, each from a cut of its own, when a cut is made.
 const _: () = assert!(MEMBERS_MAX - 1 < CUTS_MAX);

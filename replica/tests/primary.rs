@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
     CUTS_MAX, ChangedPart, ClientId, ClientRequest, Counter, Durable, Extent, FILL_BYTES_MAX,
-    FLIGHT_BYTES_MAX, Fetch, Input, Life, MemberId, Message, Op, Output, Pacing, Place, Replica,
-    RequestId, SwapOutcome, VolumeRecord,
+    FLIGHT_BYTES_MAX, Fetch, Input, Life, MEMBERS_MAX, MemberId, Message, Op, Output, Pacing,
+    Place, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 
 const PACING: Pacing = Pacing {
@@ -15,6 +15,7 @@ const PACING: Pacing = Pacing {
     silence_ns: 10,
     fetch_sectors_max: 2048,
     fetches_max: 4,
+    members: MEMBERS_MAX,
 };
 
 /// The member that is tested.
@@ -34,10 +35,16 @@ struct Bench {
 impl Bench {
     /// A primary alone, which serves.
     fn new() -> Self {
+        Self::of(MEMBERS_MAX)
+    }
+
+    /// The same of a volume with so many members.
+    fn of(members: usize) -> Self {
+        let pacing = Pacing { members, ..PACING };
         let durable = Durable::default();
         let registry = VolumeRecord::first(OWN, BTreeMap::from([(OWN, 1)]));
         let mut bench = Self {
-            member: Replica::start(OWN, 1, PACING, durable, BTreeSet::new(), 0),
+            member: Replica::start(OWN, 1, pacing, durable, BTreeSet::new(), 0),
             now_ns: 100,
             registry: registry.clone(),
             out: Vec::new(),
@@ -190,6 +197,24 @@ fn a_cut_that_a_join_uses_is_not_dropped() {
     bench.step(Input::Changed(1, began, ChangedPart::default()));
     bench.come_and_go(2, 101);
     assert!(!bench.cuts.contains(&first));
+}
+
+/// Each cut holds the space of all that was written since. While all members are in sync, no member
+/// is away that could need an old one.
+#[test]
+fn few_cuts_are_kept_while_all_members_are_in_sync() {
+    let mut bench = Bench::of(2);
+    for life in 1..=2 * CUTS_MAX as u64 {
+        bench.come_and_go(1, life);
+        assert!(bench.cuts.len() <= 2, "{:?} at change {life}", bench.cuts);
+    }
+    let last = *bench.cuts.last().expect("each admission has a cut");
+    let (_, cut) = bench.join(1, 100, BTreeSet::from([last]));
+    assert_eq!(cut, Some(last), "a member that comes back goes on from it");
+    // Of three members one is away all the time, and may need an old cut.
+    let mut bench = Bench::of(3);
+    (1..=4).for_each(|life| bench.come_and_go(1, life));
+    assert_eq!(bench.cuts.len(), 5);
 }
 
 /// A cut that is gone, by a mistake of an operator, ends one attempt to join, and the next one

@@ -7,7 +7,7 @@ use member::{
     VolumeTaskEnd,
 };
 use random::Random;
-use replica::{Durable, Life, MemberId, Message, Pacing, SwapOutcome, VolumeRecord};
+use replica::{Durable, Life, MEMBERS_MAX, MemberId, Message, Pacing, SwapOutcome, VolumeRecord};
 
 use super::volume::{SharedVolume, SimChannel};
 
@@ -18,6 +18,7 @@ pub(crate) const PACING: Pacing = Pacing {
     silence_ns: 10 * TICK_NS,
     fetch_sectors_max: 4,
     fetches_max: 3,
+    members: MEMBERS_MAX,
 };
 
 /// The registry: one record.

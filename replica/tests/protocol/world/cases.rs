@@ -1,6 +1,6 @@
 //! The cases whose states are all visited.
 
-use replica::{Pacing, Rule};
+use replica::{MEMBERS_MAX, Pacing, Rule};
 
 use super::action::Budget;
 use super::{Case, Plan, SECTORS_MAX};
@@ -14,6 +14,7 @@ const PACING: Pacing = Pacing {
     silence_ns: 2,
     fetch_sectors_max: SECTORS_MAX as u32,
     fetches_max: 4,
+    members: MEMBERS_MAX,
 };
 
 /// A case of members in sync that write one sector.
@@ -25,7 +26,7 @@ fn case(members: u8, plans: &[&[Plan]], epochs: u64, budget: Budget) -> Case {
         plans: plans.iter().map(|plan| plan.to_vec()).collect(),
         budget,
         broken: None,
-        pacing: PACING,
+        pacing: Pacing { members: usize::from(members), ..PACING },
         epochs,
         counters: COUNTERS,
         is_calm: false,

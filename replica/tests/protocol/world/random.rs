@@ -1,7 +1,7 @@
 //! A run of the world, decided by a seed.
 
 use ::random::Random;
-use replica::{MemberId, Pacing, Rule};
+use replica::{MEMBERS_MAX, MemberId, Pacing, Rule};
 use seeds::Tally;
 
 use super::action::{Action, Budget};
@@ -21,6 +21,7 @@ const PACING: Pacing = Pacing {
     silence_ns: 2,
     fetch_sectors_max: SECTORS_MAX as u32,
     fetches_max: 2,
+    members: MEMBERS_MAX,
 };
 
 /// The requests of a client.
@@ -83,7 +84,7 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     };
     let fetch_sectors_max = random.between(1, SECTORS_MAX as u64) as u32;
     let fetches_max = random.between(1, 2) as usize;
-    let pacing = Pacing { fetch_sectors_max, fetches_max, ..PACING };
+    let pacing = Pacing { fetch_sectors_max, fetches_max, members: usize::from(members), ..PACING };
     let is_wild = true;
     Case {
         members,
