@@ -113,7 +113,7 @@ pub struct MemberSetup {
     pub id: MemberId,
     /// The nodes of all members, this node among them.
     pub nodes: BTreeMap<MemberId, String>,
-    /// A random number of this start.
+    /// A random number of this start, which also numbers the attachments of its users.
     pub life: Life,
     /// Random bytes, for a volume that is new.
     pub number: [u8; 16],
@@ -298,6 +298,15 @@ impl MemberHost {
         let clock_ns = (self.outside.clock)();
         self.member.tell(clock_ns, order, &mut self.out);
         self.settle(now_ns);
+    }
+
+    /// Ends the member in order: users' requests end, and the member goes on until its content is
+    /// durable and the end of its life is kept. `true` once that is so, or cannot be; its caller
+    /// goes on asking until then, and then abandons the member.
+    pub fn retire(&mut self, now_ns: u64) -> bool {
+        self.member.retire();
+        self.settle(now_ns);
+        self.member.has_retired()
     }
 
     /// Ends the member: users' requests end, no client is admitted, and the volume is let go.
@@ -545,7 +554,8 @@ impl MemberHost {
     /// Shows its state, if that has changed.
     fn show(&mut self) {
         let record = self.member.record();
-        let is_in = record.is_some_and(|record| record.has(self.id, self.life));
+        let life = self.member.life();
+        let is_in = record.is_some_and(|record| record.has(self.id, life));
         let part = match record {
             _ if self.member.failed().is_some() => MemberPart::Failed,
             _ if self.reign.is_some() => MemberPart::Serves,

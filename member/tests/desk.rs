@@ -100,7 +100,7 @@ fn a_state_comes_back_as_it_was_kept_and_damage_has_a_name() {
     let path = home.path().join("alice.member");
     let file = StateFile::new(&path);
     assert_eq!(file.load().unwrap(), None, "a new member has promised nothing");
-    let durable = Durable { promised: 9, record: Some(first()), note: vec![1, 2, 3] };
+    let durable = Durable { promised: 9, record: Some(first()), note: vec![1, 2, 3], ended: None };
     file.keep(&durable).unwrap();
     assert_eq!(file.load().unwrap(), Some(durable.clone()));
     let mut bytes = fs::read(&path).unwrap();
@@ -213,7 +213,8 @@ fn a_registry_that_does_not_answer_holds_up_neither_the_private_file_nor_the_vol
     let (mut lanes, threads) = DeskLanes::start(work, &Waker::none()).unwrap();
     lanes.put(Errand::Look);
     for at in 1..=40_u8 {
-        let durable = Durable { promised: at.into(), record: Some(first()), note: vec![at] };
+        let durable =
+            Durable { promised: at.into(), record: Some(first()), note: vec![at], ended: None };
         lanes.put(Errand::Keep(durable.clone()));
         assert_eq!(end_of(&mut lanes), ErrandEnd::Kept);
         assert_eq!(StateFile::new(&path).load().unwrap(), Some(durable));
