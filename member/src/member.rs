@@ -53,8 +53,8 @@ pub enum ErrandEnd {
     Swapped(VolumeRecord, SwapOutcome),
     /// The registry's record.
     Seen(VolumeRecord),
-    /// The registry did not answer a look.
-    NotSeen,
+    /// There is no record to be seen now, for this reason.
+    NotSeen(String),
     /// The registry has lost the volume's record, says this text: the member stops.
     NoRecord(String),
     /// The end of a change of the volume.
@@ -132,6 +132,8 @@ pub struct VolumeMember {
     /// A swap and a look are asked for one at a time: the protocol asks for them again and again.
     swapping: Option<VolumeRecord>,
     is_looking: bool,
+    /// Why the last look has seen no record.
+    unseen: Option<String>,
     sent: BTreeMap<MemberId, SentAppends>,
     /// The operation by which the present primary has said that all members in sync are equal, and
     /// whether this member has said that it has it.
@@ -180,6 +182,7 @@ impl VolumeMember {
             is_keeping: false,
             swapping: None,
             is_looking: false,
+            unseen: None,
             sent: BTreeMap::new(),
             equal: (Place::default(), false),
             inputs: Vec::new(),
@@ -216,10 +219,11 @@ impl VolumeMember {
         self.failed.as_deref()
     }
 
-    /// Why its work on its volume does not go on at the moment, if that is so: a change is tried
-    /// again and again.
+    /// Why it does not go on at the moment, if that is so: a change of its volume is tried again,
+    /// or the registry does not say which member serves.
     pub fn waits(&self) -> Option<&str> {
-        self.queue.waits().filter(|_| self.failed.is_none())
+        let unseen = self.unseen.as_deref().filter(|_| self.replica.serving().is_none());
+        self.queue.waits().or(unseen).filter(|_| self.failed.is_none())
     }
 
     /// Its counters.
@@ -414,13 +418,18 @@ impl VolumeMember {
             ErrandEnd::NotKept(why) | ErrandEnd::NoRecord(why) => return self.fail(why),
             ErrandEnd::Swapped(target, outcome) => {
                 self.swapping = None;
+                if outcome != SwapOutcome::Unknown {
+                    self.unseen = None;
+                }
                 self.inputs.push(Input::Swapped(target, outcome));
             }
             ErrandEnd::Seen(record) => {
-                (self.is_looking, self.is_new) = (false, false);
+                (self.is_looking, self.is_new, self.unseen) = (false, false, None);
                 self.inputs.push(Input::Seen(record));
             }
-            ErrandEnd::NotSeen => self.is_looking = false,
+            ErrandEnd::NotSeen(why) => {
+                (self.is_looking, self.unseen) = (false, Some(why));
+            }
             ErrandEnd::Volume(end) => {
                 if let Err(why) = self.queue.end_task(now_ns, end, &mut self.inputs) {
                     return self.fail(why);
