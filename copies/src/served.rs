@@ -480,6 +480,18 @@ pub fn end_in_order(members: &[&ServedMember], cores: &[LinkedSidecore]) {
     }
 }
 
+/// Tells members that their node is drained, or is not any more. A drained node gives its volumes
+/// to other members in sync, at once where they are, and takes over last.
+pub fn set_drained(members: &[&ServedMember], cores: &[LinkedSidecore], drained: bool) {
+    for member in members {
+        // A member that has not started, or has ended, serves nothing.
+        let _ = member.with_host(cores, move |host| host.set_drained(drained));
+    }
+    if drained {
+        move_all_away(members, cores);
+    }
+}
+
 /// Makes other members in sync the primaries of these members' volumes, where the members serve,
 /// and waits until the successors serve: all moves together have the same time.
 fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {

@@ -74,6 +74,10 @@ pub const NODE_PACING: Pacing = Pacing {
     fetches_max: 8,
 };
 
+/// How long the backup of a drained node waits for a silent primary: another backup has taken over
+/// by then, if there is one that can.
+const DRAINED_PATIENCE_NS: u64 = 3 * NODE_PACING.patience_ns;
+
 /// The way of messages to other members.
 pub trait MemberMail {
     /// Sends a message. A message to a member that cannot be reached is as a lost one.
@@ -221,6 +225,10 @@ pub struct MemberHost {
     notes: u64,
     /// Attachments of other lives may be in the table of applied requests.
     sweeps: bool,
+    /// While the node is drained: the members in sync that the volume was moved to, or that this
+    /// member served beside. Each is given the volume once, since its node may be drained as well.
+    drained: Option<BTreeSet<MemberId>>,
+    patience_ns: u64,
     /// The epoch, the part, whether it follows, and the reason to wait, as the status has them.
     shown: Option<(u64, MemberPart, bool, Option<String>)>,
 }
@@ -274,6 +282,8 @@ impl MemberHost {
             note: None,
             notes: 0,
             sweeps: false,
+            drained: None,
+            patience_ns: pacing.patience_ns,
             shown: None,
             volume,
             id,
@@ -298,6 +308,30 @@ impl MemberHost {
         let clock_ns = (self.outside.clock)();
         self.member.tell(clock_ns, order, &mut self.out);
         self.settle(now_ns);
+    }
+
+    /// The node is drained, or is not any more. While it is, the member takes over last, and gives
+    /// the volume to another member in sync when there is one.
+    pub fn set_drained(&mut self, drained: bool) {
+        let patience_ns = if drained { DRAINED_PATIENCE_NS } else { self.patience_ns };
+        self.member.set_patience(patience_ns);
+        match drained {
+            true => _ = self.drained.get_or_insert_default(),
+            false => self.drained = None,
+        }
+    }
+
+    /// Gives the volume away, if the node is drained and another member has come into sync.
+    fn give_away(&mut self, clock_ns: u64) {
+        let takes = self.reign.is_some() && self.member.takes_requests();
+        let record = self.member.record().filter(|_| takes);
+        let (Some(given), Some(record)) = (&mut self.drained, record) else { return };
+        let in_sync: BTreeSet<_> = record.others(self.id).collect();
+        let next = in_sync.difference(given).next().copied();
+        *given = in_sync;
+        if let Some(next) = next {
+            self.member.tell(clock_ns, Input::Move(next), &mut self.out);
+        }
     }
 
     /// Ends the member in order: users' requests end, and the member goes on until its content is
@@ -368,6 +402,7 @@ impl MemberHost {
         if clock_ns >= self.member.next_tick_ns() {
             self.fronts.offer_again(&mut inputs.asked);
             self.forget_others(clock_ns);
+            self.give_away(clock_ns);
             if let Some((_, _, again)) = &mut self.note {
                 *again = true;
             }
@@ -541,6 +576,9 @@ impl MemberHost {
         self.records.begin(book);
         self.terms += 1;
         (self.reign, self.term, self.sweeps) = (Some(reign), self.terms, true);
+        if let (Some(given), Some(record)) = (&mut self.drained, self.member.record()) {
+            given.extend(record.others(self.id));
+        }
         self.fronts.shared().begin_term(self.term, incarnation);
         match self.outside.watch.serves() {
             Ok(()) => self.told_elsewhere = None,

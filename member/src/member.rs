@@ -194,6 +194,11 @@ impl VolumeMember {
         }
     }
 
+    /// See [`Replica::set_patience`].
+    pub(crate) fn set_patience(&mut self, patience_ns: u64) {
+        self.replica.set_patience(patience_ns);
+    }
+
     /// Its life: a new one, or the life that its last process ended in order.
     pub fn life(&self) -> Life {
         self.replica.life()

@@ -124,6 +124,35 @@ fn members_that_end_in_order_one_after_the_other_go_on_in_either_order() {
 }
 
 #[test]
+fn a_drained_node_takes_over_last_and_gives_the_volume_away_when_it_can() {
+    let world = World::new(3, 35);
+    (0..3).for_each(|at| world.start(at));
+    world.run_until("three members serve", World::is_well);
+    let first = world.server().unwrap();
+    let epoch = || world.registry.lock().record.as_ref().unwrap().epoch;
+    world.set_drained(first, true);
+    world.run_until("it is given away", |world| world.server().is_some_and(|at| at != first));
+    // The other backup takes over, and then there is none but the drained node.
+    let second = world.server().unwrap();
+    let third = 3 - first - second;
+    world.kill(second);
+    world.run_until("the third one serves", |world| world.server() == Some(third));
+    world.kill(third);
+    world.run_until("the drained node serves", |world| world.server() == Some(first));
+    assert_eq!(write(&world, first, 3, 7), Status::Done);
+    world.start(third);
+    world.run_until("it is given away again", |world| world.server() == Some(third));
+    assert_eq!(read(&world, third, 3), Ok(content(7, 1)));
+    // Two drained nodes do not give it to each other for ever.
+    world.run_until("both are in sync", |world| world.in_sync() == 2);
+    world.set_drained(third, true);
+    world.run_until("it is given away once", |world| world.server() == Some(first));
+    let before = epoch();
+    world.run(20_000 * MS);
+    assert_eq!((world.server(), epoch()), (Some(first), before));
+}
+
+#[test]
 fn requests_wait_while_no_member_is_known_to_serve_and_a_backup_sends_them_away() {
     let world = World::new(2, 2);
     world.registry.lock().is_away = true;

@@ -186,6 +186,12 @@ impl World {
         *node.host.borrow_mut() = Some(host);
     }
 
+    pub(crate) fn set_drained(&self, at: usize, drained: bool) {
+        if let Some(host) = &mut *self.nodes[at].host.borrow_mut() {
+            host.set_drained(drained);
+        }
+    }
+
     /// A node's process ends in order, if it can within a second. Says whether the end of its life
     /// was kept: then its next process goes on with it.
     pub(crate) fn end_in_order(&self, at: usize) -> bool {
