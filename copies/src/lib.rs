@@ -11,4 +11,4 @@ mod served;
 
 pub use agent::ClusterView;
 pub use commands::CopyCommand;
-pub use served::{MemberSeats, PlannedCopy, ServedMember, move_all_away, refuse_plain};
+pub use served::{MemberSeats, PlannedCopy, ServedMember, end_in_order, refuse_plain, set_drained};

@@ -28,7 +28,7 @@ use member::{
     record_text,
 };
 use parking_lot::Mutex;
-use replica::{MemberId, Pacing, Place, SwapOutcome, VolumeRecord};
+use replica::{Durable, MemberId, Pacing, Place, SwapOutcome, VolumeRecord};
 use sessions::{LinkedSidecore, random};
 use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
 use store::PoolVolume;
@@ -48,6 +48,10 @@ const ABANDON_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// How long a stop waits until another member serves: a planned move takes some milliseconds.
 const MOVE_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How long a stop waits until the content of a member is durable. With the times for moves and for
+/// letting go this is less than a node's stop may take.
+const RETIRE_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// The pause between two looks at a member that ends or moves.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -99,6 +103,8 @@ struct PlannedMember {
     plan: MemberPlan,
     state: StateFile,
     has_state: bool,
+    /// The state without the end of the last life, which is good for one start.
+    begun: Option<Durable>,
     life: u64,
     tasks: PoolTasks,
 }
@@ -189,6 +195,7 @@ impl MemberSeats {
         refuse_older_state(&cuts, durable.promised)?;
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
         let pacing = Pacing { members: nodes.len(), ..NODE_PACING };
+        let begun = durable.ended.as_ref().map(|_| Durable { ended: None, ..durable.clone() });
         let settings = settings(wanted, key);
         let (names, name) = (nodes.clone(), volume.clone());
         let setup = MemberSetup {
@@ -223,6 +230,7 @@ impl MemberSeats {
                 plan,
                 state,
                 has_state,
+                begun,
                 life,
                 tasks,
             }))),
@@ -285,7 +293,9 @@ impl ServedMember {
         let MemberRun::Planned(planned) = std::mem::replace(&mut *running, MemberRun::Ended) else {
             return Ok(());
         };
-        let PlannedMember { plan, state, has_state, life, tasks } = *planned;
+        let PlannedMember { plan, state, has_state, begun, life, tasks } = *planned;
+        // A crash from here on is a loss of what this process has not made durable.
+        begun.map_or(Ok(()), |it| state.keep(&it)).map_err(|error| error.to_string())?;
         let records = AgentRecords {
             cluster: cluster.clone(),
             volume: self.volume.clone(),
@@ -359,6 +369,28 @@ impl ServedMember {
         Ok(())
     }
 
+    /// Has the member end in order. Returns whether there is nothing more to wait for.
+    fn retire(&self, cores: &[LinkedSidecore]) -> bool {
+        let retired = self.with_host(cores, |host| host.retire(sidecore::now_ns()));
+        retired.unwrap_or(true)
+    }
+
+    /// Asks the member on its sidecore. None if there is none.
+    fn with_host<R: Send + 'static>(
+        &self,
+        cores: &[LinkedSidecore],
+        ask: impl FnOnce(&mut MemberHost) -> R + Send + 'static,
+    ) -> Option<R> {
+        let volume = self.volume.clone();
+        let asked = cores[self.home].sidecore.call(move |local| {
+            let hosts = local.services().get::<HostsHere>()?;
+            let host = Rc::clone(&hosts.borrow().get(&volume)?.1);
+            let mut host = host.borrow_mut();
+            Some(ask(&mut host))
+        });
+        asked.ok().flatten()
+    }
+
     /// Has the member let its volume go. Returns whether it has.
     fn abandon(&self, home: &LinkedSidecore) -> bool {
         let volume = self.volume.clone();
@@ -393,18 +425,14 @@ impl ServedMember {
 
     /// Gives the member an operator's word. Returns whether there is a member that hears it.
     pub(crate) fn order(&self, cores: &[LinkedSidecore], order: MemberOrder) -> bool {
-        let volume = self.volume.clone();
-        let ordered = cores[self.home].sidecore.call(move |local| {
-            let hosts = local.services().get::<HostsHere>()?;
-            let host = Rc::clone(&hosts.borrow().get(&volume)?.1);
+        let ordered = self.with_host(cores, move |host| {
             let order = match order {
                 MemberOrder::Move(to) => replica::Input::Move(to),
                 MemberOrder::Evict(member) => replica::Input::Evicted(member),
             };
-            host.borrow_mut().order(sidecore::now_ns(), order);
-            Some(())
+            host.order(sidecore::now_ns(), order);
         });
-        matches!(ordered, Ok(Some(())))
+        ordered.is_some()
     }
 
     /// Orders that another member in sync becomes the primary, if this member serves. Returns
@@ -429,9 +457,47 @@ impl ServedMember {
     }
 }
 
+/// Ends members in order: other members in sync serve, and each of these members keeps the end of
+/// its life, so that its next process goes on where it ended. All of them together have the same
+/// time; a member that needs longer ends as if it was killed.
+pub fn end_in_order(members: &[&ServedMember], cores: &[LinkedSidecore]) {
+    move_all_away(members, cores);
+    let until = Instant::now() + RETIRE_TIME_MAX;
+    let mut retiring = members.to_vec();
+    loop {
+        retiring.retain(|member| !member.retire(cores));
+        if retiring.is_empty() {
+            return;
+        }
+        if Instant::now() >= until {
+            break;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    for member in retiring {
+        let volume = member.volume();
+        tracing::warn!(
+            volume,
+            "its copy here has not become durable in time: it ends as if killed"
+        );
+    }
+}
+
+/// Tells members that their node is drained, or is not any more. A drained node gives its volumes
+/// to other members in sync, at once where they are, and takes over last.
+pub fn set_drained(members: &[&ServedMember], cores: &[LinkedSidecore], drained: bool) {
+    for member in members {
+        // A member that has not started, or has ended, serves nothing.
+        let _ = member.with_host(cores, move |host| host.set_drained(drained));
+    }
+    if drained {
+        move_all_away(members, cores);
+    }
+}
+
 /// Makes other members in sync the primaries of these members' volumes, where the members serve,
 /// and waits until the successors serve: all moves together have the same time.
-pub fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {
+fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {
     let mut moving: Vec<_> = members.iter().filter(|member| member.order_move(cores)).collect();
     let until = Instant::now() + MOVE_TIME_MAX;
     while !moving.is_empty() && Instant::now() < until {

@@ -56,23 +56,28 @@ impl<R: VolumeRecords> RecordClerk<R> {
 
     /// Looks at the record. The first member of a new volume puts the first record there.
     pub fn look(&mut self) -> ErrandEnd {
+        let away = |error: RecordDeskError| format!("the registry has not answered: {error}");
         let found = match self.records.look() {
             Ok(Some(record)) if !self.has_known && self.is_forgotten(&record) => {
                 return ErrandEnd::NoRecord(self.forgotten());
             }
-            Ok(Some(record)) => Some(record),
+            Ok(Some(record)) => Ok(record),
             Err(RecordDeskError::OtherForm) => return ErrandEnd::NoRecord(self.other_form()),
-            Err(_) => None,
+            Err(error) => Err(away(error)),
             Ok(None) if self.has_known => return ErrandEnd::NoRecord(self.lost()),
             Ok(None) if self.id == 0 => {
                 let first = VolumeRecord::first(self.id, [(self.id, self.life)].into());
                 // Without an answer the next look finds it, or tries once more.
-                self.records.create(&first).is_ok().then_some(first)
+                self.records.create(&first).map(|()| first).map_err(away)
             }
-            Ok(None) => None,
+            Ok(None) => Err(format!(
+                "the registry has no record of volume {} yet, which the first node of its \
+                 \"replicas\" makes",
+                self.volume
+            )),
         };
-        self.has_known |= found.is_some();
-        found.map_or(ErrandEnd::NotSeen, ErrandEnd::Seen)
+        self.has_known |= found.is_ok();
+        found.map_or_else(ErrandEnd::NotSeen, ErrandEnd::Seen)
     }
 
     /// Replaces the record. A swap without an outcome may be one of a record that is not there any
@@ -199,7 +204,7 @@ impl DeskLanes {
             Box::new(move |errand| match errand {
                 Errand::Look => {
                     let end = clerk.look();
-                    if end == ErrandEnd::NotSeen {
+                    if matches!(end, ErrandEnd::NotSeen(_)) {
                         // No swap waits behind it: a member that knows no record asks for none.
                         thread::sleep(if clerk.has_known { Duration::ZERO } else { LOOK_AGAIN });
                     }
@@ -283,7 +288,7 @@ impl ErrandDesk for DeskLanes {
         let ended = "a thread of the member has ended; start the node again";
         self.refused.push(match errand {
             Errand::Keep(_) => ErrandEnd::NotKept(ended.to_owned()),
-            Errand::Look => ErrandEnd::NotSeen,
+            Errand::Look => ErrandEnd::NotSeen(ended.to_owned()),
             // The protocol asks for it again.
             Errand::Swap(target) => ErrandEnd::Swapped(target, SwapOutcome::Unknown),
             Errand::Volume(_) => {

@@ -75,6 +75,10 @@ pub const NODE_PACING: Pacing = Pacing {
     members: MEMBERS_MAX,
 };
 
+/// How long the backup of a drained node waits for a silent primary: another backup has taken over
+/// by then, if there is one that can.
+const DRAINED_PATIENCE_NS: u64 = 3 * NODE_PACING.patience_ns;
+
 /// The way of messages to other members.
 pub trait MemberMail {
     /// Sends a message. A message to a member that cannot be reached is as a lost one.
@@ -114,7 +118,7 @@ pub struct MemberSetup {
     pub id: MemberId,
     /// The nodes of all members, this node among them.
     pub nodes: BTreeMap<MemberId, String>,
-    /// A random number of this start.
+    /// A random number of this start, which also numbers the attachments of its users.
     pub life: Life,
     /// Random bytes, for a volume that is new.
     pub number: [u8; 16],
@@ -222,6 +226,10 @@ pub struct MemberHost {
     notes: u64,
     /// Attachments of other lives may be in the table of applied requests.
     sweeps: bool,
+    /// While the node is drained: the members in sync that the volume was moved to, or that this
+    /// member served beside. Each is given the volume once, since its node may be drained as well.
+    drained: Option<BTreeSet<MemberId>>,
+    patience_ns: u64,
     /// The epoch, the part, whether it follows, and the reason to wait, as the status has them.
     shown: Option<(u64, MemberPart, bool, Option<String>)>,
 }
@@ -275,6 +283,8 @@ impl MemberHost {
             note: None,
             notes: 0,
             sweeps: false,
+            drained: None,
+            patience_ns: pacing.patience_ns,
             shown: None,
             volume,
             id,
@@ -299,6 +309,39 @@ impl MemberHost {
         let clock_ns = (self.outside.clock)();
         self.member.tell(clock_ns, order, &mut self.out);
         self.settle(now_ns);
+    }
+
+    /// The node is drained, or is not any more. While it is, the member takes over last, and gives
+    /// the volume to another member in sync when there is one.
+    pub fn set_drained(&mut self, drained: bool) {
+        let patience_ns = if drained { DRAINED_PATIENCE_NS } else { self.patience_ns };
+        self.member.set_patience(patience_ns);
+        match drained {
+            true => _ = self.drained.get_or_insert_default(),
+            false => self.drained = None,
+        }
+    }
+
+    /// Gives the volume away, if the node is drained and another member has come into sync.
+    fn give_away(&mut self, clock_ns: u64) {
+        let takes = self.reign.is_some() && self.member.takes_requests();
+        let record = self.member.record().filter(|_| takes);
+        let (Some(given), Some(record)) = (&mut self.drained, record) else { return };
+        let in_sync: BTreeSet<_> = record.others(self.id).collect();
+        let next = in_sync.difference(given).next().copied();
+        *given = in_sync;
+        if let Some(next) = next {
+            self.member.tell(clock_ns, Input::Move(next), &mut self.out);
+        }
+    }
+
+    /// Ends the member in order: users' requests end, and the member goes on until its content is
+    /// durable and the end of its life is kept. `true` once that is so, or cannot be; its caller
+    /// goes on asking until then, and then abandons the member.
+    pub fn retire(&mut self, now_ns: u64) -> bool {
+        self.member.retire();
+        self.settle(now_ns);
+        self.member.has_retired()
     }
 
     /// Ends the member: users' requests end, no client is admitted, and the volume is let go.
@@ -360,6 +403,7 @@ impl MemberHost {
         if clock_ns >= self.member.next_tick_ns() {
             self.fronts.offer_again(&mut inputs.asked);
             self.forget_others(clock_ns);
+            self.give_away(clock_ns);
             if let Some((_, _, again)) = &mut self.note {
                 *again = true;
             }
@@ -533,6 +577,9 @@ impl MemberHost {
         self.records.begin(book);
         self.terms += 1;
         (self.reign, self.term, self.sweeps) = (Some(reign), self.terms, true);
+        if let (Some(given), Some(record)) = (&mut self.drained, self.member.record()) {
+            given.extend(record.others(self.id));
+        }
         self.fronts.shared().begin_term(self.term, incarnation);
         match self.outside.watch.serves() {
             Ok(()) => self.told_elsewhere = None,
@@ -546,7 +593,8 @@ impl MemberHost {
     /// Shows its state, if that has changed.
     fn show(&mut self) {
         let record = self.member.record();
-        let is_in = record.is_some_and(|record| record.has(self.id, self.life));
+        let life = self.member.life();
+        let is_in = record.is_some_and(|record| record.has(self.id, life));
         let part = match record {
             _ if self.member.failed().is_some() => MemberPart::Failed,
             _ if self.reign.is_some() => MemberPart::Serves,

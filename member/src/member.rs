@@ -53,8 +53,8 @@ pub enum ErrandEnd {
     Swapped(VolumeRecord, SwapOutcome),
     /// The registry's record.
     Seen(VolumeRecord),
-    /// The registry did not answer a look.
-    NotSeen,
+    /// There is no record to be seen now, for this reason.
+    NotSeen(String),
     /// The registry has lost the volume's record, says this text: the member stops.
     NoRecord(String),
     /// The end of a change of the volume.
@@ -81,6 +81,19 @@ pub struct Outbox {
     pub errands: Vec<Errand>,
     /// Ends of requests.
     pub answers: Vec<Answer>,
+}
+
+/// How far a member is that ends in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RetireStage {
+    /// It does what the protocol has given out.
+    Working,
+    /// It makes its content durable.
+    Flushing,
+    /// It keeps the end of its life.
+    Keeping,
+    /// It has done all that it can.
+    Done,
 }
 
 /// The operations that were sent to a member, so that they are not sent again while they are under
@@ -119,6 +132,8 @@ pub struct VolumeMember {
     /// A swap and a look are asked for one at a time: the protocol asks for them again and again.
     swapping: Option<VolumeRecord>,
     is_looking: bool,
+    /// Why the last look has seen no record.
+    unseen: Option<String>,
     sent: BTreeMap<MemberId, SentAppends>,
     /// The operation by which the present primary has said that all members in sync are equal, and
     /// whether this member has said that it has it.
@@ -131,6 +146,8 @@ pub struct VolumeMember {
     is_new: bool,
     counters: MemberCounters,
     failed: Option<String>,
+    /// It ends in order, and gives the protocol no input any more.
+    retiring: Option<RetireStage>,
 }
 
 /// The state that a member starts with.
@@ -165,6 +182,7 @@ impl VolumeMember {
             is_keeping: false,
             swapping: None,
             is_looking: false,
+            unseen: None,
             sent: BTreeMap::new(),
             equal: (Place::default(), false),
             inputs: Vec::new(),
@@ -172,7 +190,18 @@ impl VolumeMember {
             next_tick_ns: now_ns,
             counters: MemberCounters::default(),
             failed: None,
+            retiring: None,
         }
+    }
+
+    /// See [`Replica::set_patience`].
+    pub(crate) fn set_patience(&mut self, patience_ns: u64) {
+        self.replica.set_patience(patience_ns);
+    }
+
+    /// Its life: a new one, or the life that its last process ended in order.
+    pub fn life(&self) -> Life {
+        self.replica.life()
     }
 
     /// The newest record that it knows.
@@ -187,7 +216,7 @@ impl VolumeMember {
 
     /// Whether it answers reads at this time.
     pub fn serves(&self, now_ns: u64) -> bool {
-        self.failed.is_none() && self.replica.serves(now_ns)
+        self.runs() && self.replica.serves(now_ns)
     }
 
     /// Why it has stopped, if it has.
@@ -195,10 +224,11 @@ impl VolumeMember {
         self.failed.as_deref()
     }
 
-    /// Why its work on its volume does not go on at the moment, if that is so: a change is tried
-    /// again and again.
+    /// Why it does not go on at the moment, if that is so: a change of its volume is tried again,
+    /// or the registry does not say which member serves.
     pub fn waits(&self) -> Option<&str> {
-        self.queue.waits().filter(|_| self.failed.is_none())
+        let unseen = self.unseen.as_deref().filter(|_| self.replica.serving().is_none());
+        self.queue.waits().or(unseen).filter(|_| self.failed.is_none())
     }
 
     /// Its counters.
@@ -234,12 +264,54 @@ impl VolumeMember {
         out.errands.extend(retry.map(Errand::Volume));
         if now_ns >= self.next_tick_ns {
             self.next_tick_ns = now_ns + TICK_NS;
-            if !self.is_full() {
+            if !self.is_full() && self.retiring.is_none() {
                 self.allow_resending(now_ns);
                 self.inputs.push(Input::Timer);
             }
         }
-        Progress::busy_if(self.follow(now_ns, out))
+        let moved = self.follow(now_ns, out);
+        Progress::busy_if(moved | self.go_on_retiring(out))
+    }
+
+    /// Begins to end in order, so that the next process goes on with this life. From now on it
+    /// serves nothing, hears nothing and promises nothing.
+    pub fn retire(&mut self) {
+        self.retiring.get_or_insert(RetireStage::Working);
+    }
+
+    /// Whether all is done that an end in order needs, or can be done.
+    pub fn has_retired(&self) -> bool {
+        self.failed.is_some() || self.retiring == Some(RetireStage::Done)
+    }
+
+    /// Whether it takes part in its volume.
+    fn runs(&self) -> bool {
+        self.failed.is_none() && self.retiring.is_none()
+    }
+
+    fn go_on_retiring(&mut self, out: &mut Outbox) -> bool {
+        let Some(stage) = self.retiring else { return false };
+        if self.is_keeping || !self.outputs.is_empty() || self.queue.len() > 0 {
+            return false;
+        }
+        let next = match stage {
+            RetireStage::Working => {
+                self.queue.flush();
+                RetireStage::Flushing
+            }
+            // A member that lacks writes has no end to keep.
+            RetireStage::Flushing => match self.replica.end() {
+                Some(durable) => {
+                    self.is_keeping = true;
+                    out.errands.push(Errand::Keep(durable));
+                    RetireStage::Keeping
+                }
+                None => RetireStage::Done,
+            },
+            RetireStage::Keeping | RetireStage::Done => RetireStage::Done,
+        };
+        self.retiring = Some(next);
+        next != stage
     }
 
     /// The time from which on [`Self::poll`] has something to do.
@@ -250,7 +322,7 @@ impl VolumeMember {
     /// The reign in which it serves, if it is a primary that has made all members equal. It may be
     /// one that no lease allows to answer at this time.
     pub fn serving(&self) -> Option<u64> {
-        self.replica.serving().filter(|_| self.failed.is_none())
+        self.replica.serving().filter(|_| self.runs())
     }
 
     /// Whether the primary of this record serves, as far as this backup can know: it has made the
@@ -263,7 +335,7 @@ impl VolumeMember {
     /// Whether a request is taken now, so that it has an answer when its operation ends, and none
     /// when this member's reign ends before.
     pub fn takes_requests(&self) -> bool {
-        self.failed.is_none() && !self.is_full() && self.replica.takes_requests()
+        self.runs() && !self.is_full() && self.replica.takes_requests()
     }
 
     /// Whether it also has room for further requests. Requests that were on their way when the room
@@ -285,7 +357,7 @@ impl VolumeMember {
         message: Message<RangeContent>,
         out: &mut Outbox,
     ) {
-        if self.failed.is_some() {
+        if !self.runs() {
             return;
         }
         if self.is_full() || self.is_new {
@@ -310,7 +382,7 @@ impl VolumeMember {
         request: ClientRequest<RangeContent>,
         out: &mut Outbox,
     ) {
-        if self.failed.is_some() {
+        if !self.runs() {
             return;
         }
         if self.is_full() {
@@ -335,7 +407,7 @@ impl VolumeMember {
     /// An operator's word, or a change of the clients: [`Input::Move`], [`Input::Evicted`] and
     /// [`Input::Forget`].
     pub fn tell(&mut self, now_ns: u64, input: Input<RangeContent>, out: &mut Outbox) {
-        if self.failed.is_none() {
+        if self.runs() {
             self.inputs.push(input);
             self.follow(now_ns, out);
         }
@@ -351,13 +423,18 @@ impl VolumeMember {
             ErrandEnd::NotKept(why) | ErrandEnd::NoRecord(why) => return self.fail(why),
             ErrandEnd::Swapped(target, outcome) => {
                 self.swapping = None;
+                if outcome != SwapOutcome::Unknown {
+                    self.unseen = None;
+                }
                 self.inputs.push(Input::Swapped(target, outcome));
             }
             ErrandEnd::Seen(record) => {
-                (self.is_looking, self.is_new) = (false, false);
+                (self.is_looking, self.is_new, self.unseen) = (false, false, None);
                 self.inputs.push(Input::Seen(record));
             }
-            ErrandEnd::NotSeen => self.is_looking = false,
+            ErrandEnd::NotSeen(why) => {
+                (self.is_looking, self.unseen) = (false, Some(why));
+            }
             ErrandEnd::Volume(end) => {
                 if let Err(why) = self.queue.end_task(now_ns, end, &mut self.inputs) {
                     return self.fail(why);
@@ -405,6 +482,9 @@ impl VolumeMember {
     fn follow(&mut self, now_ns: u64, out: &mut Outbox) -> bool {
         let mut moved = false;
         loop {
+            if self.retiring.is_some() {
+                self.inputs.clear();
+            }
             // Inputs in their order; an input's outputs come before the next input's outputs.
             let mut inputs = std::mem::take(&mut self.inputs);
             moved |= !inputs.is_empty();

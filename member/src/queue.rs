@@ -170,6 +170,10 @@ impl WorkQueue {
         self.push(MemberWork::Fetch(fetch, extent), None);
     }
 
+    pub(crate) fn flush(&mut self) {
+        self.push(MemberWork::Flush, None);
+    }
+
     pub(crate) fn change(&mut self, task: VolumeTask) {
         self.push(MemberWork::Volume(task), None);
     }

@@ -32,8 +32,8 @@ pub struct MemberView {
     /// For a backup: it has stored the first operations of the member that serves, which has said
     /// with them that all members in sync are equal.
     pub follows: bool,
-    /// Why its work on its volume does not go on at the moment: its pool takes no changes, and the
-    /// change is tried again.
+    /// Why it does not go on at the moment: its pool takes no changes, and the change is tried
+    /// again, or the registry does not say which member serves.
     pub waits: Option<String>,
     /// Why it has stopped.
     pub failed: Option<String>,

@@ -12,10 +12,20 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// Takes over from a primary that was silent for too long.
     pub(crate) fn backup_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Some(record) = &self.record else { return };
-        if now_ns < self.granted_ns + self.pacing.patience_ns || self.swap.is_some() {
+        if self.is_past_reign(record.reign) {
+            // The primary may have gone on without this member, and then says nothing to it.
+            out.push(Output::Look);
+        }
+        // A primary whose process ended in order has given no lease since it became the primary.
+        let was_primary = record.primary == self.id;
+        let is_patient = now_ns < self.granted_ns + self.pacing.patience_ns;
+        if is_patient && !was_primary || self.swap.is_some() {
             return;
         }
-        let target = record.taken_by(self.id);
+        let target = match was_primary {
+            true => record.moved_to(self.id),
+            false => record.taken_by(self.id),
+        };
         // From now on the old primary gets no lease here.
         self.promised = self.promised.max(target.epoch);
         self.keep(out);
@@ -51,6 +61,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             outside.heard_ns = now_ns;
         }
         self.granted_ns = now_ns;
+        if self.role == MemberRole::Backup && self.is_past_reign(reign) {
+            return;
+        }
         if self.holding.began.reign == reign {
             self.holding.all_have(held);
         }
@@ -71,7 +84,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return;
         }
         self.adopt(now_ns, record, out);
-        if self.role != MemberRole::Backup || self.holding.stored != self.holding.issued {
+        let is_backup = self.role == MemberRole::Backup && !self.is_past_reign(reign);
+        if !is_backup || self.holding.stored != self.holding.issued {
             return;
         }
         if self.holding.began.reign != reign {
@@ -126,7 +140,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     fn follows(&self, record: &VolumeRecord) -> bool {
         let joins = match &self.role {
             MemberRole::Outside(outside) => outside.joins,
-            MemberRole::Backup => true,
+            MemberRole::Backup => !self.is_past_reign(record.reign),
             MemberRole::Primary(_) => false,
         };
         joins && self.holding.began.reign == record.reign

@@ -12,6 +12,7 @@
 //! | the primary is silent | its leases run out; a backup swaps itself in and makes all equal |
 //! | a member comes back | it goes back to a common cut, gets the difference, is admitted |
 //! | all in sync were restarted | when each has said so, one goes on under a new incarnation |
+//! | a member ends in order | it keeps its life's end, and goes on with the life in a new reign |
 //! | a swap's outcome is unknown | until then an operation needs the members of both records |
 //!
 //! The crate has no I/O. [`Replica::step`] takes the time and one input, and gives outputs.
@@ -34,7 +35,7 @@ pub use applied::{APPLIED_MAX, Applied, ClientId, RequestId};
 pub use extent::{Extent, ExtentSet};
 pub use flights::{FILL_BYTES_MAX, FILLS_MAX, FLIGHT_BYTES_MAX, FLIGHTS_MAX};
 pub use member::{
-    CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, Output, Pacing, Replica,
+    CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, LifeEnd, Output, Pacing, Replica,
     SwapOutcome,
 };
 pub use message::{Counter, Message, NOTE_BYTES_MAX, Note, Op, Place};

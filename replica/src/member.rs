@@ -38,6 +38,24 @@ pub struct Durable {
     pub record: Option<VolumeRecord>,
     /// The newest note that it was told to store.
     pub note: Note,
+    /// The end of the member's life, if its process ended in order. It is good for one start: it
+    /// must be gone, durably, before the member that it was given to begins.
+    pub ended: Option<LifeEnd>,
+}
+
+/// The state of a member in sync that ended in order, after all that it was told to store had
+/// become durable. The record names its life, so the member goes on with that life and nothing is
+/// lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LifeEnd {
+    /// The life.
+    pub life: Life,
+    /// The last operation that the member did not get, in the reign whose operations it stored.
+    pub began: Place,
+    /// The sectors that it may have and other members may lack.
+    pub tail: ExtentSet,
+    /// The requests that were applied.
+    pub applied: Applied,
 }
 
 /// A request of a client.
@@ -216,6 +234,10 @@ pub struct Replica<D> {
     pub(crate) swap: Option<VolumeRecord>,
     /// The differences that are being looked for: the members, and where their attempts began.
     pub(crate) differences: BTreeMap<MemberId, Place>,
+    /// The reign in which its process ended in order. It has no part in that reign any more, since
+    /// it does not know which operations and answers were under way: it waits for the next reign,
+    /// or begins that itself.
+    pub(crate) resumed: Option<u64>,
 }
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
@@ -228,33 +250,60 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         cuts: BTreeSet<Place>,
         now_ns: u64,
     ) -> Self {
-        let Durable { promised, record, note } = durable;
+        let Durable { promised, record, note, ended } = durable;
+        // The end of a life that the record does not have in sync is of no use.
+        let is_in = |end: &LifeEnd| record.as_ref().is_some_and(|it| it.has(id, end.life));
+        let ended = ended.filter(is_in);
+        let (life, role, resumed) = match (&ended, &record) {
+            (Some(end), Some(record)) => (end.life, MemberRole::Backup, Some(record.reign)),
+            _ => (life, MemberRole::Outside(Outside::default()), None),
+        };
+        let LifeEnd { began, tail, applied, .. } = ended.unwrap_or_default();
         let holding = Holding {
-            began: Place::default(),
-            issued: 0,
-            stored: 0,
+            began,
+            issued: began.counter,
+            stored: began.counter,
             tail: BTreeMap::new(),
-            old_tail: ExtentSet::default(),
-            applied: Applied::default(),
+            old_tail: tail,
+            applied,
             note,
             cuts,
         };
-        let (broken, swap) = (None, None);
-        let role = MemberRole::Outside(Outside::default());
-        let granted_ns = now_ns;
         Self {
             id,
             life,
             pacing,
-            broken,
+            broken: None,
             promised,
             record,
             role,
-            granted_ns,
+            granted_ns: now_ns,
             holding,
-            swap,
+            swap: None,
             differences: BTreeMap::new(),
+            resumed,
         }
+    }
+
+    /// The state with which the next process of this member goes on, if it is in sync. The caller
+    /// ends the member in order: it gives no input any more, carries all outputs out, makes the
+    /// content durable, and then keeps this state.
+    pub fn end(&self) -> Option<Durable> {
+        let record = self.record.as_ref().filter(|record| record.has(self.id, self.life))?;
+        let ended = LifeEnd {
+            life: self.life,
+            began: self.holding.began,
+            tail: self.holding.whole_tail(),
+            applied: self.holding.applied.clone(),
+        };
+        let (promised, note) = (self.promised, self.holding.note.clone());
+        Some(Durable { promised, record: Some(record.clone()), note, ended: Some(ended) })
+    }
+
+    /// Whether it has no part in the operations of this reign, since its process ended in it.
+    pub(crate) fn is_past_reign(&self, reign: u64) -> bool {
+        self.resumed.is_some_and(|last| reign <= last)
+            && !self.breaks(Rule::ResumedMembersReignAnew)
     }
 
     /// The same member with one rule broken, for tests.
@@ -268,6 +317,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             (self.life, self.role) = (*life, MemberRole::Backup);
         }
         self
+    }
+
+    /// Waits so long for a silent primary before it takes over, and a lease at least. A backup that
+    /// must be the last to take over waits longer than the others.
+    pub fn set_patience(&mut self, patience_ns: u64) {
+        self.pacing.patience_ns = patience_ns.max(self.pacing.lease_ns);
     }
 
     /// Its life.
@@ -483,7 +538,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             self.swap = None;
         }
         let is_in = record.has(self.id, self.life);
-        if is_in && record.primary == self.id {
+        // A swap of before its process ended may come late, in the reign of that time.
+        let reigns = record.primary == self.id && !self.is_past_reign(record.reign);
+        if is_in && reigns {
             match &self.role {
                 MemberRole::Primary(primary) if primary.reign == record.reign => {
                     self.record_changed(out);
@@ -511,7 +568,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     pub(crate) fn keep(&self, out: &mut Vec<Output<D>>) {
         let (promised, record) = (self.promised, self.record.clone());
-        let durable = Durable { promised, record, note: self.holding.note.clone() };
+        let note = self.holding.note.clone();
+        let durable = Durable { promised, record, note, ended: None };
         out.push(Output::Keep(durable));
     }
 

@@ -129,6 +129,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return;
         }
         (outside.joins, outside.heard_ns) = (true, now_ns);
+        self.resumed = None;
         self.holding.begin(began);
         self.holding.old_tail.clear();
         self.holding.applied.clear();

@@ -46,11 +46,17 @@ pub enum Rule {
     RestartsLetLeasesEnd,
     /// A member that joins gets the volume's note.
     NotesComeWithAdmission,
+    /// A member keeps the end of its life when its content is durable, and not before.
+    EndsAreDurable,
+    /// The end of a life is good for one start.
+    EndsAreUsedOnce,
+    /// A member that goes on with its life has no part in the reign in which it ended.
+    ResumedMembersReignAnew,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -72,5 +78,8 @@ impl Rule {
         Self::MovedPrimariesAreSilent,
         Self::RestartsLetLeasesEnd,
         Self::NotesComeWithAdmission,
+        Self::EndsAreDurable,
+        Self::EndsAreUsedOnce,
+        Self::ResumedMembersReignAnew,
     ];
 }

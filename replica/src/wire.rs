@@ -5,12 +5,14 @@
 //! keep to the limits below, or the reason why there is none. The content of a range travels as the
 //! body as it is, so a [`Message`] on the wire has [`WireContent`] in the place of the content.
 
+mod state;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::applied::{APPLIED_MAX, Applied, ClientId, RequestId};
 use crate::extent::{Extent, ExtentSet};
-use crate::member::{CUTS_MAX, Durable, TAIL_RANGES_MAX};
+use crate::member::{CUTS_MAX, TAIL_RANGES_MAX};
 use crate::message::{Message, NOTE_BYTES_MAX, Note, Op, Place};
 use crate::record::{MEMBERS_MAX, VolumeRecord};
 
@@ -28,6 +30,7 @@ pub const WIRE_NAME_MAX: usize = 63;
 pub const WIRE_FORM_BYTES: usize = 16;
 
 pub use crate::message::{SECTOR_BYTES, WIRE_BODY_MAX};
+pub use state::{decode_durable, encode_durable};
 
 /// The most sectors of a range without bytes: as of a request for zeroes on a volume.
 pub const ZEROED_SECTORS_MAX: u32 = 16 << 11;
@@ -41,9 +44,6 @@ pub const WIRE_KIND_MIN: u8 = 3 << 6;
 /// The second byte of each head. The plane has the last number that two bits can have; other values
 /// are left for subjects that come later.
 const SUBJECT: u8 = 0;
-
-/// The first bytes of a member's state, with the version of its form.
-const DURABLE_MAGIC: &[u8; 8] = b"vrMEM\0\0\x01";
 
 /// The content of a range on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -296,34 +296,6 @@ pub fn decode_record(bytes: &[u8]) -> WireResult<VolumeRecord> {
     let mut reader = WireReader(bytes);
     let record = reader.record()?;
     if reader.0.is_empty() { Ok(record) } else { Err(MalformedMessage("it is too long")) }
-}
-
-/// The state that a member must remember, as bytes.
-pub fn encode_durable(durable: &Durable) -> Vec<u8> {
-    let mut bytes = DURABLE_MAGIC.to_vec();
-    put_numbers(&mut bytes, &[durable.promised]);
-    bytes.push(u8::from(durable.record.is_some()));
-    durable.record.iter().for_each(|record| put_record(&mut bytes, record));
-    bytes.extend_from_slice(&durable.note);
-    bytes
-}
-
-/// The state of bytes that [`encode_durable`] gave.
-///
-/// # Errors
-/// When they are no such state: the reason.
-pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
-    let mut reader = WireReader(bytes);
-    if reader.bytes()? != *DURABLE_MAGIC {
-        return Err(MalformedMessage("it is no member's state of this version"));
-    }
-    let promised = reader.number()?;
-    let record = reader.flag()?.then(|| reader.record()).transpose()?;
-    let note = reader.0.to_vec();
-    if note.len() > NOTE_BYTES_MAX {
-        return Err(MalformedMessage("its note is too long"));
-    }
-    Ok(Durable { promised, record, note })
 }
 
 /// The volume's number and the message of a head and a body.
@@ -599,6 +571,7 @@ mod tests {
     use random::Random;
 
     use super::*;
+    use crate::member::{Durable, LifeEnd};
     use crate::record::MemberId;
 
     /// Draws messages of all kinds.
@@ -650,6 +623,15 @@ mod tests {
 
         fn note(&mut self) -> Note {
             (0..self.0.below(40)).map(|at| at as u8).collect()
+        }
+
+        fn end(&mut self) -> LifeEnd {
+            let ranges = (0..self.0.below(4)).map(|at| (at * 9, at * 9 + 1 + self.0.below(8)));
+            let mut tail = ExtentSet::default();
+            ranges.for_each(|(first, end)| tail.insert(first, end));
+            let mut applied = Applied::default();
+            (0..self.0.below(4)).for_each(|_| applied.note(self.request()));
+            LifeEnd { life: self.0.draw(), began: self.place(), tail, applied }
         }
 
         fn op(&mut self) -> (Op<WireContent>, usize) {
@@ -769,9 +751,15 @@ mod tests {
             bytes.push(0);
             assert!(decode_record(&bytes).is_err());
             let record = draw.0.one_in(2).then_some(record);
-            let durable = Durable { promised: draw.number(), record, note: draw.note() };
+            let ended = draw.0.one_in(2).then(|| draw.end());
+            let durable = Durable { promised: draw.number(), record, note: draw.note(), ended };
             let mut bytes = encode_durable(&durable);
-            assert_eq!(decode_durable(&bytes), Ok(durable));
+            assert_eq!(decode_durable(&bytes), Ok(durable.clone()));
+            if durable.ended.is_some() {
+                // Each part of it is needed, or it is the state of a shorter table.
+                let cut = draw.0.below(bytes.len() as u64) as usize;
+                assert_ne!(decode_durable(&bytes[..cut]), Ok(durable));
+            }
             bytes[0] ^= 1;
             assert!(decode_durable(&bytes).is_err());
         }

@@ -41,20 +41,115 @@ fn a_backup_serves_what_was_acknowledged_and_the_records_when_the_primary_is_kil
     let world = two(1);
     let first = world.server().unwrap();
     assert_eq!(write(&world, first, 3, 7), Status::Done);
-    let record = Record { epoch: 5, claimant: 9, ..Record::default() };
-    let ticket = world.process(first).unwrap().records.write("vm", record);
-    world.run_until("the record is durable", |_| ticket.result().is_some());
-    assert_eq!(ticket.result(), Some(Ok(())));
+    keep_record(&world, first);
     let incarnation = world.process(first).unwrap().front.info().incarnation;
     world.kill(first);
     let other = 1 - first;
     world.run_until("the backup serves", |world| world.server() == Some(other));
     assert_eq!(read(&world, other, 3), Ok(content(7, 1)));
     let process = world.process(other).unwrap();
+    let record = Record { epoch: 5, claimant: 9, ..Record::default() };
     assert_eq!(process.export.records().get("vm"), Some(&record));
     assert_eq!(process.front.info().incarnation, incarnation, "nothing was lost");
     let view = world.view(other);
     assert_eq!((view.part, view.primary), (MemberPart::Serves, Some(World::name(other))));
+}
+
+/// Notes a record of an attachment. The first note also has the number that tells a volume from one
+/// that is made anew.
+fn keep_record(world: &World, at: usize) {
+    let record = Record { epoch: 5, claimant: 9, ..Record::default() };
+    let ticket = world.process(at).unwrap().records.write("vm", record);
+    world.run_until("the record is durable", |_| ticket.result().is_some());
+    assert_eq!(ticket.result(), Some(Ok(())));
+}
+
+/// The incarnation under which a node's users know the volume.
+fn incarnation(world: &World, at: usize) -> volume::Incarnation {
+    world.process(at).expect("it runs").front.info().incarnation
+}
+
+#[test]
+fn a_member_alone_that_ends_in_order_goes_on_and_a_killed_one_has_lost_its_writes() {
+    let world = two(31);
+    let (first, other) = (world.server().unwrap(), 1 - world.server().unwrap());
+    world.kill(other);
+    world.run_until("the other one is out", |world| world.in_sync() == 1);
+    assert_eq!(write(&world, first, 3, 7), Status::Done);
+    keep_record(&world, first);
+    let before = incarnation(&world, first);
+    for time in 1..4 {
+        assert!(world.end_in_order(first), "the end of its life is kept");
+        world.run(3000 * MS);
+        world.start(first);
+        world.run_until("it serves again", |world| world.server() == Some(first));
+        assert_eq!(incarnation(&world, first), before, "nothing was lost");
+        assert_eq!(read(&world, first, 3), Ok(content(6 + time, 1)));
+        assert_eq!(write(&world, first, 3, 7 + time), Status::Done);
+    }
+    // The end of a life is good for one start.
+    world.kill(first);
+    world.start(first);
+    world.run_until("it serves again", |world| world.server() == Some(first));
+    assert_ne!(incarnation(&world, first), before, "its process was killed");
+}
+
+#[test]
+fn members_that_end_in_order_one_after_the_other_go_on_in_either_order() {
+    for (seed, moves, is_reversed) in [(32, true, true), (33, true, false), (34, false, true)] {
+        let world = two(seed);
+        let first = world.server().unwrap();
+        assert_eq!(write(&world, first, 3, 7), Status::Done);
+        keep_record(&world, first);
+        let before = incarnation(&world, first);
+        if moves {
+            world.order(first, Input::Move((1 - first) as u8));
+            world.run_until("the other one serves", |world| world.server() == Some(1 - first));
+        }
+        // The record has both in sync still.
+        world.registry.lock().is_away = true;
+        assert!(world.end_in_order(first) && world.end_in_order(1 - first));
+        world.registry.lock().is_away = false;
+        assert_eq!(world.in_sync(), 2);
+        let order = if is_reversed { [1 - first, first] } else { [first, 1 - first] };
+        world.start(order[0]);
+        world.run_until("it serves", |world| world.server() == Some(order[0]));
+        assert_eq!(incarnation(&world, order[0]), before, "nothing was lost");
+        assert_eq!(read(&world, order[0], 3), Ok(content(7, 1)));
+        world.start(order[1]);
+        world.run_until("both are in sync", World::is_well);
+        let server = world.server().unwrap();
+        assert_eq!(incarnation(&world, server), before, "nothing was lost");
+    }
+}
+
+#[test]
+fn a_drained_node_takes_over_last_and_gives_the_volume_away_when_it_can() {
+    let world = World::new(3, 35);
+    (0..3).for_each(|at| world.start(at));
+    world.run_until("three members serve", World::is_well);
+    let first = world.server().unwrap();
+    let epoch = || world.registry.lock().record.as_ref().unwrap().epoch;
+    world.set_drained(first, true);
+    world.run_until("it is given away", |world| world.server().is_some_and(|at| at != first));
+    // The other backup takes over, and then there is none but the drained node.
+    let second = world.server().unwrap();
+    let third = 3 - first - second;
+    world.kill(second);
+    world.run_until("the third one serves", |world| world.server() == Some(third));
+    world.kill(third);
+    world.run_until("the drained node serves", |world| world.server() == Some(first));
+    assert_eq!(write(&world, first, 3, 7), Status::Done);
+    world.start(third);
+    world.run_until("it is given away again", |world| world.server() == Some(third));
+    assert_eq!(read(&world, third, 3), Ok(content(7, 1)));
+    // Two drained nodes do not give it to each other for ever.
+    world.run_until("both are in sync", |world| world.in_sync() == 2);
+    world.set_drained(third, true);
+    world.run_until("it is given away once", |world| world.server() == Some(first));
+    let before = epoch();
+    world.run(20_000 * MS);
+    assert_eq!((world.server(), epoch()), (Some(first), before));
 }
 
 #[test]

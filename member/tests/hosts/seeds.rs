@@ -39,13 +39,22 @@ fn add_users(world: &World, ledger: &SharedLedger) -> Rc<RefCell<Users>> {
 fn fault(world: &World, down: &mut Vec<(usize, u64)>, tally: &mut Tally) {
     let count = world.nodes.len() as u64;
     let at = world.below(count) as usize;
-    match world.below(9) {
+    match world.below(10) {
         0 | 1 => {
             if world.process(at).is_some() {
                 world.kill(at);
                 let back_ns = world.now_ns.get() + world.below(6000) * MS;
                 down.push((at, back_ns));
                 tally.add("kills", 1);
+            }
+        }
+        9 => {
+            if world.process(at).is_some() {
+                let kept = world.end_in_order(at);
+                let back_ns = world.now_ns.get() + world.below(6000) * MS;
+                down.push((at, back_ns));
+                tally.add("ends in order", 1);
+                tally.add("ends that were kept", u64::from(kept));
             }
         }
         2 => {
@@ -144,8 +153,10 @@ fn run(seed: u64) -> Result<Tally, String> {
 const SEEDS: u64 = 40;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 9] = [
+const EVENTS: [&str; 11] = [
     "kills",
+    "ends in order",
+    "ends that were kept",
     "pauses",
     "pauses in a round",
     "lost sessions",

@@ -129,6 +129,10 @@ impl World {
         let node = &self.nodes[at];
         let id = at as MemberId;
         let (life, durable) = (self.random.borrow_mut().draw(), node.durable.borrow().clone());
+        // As a node does: the end of a life is good for one start.
+        if let Some(durable) = &mut *node.durable.borrow_mut() {
+            durable.ended = None;
+        }
         let has_state = durable.is_some();
         let nodes = (0..self.nodes.len()).map(|at| (at as MemberId, Self::name(at))).collect();
         let setup = MemberSetup {
@@ -180,6 +184,28 @@ impl World {
         };
         let host = MemberHost::start(plan, &Services::new(), outside).expect("it opens");
         *node.host.borrow_mut() = Some(host);
+    }
+
+    pub(crate) fn set_drained(&self, at: usize, drained: bool) {
+        if let Some(host) = &mut *self.nodes[at].host.borrow_mut() {
+            host.set_drained(drained);
+        }
+    }
+
+    /// A node's process ends in order, if it can within a second. Says whether the end of its life
+    /// was kept: then its next process goes on with it.
+    pub(crate) fn end_in_order(&self, at: usize) -> bool {
+        let until_ns = self.now_ns.get() + 1000 * MS;
+        let has_retired = |world: &Self| {
+            let host = &mut *world.nodes[at].host.borrow_mut();
+            host.as_mut().is_none_or(|host| host.retire(world.now_ns.get()))
+        };
+        while !has_retired(self) && self.now_ns.get() < until_ns {
+            self.step();
+        }
+        self.kill(at);
+        let durable = self.nodes[at].durable.borrow();
+        durable.as_ref().is_some_and(|durable| durable.ended.is_some())
     }
 
     /// A node's process is killed.

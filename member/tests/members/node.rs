@@ -69,10 +69,24 @@ impl SimNode {
 
     pub(crate) fn start(&mut self, now_ns: u64, life: Life) {
         let (durable, cuts) = (self.durable.clone(), self.volume.borrow_mut().cuts());
+        // As a node does: the end of a life is good for one start.
+        self.durable.ended = None;
         let sectors = (self.volume.borrow_mut().content.len() / super::volume::SECTOR) as u64;
         let start = MemberStart { id: self.id, life, pacing: PACING, durable, cuts, sectors };
         let channel = SimChannel::new(&self.volume);
         self.member = Some(VolumeMember::new(start, channel, now_ns));
+    }
+
+    /// Its process ends in order: it goes on until that is done, and then it must be killed.
+    pub(crate) fn has_retired(&mut self) -> bool {
+        let Some(member) = &mut self.member else { return true };
+        member.retire();
+        member.has_retired()
+    }
+
+    /// Whether the end of its last life was kept.
+    pub(crate) fn has_end(&self) -> bool {
+        self.durable.ended.is_some()
     }
 
     /// Its process is killed. `loses_power`: its host goes down with it.
@@ -118,7 +132,7 @@ impl SimNode {
                     let end: VolumeTaskEnd = self.volume.borrow_mut().carry_out(task);
                     ErrandEnd::Volume(end)
                 }
-                Errand::Look if registry.is_away => ErrandEnd::NotSeen,
+                Errand::Look if registry.is_away => ErrandEnd::NotSeen("it is away".to_owned()),
                 Errand::Look => ErrandEnd::Seen(registry.record.clone()),
                 Errand::Swap(target) if registry.is_away => {
                     ErrandEnd::Swapped(target, SwapOutcome::Unknown)

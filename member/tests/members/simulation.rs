@@ -36,6 +36,8 @@ struct Simulation {
     lives: u64,
     /// When each node that is down starts again.
     back_ns: BTreeMap<usize, u64>,
+    /// Nodes that end in order, and the time after which they are killed.
+    retiring: BTreeMap<usize, u64>,
     tally: Tally,
 }
 
@@ -59,6 +61,7 @@ impl Simulation {
             now_ns: 1_000 * TICK_NS,
             lives: 0,
             back_ns: BTreeMap::new(),
+            retiring: BTreeMap::new(),
             tally: Tally::default(),
         };
         (0..members).for_each(|at| simulation.start(at));
@@ -72,13 +75,10 @@ impl Simulation {
 
     fn fault(&mut self) {
         let at = self.random.below(self.nodes.len() as u64) as usize;
-        match self.random.below(7) {
+        match self.random.below(8) {
             0 | 1 if self.nodes[at].member.is_some() => {
                 let loses_power = self.random.one_in(3);
-                self.nodes[at].kill(self.now_ns, loses_power);
-                self.lose_sessions(at);
-                let away_ns = self.random.below(40) * TICK_NS;
-                self.back_ns.insert(at, self.now_ns + away_ns);
+                self.kill(at, loses_power);
                 self.tally.add(if loses_power { "losses of power" } else { "kills" }, 1);
             }
             2 => {
@@ -98,7 +98,32 @@ impl Simulation {
                 volume.is_full = !volume.is_full;
                 self.tally.add("full pools", 1);
             }
+            6 if self.nodes[at].member.is_some() => {
+                self.nodes[at].is_paused = false;
+                self.retiring.entry(at).or_insert(self.now_ns + 20 * TICK_NS);
+            }
             _ => self.nodes[at].is_paused = false,
+        }
+    }
+
+    fn kill(&mut self, at: usize, loses_power: bool) {
+        self.retiring.remove(&at);
+        self.nodes[at].kill(self.now_ns, loses_power);
+        self.lose_sessions(at);
+        let away_ns = self.random.below(40) * TICK_NS;
+        self.back_ns.insert(at, self.now_ns + away_ns);
+    }
+
+    /// Nodes that end in order are gone when they have done what they can, or after some time. Then
+    /// a loss of power takes nothing.
+    fn retire(&mut self) {
+        for (at, until_ns) in self.retiring.clone() {
+            if self.nodes[at].has_retired() || self.now_ns >= until_ns {
+                let loses_power = self.random.one_in(2);
+                self.kill(at, loses_power);
+                self.tally.add("ends in order", 1);
+                self.tally.add("ends that were kept", u64::from(self.nodes[at].has_end()));
+            }
         }
     }
 
@@ -117,6 +142,7 @@ impl Simulation {
 
     fn round(&mut self) -> Result<(), String> {
         self.now_ns += ROUND_NS;
+        self.retire();
         for at in 0..self.nodes.len() {
             if self.back_ns.get(&at).is_some_and(|back_ns| self.now_ns >= *back_ns) {
                 self.back_ns.remove(&at);
@@ -256,9 +282,11 @@ fn run(seed: u64) -> Result<Tally, String> {
 const SEEDS: u64 = 60;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 9] = [
+const EVENTS: [&str; 11] = [
     "full pools",
     "kills",
+    "ends in order",
+    "ends that were kept",
     "losses of power",
     "pauses",
     "lost sessions",

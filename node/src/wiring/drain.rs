@@ -1,5 +1,6 @@
 //! A drained node: it takes no new users, and lists those that it still has.
 //!
+//! A volume with copies on other nodes is given to one of them as soon as that has all writes.
 //! Users that are there stay for as long as they like. Their guests migrate or are shut down, and
 //! then the host can be serviced. The drain lasts until it is undone or the node is restarted.
 
@@ -34,7 +35,13 @@ impl Inside {
             objects.draining = draining;
             objects.clone()
         };
-        objects.volumes.iter().for_each(|served| served.export.set_draining(draining));
+        let (copied, alone): (Vec<_>, Vec<_>) =
+            objects.volumes.iter().partition(|served| served.member.is_some());
+        alone.iter().for_each(|served| served.export.set_draining(draining));
+        // A volume with copies elsewhere goes there. If it must be served here, its guests come
+        // over: to refuse them would stop them.
+        let members: Vec<_> = copied.iter().filter_map(|served| served.member.as_ref()).collect();
+        copies::set_drained(&members, &self.cores, draining);
         objects.disks.iter().for_each(|shown| shown.set_turning_away(draining));
         self.nics().set_turning_away(draining);
         self.domains.set_turning_away(draining);

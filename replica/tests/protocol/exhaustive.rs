@@ -12,7 +12,7 @@ const TIME: Duration = Duration::from_secs(1000);
 
 #[test]
 fn small_cases_keep_the_promises() {
-    for name in ["small", "delays", "joins", "claims"] {
+    for name in ["small", "delays", "joins", "claims", "stops", "joins and stops"] {
         let case = named(name).expect("it is a case");
         assert_eq!(explore(name, case, TIME), (true, vec![]), "{name}");
     }

@@ -13,7 +13,7 @@ use crate::world::random::run;
 const SEEDS: u64 = 2_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 19] = [
+const EVENTS: [&str; 21] = [
     "swaps without an answer",
     "delays",
     "late deliveries",
@@ -21,6 +21,8 @@ const EVENTS: [&str; 19] = [
     "clients that were forgotten",
     "kills",
     "losses of power",
+    "stops in order",
+    "starts after a stop",
     "lost disks",
     "pauses",
     "cuts",

@@ -187,7 +187,7 @@ impl Inside {
             notes.push(format!("disk {disk:?} was removed with its volume"));
         }
         if let Some(member) = &served.member {
-            copies::move_all_away(&[member], &self.cores);
+            copies::end_in_order(&[member], &self.cores);
             let doors = self.volumes.seats().doors();
             member.stop(&self.cores, doors, &self.cluster).map_err(|text| {
                 let error = format!("volume {name:?}: {text}");

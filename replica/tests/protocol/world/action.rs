@@ -1,16 +1,18 @@
 //! The events of the world.
 
-use replica::{Input, MemberId, Message, SwapOutcome};
+use replica::{Input, MemberId, Message, Rule, SwapOutcome};
 
 use super::disk::Loss;
 use super::register::Caller;
-use super::{Case, Post, World, WorldMember, client_id};
+use super::{Case, Post, World, WorldMember, client_id, work};
 
 /// How often each kind of fault may come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     /// A member's process is killed, or loses power, and starts again at once.
     pub(crate) restarts: u8,
+    /// A member ends in order, and starts again at any time later.
+    pub(crate) stops: u8,
     /// A member loses its disk; an empty member comes in its place.
     pub(crate) disks: u8,
     /// A member does not run for some time.
@@ -53,6 +55,10 @@ pub(crate) enum Action {
     /// A member is told that no request of a client comes any more that has gone.
     Forget(usize, MemberId),
     Restart(MemberId, Loss),
+    /// A member's process ends in order.
+    Stop(MemberId),
+    /// It starts again; its host may have lost power meanwhile.
+    Start(MemberId, Loss),
     LoseDisk(MemberId),
     Pause(MemberId),
     Resume(MemberId),
@@ -94,6 +100,8 @@ impl World {
                 self.budget.restarts -= 1;
                 self.restart(case, id, loss);
             }
+            Action::Stop(id) => self.stop(case, id),
+            Action::Start(id, loss) => self.restart(case, id, loss),
             Action::LoseDisk(id) => self.lose_disk(case, id),
             Action::Pause(id) => {
                 self.budget.pauses -= 1;
@@ -146,7 +154,7 @@ impl World {
 
     pub(crate) fn evict(&mut self, case: &Case, gone: MemberId) {
         for id in self.ids() {
-            if !self.node(id).is_paused {
+            if self.node(id).runs() {
                 self.step(case, id, Input::Evicted(gone));
             }
         }
@@ -195,7 +203,7 @@ impl World {
         }
         self.wire = wire;
         for id in self.ids() {
-            if !self.node(id).is_paused {
+            if self.node(id).runs() {
                 self.step(case, id, Input::Timer);
             }
         }
@@ -206,16 +214,45 @@ impl World {
         let life = self.lives;
         let node = self.node(id);
         node.disk.lose(loss);
-        node.is_paused = false;
+        (node.is_paused, node.is_stopped) = (false, false);
         let (durable, cuts) = (node.disk.durable_of_member.clone(), node.disk.cuts());
+        if case.broken != Some(Rule::EndsAreUsedOnce) {
+            node.disk.durable_of_member.ended = None;
+        }
         let member = WorldMember::start(id, life, case.pacing, durable, cuts, case.now());
         node.member = member.breaking(case.broken);
     }
 
+    /// A process ends in order: it hears nothing more, does all that was begun, makes its content
+    /// durable, and keeps the end of its life.
+    fn stop(&mut self, case: &Case, id: MemberId) {
+        self.budget.stops -= 1;
+        let is_own = |post: &Post| matches!(post, Post::Work(of, ..) if *of == id);
+        let (own, rest) = std::mem::take(&mut self.wire).into_iter().partition(is_own);
+        self.wire = rest;
+        let node = self.node(id);
+        for post in own {
+            if let Post::Work(_, life, output) = post
+                && life == node.member.life()
+            {
+                // Its outcome is nothing that the member hears any more.
+                let _ = work(&mut node.disk, output);
+            }
+        }
+        if case.broken != Some(Rule::EndsAreDurable) {
+            node.disk.flush();
+        }
+        if let Some(durable) = node.member.end() {
+            node.disk.durable_of_member = durable;
+        }
+        node.is_stopped = true;
+    }
+
     fn lose_disk(&mut self, case: &Case, id: MemberId) {
         self.budget.disks -= 1;
-        self.node(id).is_gone = true;
-        self.node(id).is_paused = false;
+        let node = self.node(id);
+        node.is_gone = true;
+        (node.is_paused, node.is_stopped) = (false, false);
         self.lives += 1;
         let life = self.lives;
         self.add_node(case, life);
@@ -265,8 +302,27 @@ impl World {
     fn primaries(&self) -> impl Iterator<Item = MemberId> + '_ {
         self.ids().filter(|id| {
             let node = &self.nodes[usize::from(*id)];
-            !node.is_paused && node.member.is_primary()
+            node.runs() && node.member.is_primary()
         })
+    }
+
+    /// The ends of a member's process that may come now, and its start after one.
+    fn ends(&self, id: MemberId, actions: &mut Vec<Action>) {
+        let (budget, node) = (&self.budget, &self.nodes[usize::from(id)]);
+        let tells = node.disk.is_dirty();
+        let losses = [Loss::Nothing, Loss::All].into_iter().take(1 + usize::from(tells));
+        if budget.disks > 0 {
+            actions.push(Action::LoseDisk(id));
+        }
+        if node.is_stopped {
+            return actions.extend(losses.map(|loss| Action::Start(id, loss)));
+        }
+        if budget.restarts > 0 {
+            actions.extend(losses.map(|loss| Action::Restart(id, loss)));
+        }
+        if budget.stops > 0 && !node.is_paused {
+            actions.push(Action::Stop(id));
+        }
     }
 
     /// The faults that may come now.
@@ -274,14 +330,9 @@ impl World {
         let budget = &self.budget;
         for id in self.ids() {
             let node = &self.nodes[usize::from(id)];
-            if budget.restarts > 0 {
-                let losses = [Loss::Nothing, Loss::All];
-                let tells = node.disk.is_dirty();
-                let losses = losses.into_iter().take(1 + usize::from(tells));
-                actions.extend(losses.map(|loss| Action::Restart(id, loss)));
-            }
-            if budget.disks > 0 {
-                actions.push(Action::LoseDisk(id));
+            self.ends(id, actions);
+            if node.is_stopped {
+                continue;
             }
             match node.is_paused {
                 true => actions.push(Action::Resume(id)),

@@ -40,6 +40,7 @@ const COUNTERS: u64 = 12;
 /// No fault.
 const NONE: Budget = Budget {
     restarts: 0,
+    stops: 0,
     disks: 0,
     pauses: 0,
     delays: 0,
@@ -62,6 +63,16 @@ pub(crate) fn named(name: &str) -> Option<Case> {
     let case = match name {
         // In CI: two members, one writer, a restart, a cut, and an unknown swap.
         "small" => case(2, &[&one], 6, Budget { restarts: 1, cuts: 1, unknown: 1, ..NONE }),
+        // In CI: members end in order, one after the other, and start in any order.
+        "stops" => case(2, &[&one], 6, Budget { stops: 2, ..NONE }),
+        "joins and stops" => {
+            joining(case(2, &[&writes], 4, Budget { stops: 1, delays: 1, ..NONE }))
+        }
+        "stops and kills" => {
+            case(2, &[&one], 6, Budget { stops: 2, restarts: 1, unknown: 1, ..NONE })
+        }
+        "late stops" => case(2, &[&writes], 6, Budget { stops: 2, delays: 1, cuts: 1, ..NONE }),
+        "stops of three" => case(3, &[&one], 6, Budget { stops: 3, restarts: 1, ..NONE }),
         "delays" => case(2, &[&writes], 5, Budget { delays: 2, again: 1, ..NONE }),
         "pairs" => case(
             2,
@@ -138,6 +149,11 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
             calm(joining(case(2, &[&[Claim], &[Claim]], 4, Budget { restarts: 1, ..NONE })))
         }
         Rule::RestartsLetLeasesEnd => case(2, two, 5, Budget { restarts: 1, mistakes: 1, ..NONE }),
+        Rule::EndsAreDurable => case(1, two, 4, Budget { stops: 1, ..NONE }),
+        Rule::EndsAreUsedOnce => case(1, two, 5, Budget { stops: 1, restarts: 1, ..NONE }),
+        Rule::ResumedMembersReignAnew => {
+            calm(joining(case(2, two, 6, Budget { stops: 1, delays: 1, cuts: 1, ..NONE })))
+        }
     };
     Case { broken: Some(rule), ..base }
 }

@@ -62,7 +62,7 @@ impl Disk {
         }
     }
 
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.durable.clone_from(&self.content);
         if let Some(log) = &mut self.log {
             log.clear();

@@ -2,6 +2,7 @@
 
 use replica::MemberId;
 
+use super::disk::Loss;
 use super::{Case, World};
 
 /// Ticks after which all members serve the volume again and all requests are answered, once faults
@@ -11,12 +12,17 @@ pub(crate) const FAIR_TICKS: u32 = 60;
 
 impl World {
     /// Ends all faults. Entries that were held back are lost.
-    pub(crate) fn heal(&mut self) {
+    pub(crate) fn heal(&mut self, case: &Case) {
         self.is_away = false;
         self.held.clear();
         self.cut.clear();
         for node in &mut self.nodes {
             node.is_paused = false;
+        }
+        for id in self.ids() {
+            if self.node(id).is_stopped {
+                self.restart(case, id, Loss::Nothing);
+            }
         }
         if self.is_restored {
             self.rebuild();
@@ -59,7 +65,7 @@ impl World {
 
     /// The ticks until all is well.
     pub(crate) fn fair(&mut self, case: &Case) -> Result<u32, String> {
-        self.heal();
+        self.heal(case);
         for ticks in 0..FAIR_TICKS {
             if let Some(breach) = self.breach(case) {
                 return Err(format!("{breach} (after the last fault)"));

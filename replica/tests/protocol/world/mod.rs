@@ -79,8 +79,16 @@ pub(crate) struct Node {
     pub(crate) member: WorldMember,
     pub(crate) disk: Disk,
     pub(crate) is_paused: bool,
+    /// Its process has ended in order, and has not started again.
+    pub(crate) is_stopped: bool,
     /// Its disk was lost.
     pub(crate) is_gone: bool,
+}
+
+impl Node {
+    pub(crate) fn runs(&self) -> bool {
+        !self.is_paused && !self.is_stopped && !self.is_gone
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -198,7 +206,8 @@ impl World {
             case.now(),
         );
         let member = member.breaking(case.broken);
-        self.nodes.push(Node { member, disk, is_paused: false, is_gone: false });
+        let node = Node { member, disk, is_paused: false, is_stopped: false, is_gone: false };
+        self.nodes.push(node);
     }
 
     pub(crate) fn node(&mut self, id: MemberId) -> &mut Node {
@@ -214,7 +223,9 @@ impl World {
 
     /// The members that answer reads.
     pub(crate) fn servers(&self, case: &Case) -> usize {
-        self.nodes.iter().filter(|node| !node.is_gone && node.member.serves(case.now())).count()
+        let is_there = |node: &&Node| !node.is_gone && !node.is_stopped;
+        let there = self.nodes.iter().filter(is_there);
+        there.filter(|node| node.member.serves(case.now())).count()
     }
 
     /// The promise that is broken in this state.
@@ -260,6 +271,7 @@ impl World {
             Post::Work(id, life, output) => {
                 let node = &mut self.nodes[usize::from(id)];
                 if node.member.life() == life
+                    && !node.is_stopped
                     && let Some(input) = work(&mut node.disk, output)
                 {
                     self.step(case, id, input);
@@ -311,7 +323,7 @@ impl World {
         let mut inputs = std::collections::VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let node = self.node(id);
-            if node.is_gone {
+            if node.is_gone || node.is_stopped {
                 return;
             }
             let mut out = Vec::new();
@@ -341,8 +353,12 @@ impl World {
                 None
             }
             Output::Look => (!self.is_away).then(|| Input::Seen(self.registry.clone())),
-            Output::Keep(durable) => {
-                self.node(id).disk.durable_of_member = durable;
+            Output::Keep(mut durable) => {
+                let kept = &mut self.node(id).disk.durable_of_member;
+                if case.broken == Some(Rule::EndsAreUsedOnce) {
+                    durable.ended = kept.ended.take();
+                }
+                *kept = durable;
                 None
             }
             Output::Answer(request, data) => {

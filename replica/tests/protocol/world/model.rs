@@ -42,7 +42,7 @@ impl Explored {
             return true;
         }
         let mut world = world.clone();
-        world.heal();
+        world.heal(&self.case);
         world.forget();
         let (mut met, mut left) = (Vec::new(), None);
         for ticks in 0..=FAIR_TICKS {
@@ -105,7 +105,8 @@ impl Model for Explored {
         if first.is_some() {
             actions.retain(|action| {
                 let ends = Action::RegistryAway(false);
-                !matches!(action, Action::Heal(..) | Action::Resume(_)) && *action != ends
+                let is_end = matches!(action, Action::Heal(..) | Action::Resume(_));
+                !is_end && !matches!(action, Action::Start(..)) && *action != ends
             });
         }
         if let Some(at) = first {

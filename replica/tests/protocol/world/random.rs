@@ -66,8 +66,9 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         let times = random.between(1, most) as u8;
         if comes { times } else { 0 }
     };
-    let budget = Budget {
+    let mut budget = Budget {
         restarts: some(|of| of.restarts, 2, 6),
+        stops: 0,
         disks: some(|of| of.disks, 6, 1),
         pauses: some(|of| of.pauses, 3, 5),
         delays: some(|of| of.delays, 2, 60),
@@ -85,6 +86,10 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     let fetch_sectors_max = random.between(1, SECTORS_MAX as u64) as u32;
     let fetches_max = random.between(1, 2) as usize;
     let pacing = Pacing { fetch_sectors_max, fetches_max, members: usize::from(members), ..PACING };
+    // The rules that seeds break need no stop.
+    if shows.is_none() && random.one_in(3) {
+        budget.stops = random.between(1, 5) as u8;
+    }
     let is_wild = true;
     Case {
         members,
@@ -176,14 +181,19 @@ fn ends_a_fault(action: &Action) -> bool {
     let ends = [Action::RegistryAway(false), Action::Rebuild];
     let is_one = matches!(
         action,
-        Action::Resume(_) | Action::Heal(..) | Action::Release(_) | Action::Evict(_)
+        Action::Resume(_)
+            | Action::Heal(..)
+            | Action::Release(_)
+            | Action::Evict(_)
+            | Action::Start(..)
     );
     is_one || ends.contains(action)
 }
 
 fn hits(action: Action, member: MemberId) -> bool {
     match action {
-        Action::Restart(id, _) | Action::LoseDisk(id) | Action::Pause(id) => id == member,
+        Action::Restart(id, _) | Action::Stop(id) => id == member,
+        Action::LoseDisk(id) | Action::Pause(id) => id == member,
         Action::Cut(from, to) => from == member || to == member,
         _ => false,
     }
@@ -210,6 +220,8 @@ fn name(action: Action) -> &'static str {
         Action::Forget(..) => "clients that were forgotten",
         Action::Restart(_, Loss::Nothing) => "kills",
         Action::Restart(..) => "losses of power",
+        Action::Stop(_) => "stops in order",
+        Action::Start(..) => "starts after a stop",
         Action::LoseDisk(_) => "lost disks",
         Action::Pause(_) => "pauses",
         Action::Resume(_) => "ends of pauses",

@@ -1,0 +1,68 @@
+//! The state that a member keeps, as the bytes of its private file.
+
+use super::{
+    Body, MalformedMessage, NOTE_BYTES_MAX, RANGE_BYTES, WireReader, WireResult, put_numbers,
+    put_record, put_request,
+};
+use crate::member::{Durable, LifeEnd};
+
+/// The first bytes of a state, with the version of its form. Only a state with the end of a life
+/// has the second form: a program that does not know it must not go on as if there was none.
+const MAGIC: &[u8; 8] = b"vrMEM\0\0\x01";
+const MAGIC_ENDED: &[u8; 8] = b"vrMEM\0\0\x02";
+
+/// The state that a member must remember, as bytes.
+///
+/// # Panics
+/// When the note is longer than [`NOTE_BYTES_MAX`], or the tail has more ranges than fit a message.
+pub fn encode_durable(durable: &Durable) -> Vec<u8> {
+    let mut bytes = if durable.ended.is_some() { MAGIC_ENDED } else { MAGIC }.to_vec();
+    put_numbers(&mut bytes, &[durable.promised]);
+    bytes.push(u8::from(durable.record.is_some()));
+    durable.record.iter().for_each(|record| put_record(&mut bytes, record));
+    let Some(LifeEnd { life, began, tail, applied }) = &durable.ended else {
+        bytes.extend_from_slice(&durable.note);
+        return bytes;
+    };
+    put_numbers(&mut bytes, &[*life, began.reign, began.counter]);
+    for count in [durable.note.len(), tail.len()] {
+        let count = u32::try_from(count).expect("within the limits of messages");
+        bytes.extend(count.to_le_bytes());
+    }
+    bytes.extend_from_slice(&durable.note);
+    tail.ranges().for_each(|(first, end)| put_numbers(&mut bytes, &[first, end]));
+    applied.requests().for_each(|id| put_request(&mut bytes, id));
+    bytes
+}
+
+/// The state of bytes that [`encode_durable`] gave.
+///
+/// # Errors
+/// When they are no such state: the reason.
+pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
+    let mut reader = WireReader(bytes);
+    let magic = reader.bytes()?;
+    let has_ended = match &magic {
+        MAGIC => false,
+        MAGIC_ENDED => true,
+        _ => return Err(MalformedMessage("it is no member's state of this version")),
+    };
+    let promised = reader.number()?;
+    let record = reader.flag()?.then(|| reader.record()).transpose()?;
+    if !has_ended {
+        let note = reader.0.to_vec();
+        if note.len() > NOTE_BYTES_MAX {
+            return Err(MalformedMessage("its note is too long"));
+        }
+        return Ok(Durable { promised, record, note, ended: None });
+    }
+    let (life, began) = (reader.life()?, reader.place()?);
+    let [note_bytes, ranges] = [reader.bytes()?, reader.bytes()?].map(u32::from_le_bytes);
+    let mut body = Body { bytes: reader.0 };
+    let note = body.note(note_bytes)?;
+    let split = body.bytes.split_at_checked(ranges as usize * RANGE_BYTES);
+    let (tail, applied) = split.ok_or(MalformedMessage("its tail is too short"))?;
+    let tail = Body { bytes: tail }.tail()?;
+    let applied = Body { bytes: applied }.applied()?;
+    Ok(Durable { promised, record, note, ended: Some(LifeEnd { life, began, tail, applied }) })
+}
