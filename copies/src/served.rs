@@ -192,7 +192,7 @@ impl MemberSeats {
         let mut tasks = copy.identify(&directory, has_state)?;
         // Cuts of a new member's volume are another cluster's, or a user's.
         let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
-        refuse_older_state(&cuts, durable.promised)?;
+        refuse_older_state(&cuts, durable.record.as_ref().map_or(0, |record| record.reign))?;
         let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
         let pacing = Pacing { members: nodes.len(), ..NODE_PACING };
         let begun = durable.ended.as_ref().map(|_| Durable { ended: None, ..durable.clone() });
@@ -516,12 +516,13 @@ fn settings(wanted: &VolumeConfig, key: Option<&VolumeKey>) -> Vec<String> {
     ]
 }
 
-/// Refuses a private file that is older than the pool: the member may have promised more.
-fn refuse_older_state(cuts: &BTreeSet<Place>, promised: u64) -> Result<(), String> {
-    let Some(cut) = cuts.iter().find(|cut| cut.reign > promised) else { return Ok(()) };
+/// Refuses a private file that is older than the pool: the member may have promised more. A member
+/// makes a cut only in a reign whose record it has kept.
+fn refuse_older_state(cuts: &BTreeSet<Place>, reign: u64) -> Result<(), String> {
+    let Some(cut) = cuts.iter().find(|cut| cut.reign > reign) else { return Ok(()) };
     Err(format!(
         "its pool has a cut of reign {}, and its private file in {MEMBERS:?} of the state \
-         directory knows only epoch {promised}: the file is older than the pool. Put the newer \
+         directory knows only reign {reign}: the file is older than the pool. Put the newer \
          file back, or give this copy up: docs/replicas.md",
         cut.reign
     ))

@@ -226,9 +226,11 @@ pub struct MemberHost {
     notes: u64,
     /// Attachments of other lives may be in the table of applied requests.
     sweeps: bool,
-    /// While the node is drained: the members in sync that the volume was moved to, or that this
-    /// member served beside. Each is given the volume once, since its node may be drained as well.
+    /// While the node is drained: the members in sync that the volume was given to, or that gave it
+    /// here. Each is given the volume once, since its node may be drained as well.
     drained: Option<BTreeSet<MemberId>>,
+    /// The other member that was the primary last.
+    served_before: Option<MemberId>,
     patience_ns: u64,
     /// The epoch, the part, whether it follows, and the reason to wait, as the status has them.
     shown: Option<(u64, MemberPart, bool, Option<String>)>,
@@ -284,6 +286,7 @@ impl MemberHost {
             notes: 0,
             sweeps: false,
             drained: None,
+            served_before: None,
             patience_ns: pacing.patience_ns,
             shown: None,
             volume,
@@ -327,10 +330,11 @@ impl MemberHost {
         let takes = self.reign.is_some() && self.member.takes_requests();
         let record = self.member.record().filter(|_| takes);
         let (Some(given), Some(record)) = (&mut self.drained, record) else { return };
-        let in_sync: BTreeSet<_> = record.others(self.id).collect();
-        let next = in_sync.difference(given).next().copied();
-        *given = in_sync;
+        // The node of a member that was out of sync meanwhile may not be drained any more.
+        given.retain(|member| record.in_sync.contains_key(member));
+        let next = record.others(self.id).find(|member| !given.contains(member));
         if let Some(next) = next {
+            given.insert(next);
             self.member.tell(clock_ns, Input::Move(next), &mut self.out);
         }
     }
@@ -521,6 +525,8 @@ impl MemberHost {
 
     /// Looks whether this member serves, or another member, and tells the guard and the users.
     fn look(&mut self) {
+        let primary = self.member.record().map(|record| record.primary);
+        self.served_before = primary.filter(|it| *it != self.id).or(self.served_before);
         let serving = self.member.serving();
         if serving != self.reign {
             if self.reign.is_some() {
@@ -577,8 +583,8 @@ impl MemberHost {
         self.records.begin(book);
         self.terms += 1;
         (self.reign, self.term, self.sweeps) = (Some(reign), self.terms, true);
-        if let (Some(given), Some(record)) = (&mut self.drained, self.member.record()) {
-            given.extend(record.others(self.id));
+        if let Some(given) = &mut self.drained {
+            given.extend(self.served_before);
         }
         self.fronts.shared().begin_term(self.term, incarnation);
         match self.outside.watch.serves() {

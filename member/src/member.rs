@@ -227,7 +227,9 @@ impl VolumeMember {
     /// Why it does not go on at the moment, if that is so: a change of its volume is tried again,
     /// or the registry does not say which member serves.
     pub fn waits(&self) -> Option<&str> {
-        let unseen = self.unseen.as_deref().filter(|_| self.replica.serving().is_none());
+        // A member that follows, or serves, was told the record by another member.
+        let is_told = self.replica.serving().is_some() || self.follows();
+        let unseen = self.unseen.as_deref().filter(|_| !is_told);
         self.queue.waits().or(unseen).filter(|_| self.failed.is_none())
     }
 

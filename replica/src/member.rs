@@ -56,6 +56,8 @@ pub struct LifeEnd {
     pub tail: ExtentSet,
     /// The requests that were applied.
     pub applied: Applied,
+    /// The newest cut of its content: content without this cut is older than the end.
+    pub cut: Option<Place>,
 }
 
 /// A request of a client.
@@ -251,9 +253,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         now_ns: u64,
     ) -> Self {
         let Durable { promised, record, note, ended } = durable;
-        // The end of a life that the record does not have in sync is of no use.
-        let is_in = |end: &LifeEnd| record.as_ref().is_some_and(|it| it.has(id, end.life));
-        let ended = ended.filter(is_in);
+        // The end of a life that the record does not have in sync is of no use, nor is one beside
+        // content that was put back to an older state.
+        let is_good = |end: &LifeEnd| {
+            let is_in = record.as_ref().is_some_and(|it| it.has(id, end.life));
+            is_in && end.cut.is_none_or(|cut| cuts.contains(&cut))
+        };
+        let ended = ended.filter(is_good);
         let (life, role, resumed) = match (&ended, &record) {
             (Some(end), Some(record)) => (end.life, MemberRole::Backup, Some(record.reign)),
             _ => (life, MemberRole::Outside(Outside::default()), None),
@@ -295,6 +301,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             began: self.holding.began,
             tail: self.holding.whole_tail(),
             applied: self.holding.applied.clone(),
+            cut: self.holding.cuts.last().copied(),
         };
         let (promised, note) = (self.promised, self.holding.note.clone());
         Some(Durable { promised, record: Some(record.clone()), note, ended: Some(ended) })

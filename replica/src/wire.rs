@@ -631,7 +631,8 @@ mod tests {
             ranges.for_each(|(first, end)| tail.insert(first, end));
             let mut applied = Applied::default();
             (0..self.0.below(4)).for_each(|_| applied.note(self.request()));
-            LifeEnd { life: self.0.draw(), began: self.place(), tail, applied }
+            let cut = self.0.one_in(2).then(|| self.place());
+            LifeEnd { life: self.0.draw(), began: self.place(), tail, applied, cut }
         }
 
         fn op(&mut self) -> (Op<WireContent>, usize) {

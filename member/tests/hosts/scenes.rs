@@ -152,6 +152,29 @@ fn a_drained_node_takes_over_last_and_gives_the_volume_away_when_it_can() {
     assert_eq!((world.server(), epoch()), (Some(first), before));
 }
 
+/// The nodes of a rack are drained one after the other: the volume ends at the node that is not,
+/// in either order of the list.
+#[test]
+fn of_three_nodes_two_are_drained_and_the_third_one_serves() {
+    for seed in 40..46 {
+        let world = World::new(3, seed);
+        (0..3).for_each(|at| world.start(at));
+        world.run_until("three members serve", World::is_well);
+        let mut drained = Vec::new();
+        for _ in 0..2 {
+            let server = world.server().unwrap();
+            world.set_drained(server, true);
+            drained.push(server);
+            world.run_until("another node serves", |world| {
+                world.server().is_some_and(|at| at != server)
+            });
+            world.run(5_000 * MS);
+        }
+        let server = world.server().unwrap();
+        assert!(!drained.contains(&server), "seed {seed}: {server} serves, of {drained:?}");
+    }
+}
+
 #[test]
 fn requests_wait_while_no_member_is_known_to_serve_and_a_backup_sends_them_away() {
     let world = World::new(2, 2);

@@ -20,11 +20,13 @@ pub fn encode_durable(durable: &Durable) -> Vec<u8> {
     put_numbers(&mut bytes, &[durable.promised]);
     bytes.push(u8::from(durable.record.is_some()));
     durable.record.iter().for_each(|record| put_record(&mut bytes, record));
-    let Some(LifeEnd { life, began, tail, applied }) = &durable.ended else {
+    let Some(LifeEnd { life, began, tail, applied, cut }) = &durable.ended else {
         bytes.extend_from_slice(&durable.note);
         return bytes;
     };
     put_numbers(&mut bytes, &[*life, began.reign, began.counter]);
+    bytes.push(u8::from(cut.is_some()));
+    cut.iter().for_each(|cut| put_numbers(&mut bytes, &[cut.reign, cut.counter]));
     for count in [durable.note.len(), tail.len()] {
         let count = u32::try_from(count).expect("within the limits of messages");
         bytes.extend(count.to_le_bytes());
@@ -57,6 +59,7 @@ pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
         return Ok(Durable { promised, record, note, ended: None });
     }
     let (life, began) = (reader.life()?, reader.place()?);
+    let cut = reader.flag()?.then(|| reader.place()).transpose()?;
     let [note_bytes, ranges] = [reader.bytes()?, reader.bytes()?].map(u32::from_le_bytes);
     let mut body = Body { bytes: reader.0 };
     let note = body.note(note_bytes)?;
@@ -64,5 +67,5 @@ pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
     let (tail, applied) = split.ok_or(MalformedMessage("its tail is too short"))?;
     let tail = Body { bytes: tail }.tail()?;
     let applied = Body { bytes: applied }.applied()?;
-    Ok(Durable { promised, record, note, ended: Some(LifeEnd { life, began, tail, applied }) })
+    Ok(Durable { promised, record, note, ended: Some(LifeEnd { life, began, tail, applied, cut }) })
 }
