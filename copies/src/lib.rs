@@ -7,8 +7,10 @@
 mod agent;
 mod commands;
 mod identity;
+mod metrics;
 mod served;
 
 pub use agent::ClusterView;
 pub use commands::CopyCommand;
-pub use served::{MemberSeats, PlannedCopy, ServedMember, move_all_away, refuse_plain};
+pub use metrics::COPY_METRICS;
+pub use served::{MemberSeats, PlannedCopy, ServedMember, forget, move_all_away, refuse_plain};
