@@ -27,6 +27,9 @@ pub struct RecordQuestion {
     pub volume: String,
     /// The volume's form by this node's file, in hexadecimal digits: the record must have it.
     pub form: String,
+    /// The nodes with copies by this node's file, in their order: people read them in the record.
+    #[serde(default)]
+    pub nodes: Vec<String>,
     /// The question.
     pub ask: RecordAsk,
 }

@@ -272,6 +272,9 @@ pub struct CopyStatus {
     pub in_sync: Vec<String>,
     /// The nodes with copies that lack writes.
     pub missing: Vec<String>,
+    /// The nodes of copies that this node fills as the primary, with the percent that they have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub filling: BTreeMap<String, u8>,
     /// Why the copy has stopped, or waits; empty if it does neither.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,

@@ -1,10 +1,11 @@
 //! The agent of a node: it keeps the node's presence in the registry for as long as the node
 //! answers. Its caller asks the node, waits between the rounds and tells what has changed.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use registry::membership::{Kept, PRESENCE_S, PresenceKeeper};
-use registry::{Guarded, PoolSpace, PresenceRecord, RegistryError};
+use registry::{CopyReport, Guarded, PoolSpace, PresenceRecord, RegistryError};
 
 use crate::directory::ClusterDirectory;
 use crate::error::ClusterError;
@@ -21,12 +22,16 @@ const SILENT_ROUNDS_MAX: u32 = 3;
 const SINCE_S_ERROR: u64 = 2;
 
 /// A node, as it says itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// Where peers reach it.
     pub addresses: Vec<String>,
     /// Its pools.
     pub pools: Vec<PoolSpace>,
+    /// Its copies that are not in order, or are used.
+    pub copies: Vec<CopyReport>,
+    /// Where it is, by the kind of place.
+    pub domain: BTreeMap<String, String>,
     /// When it was started, in seconds since 1970.
     pub since_s: u64,
     /// The version of its program.
@@ -104,6 +109,8 @@ impl Agent {
                     agent: self.id.clone(),
                     addresses: view.addresses.clone(),
                     pools: view.pools.clone(),
+                    copies: view.copies.clone(),
+                    domain: view.domain.clone(),
                     program: view.program.clone(),
                     since_s: last_s.filter(is_same).unwrap_or(view.since_s),
                     certificate_ends_s: opened.certificate_ends_s,

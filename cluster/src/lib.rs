@@ -17,16 +17,21 @@ mod directory;
 mod error;
 mod etcd;
 mod init;
+mod kept;
+mod placement;
 mod renewal;
 mod revocation;
 mod status;
 mod token;
+mod volumes;
 
 pub use agent::{Agent, AgentRound, NodeView, ROUND};
 pub use directory::{ClusterDirectory, ClusterFile, EtcdMemberFile, RegistryPlace};
 pub use error::ClusterError;
 pub use etcd::{EtcdCredentials, EtcdRegistry};
 pub use init::{ClusterPlan, EtcdMemberPlan, init};
+pub use kept::{KeptPeer, KeptPlacements};
+pub use placement::{PlacementAsk, place, twice};
 pub use registry;
 pub use renewal::{renew_all, renew_client};
 pub use revocation::revoke_node;
@@ -34,3 +39,4 @@ pub use status::{
     ClusterNodeStatus, ClusterStatus, ClusterVerdict, EtcdMemberStatus, RegistryStatus, status,
 };
 pub use token::{JoinToken, issue_token, join};
+pub use volumes::{ClusterVolumeStatus, CopyFault, of_volumes, volumes};

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::directory::{ClusterDirectory, RegistryPlace};
 use crate::error::ClusterError;
 use crate::etcd::{EtcdHealth, SPACE_WAY_OUT};
+use crate::volumes::{self, ClusterVolumeStatus, of_pools, of_volumes};
 
 /// The version of the JSON.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A certificate that ends sooner than this is a problem.
 const CERTIFICATE_SOON_S: u64 = 30 * 86_400;
@@ -39,8 +40,8 @@ pub struct ClusterStatus {
     pub nodes: Vec<ClusterNodeStatus>,
     /// Tokens that can be used.
     pub tokens: usize,
-    /// Volumes with a record.
-    pub volumes: usize,
+    /// Replicated volumes.
+    pub volumes: Vec<ClusterVolumeStatus>,
 }
 
 /// The state in one word.
@@ -165,9 +166,15 @@ pub fn status(directory: &ClusterDirectory, now_s: u64) -> Result<ClusterStatus,
         verdict = ClusterVerdict::Frozen;
     }
     problems.extend(of_etcd(&health, verdict == ClusterVerdict::Away));
-    let contents = contents.ok();
-    if let Some(contents) = &contents {
+    let mut contents = contents.ok();
+    let mut volumes = Vec::new();
+    if let Some(contents) = &mut contents {
+        let damaged;
+        (volumes, damaged) = volumes::volumes(contents, now_s);
+        contents.unreadable.extend(damaged);
+        problems.extend(of_volumes(&volumes));
         problems.extend(of_nodes(contents, now_s));
+        problems.extend(of_pools(contents));
         problems.extend(of_records(&contents.unreadable));
     }
     problems.extend(of_certificates(directory, now_s));
@@ -176,7 +183,6 @@ pub fn status(directory: &ClusterDirectory, now_s: u64) -> Result<ClusterStatus,
     }
     let is_usable = |token: &registry::TokenRecord| token.used_by.is_none() && token.ends_s > now_s;
     let tokens = contents.iter().flat_map(|it| &it.tokens).filter(|(_, it)| is_usable(it)).count();
-    let volumes = contents.as_ref().map_or(0, |contents| contents.volumes.len());
     Ok(ClusterStatus {
         version: VERSION,
         id: file.id.clone(),
@@ -348,6 +354,7 @@ mod tests {
             pools: vec![PoolSpace::new("fast", 1600, 0)],
             since_s: 110,
             program: "1".to_owned(),
+            ..NodeView::default()
         }
     }
 

@@ -1,5 +1,6 @@
 //! From a TOML document to a configuration, section by section.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -16,7 +17,7 @@ use crate::sections::{
     ClusterConfig, Directories, FaultConfig, LinkConfig, LinkKind, MemoryConfig, Privileges,
     SIDECORES_MAX, Sidecores, Trust, Watchdog,
 };
-use crate::values::{absolute_path, address, beside_sockets, name, socket_path};
+use crate::values::{absolute_path, address, beside_sockets, name, name_problem, socket_path};
 
 /// The sizes of a pool that the transport takes: at least a large request for each share, at most
 /// the limit of its tables.
@@ -261,13 +262,26 @@ fn directories(file: &TableReader<'_, '_>) -> Directories {
 }
 
 fn cluster(file: &TableReader<'_, '_>, node: &str) -> Option<ClusterConfig> {
-    let table = section(file, "cluster", &["directory", "name", "pools"])?;
+    let table = section(file, "cluster", &["directory", "name", "pools", "domain"])?;
     let name = table.get("name").and_then(|value| name(&value)).unwrap_or_else(|| node.to_owned());
     let pools = table.get("pools").and_then(|value| value.array());
     let pools = pools.map(|all| all.iter().filter_map(self::name).collect());
     let directory = table.get("directory").and_then(|value| absolute_path(&value));
     let default = || Path::new(CLUSTER_HOME).join(format!("{node}.cluster"));
-    Some(ClusterConfig { directory: directory.unwrap_or_else(default), name, pools })
+    let mut domain = BTreeMap::new();
+    for value in table.get("domain").and_then(|value| value.array()).unwrap_or_default() {
+        let Some(text) = value.str() else { continue };
+        let place = text.split_once('=');
+        match place.filter(|(kind, at)| name_problem(kind).or(name_problem(at)).is_none()) {
+            None => value.fail(format!("{text:?} is no place; write for instance \"rack=r1\"")),
+            Some((kind, at)) => {
+                if domain.insert(kind.to_owned(), at.to_owned()).is_some() {
+                    value.fail(format!("{kind:?} is in the list twice; a node is in one of each"));
+                }
+            }
+        }
+    }
+    Some(ClusterConfig { directory: directory.unwrap_or_else(default), name, pools, domain })
 }
 
 fn link(file: &TableReader<'_, '_>) -> LinkConfig {

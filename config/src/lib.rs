@@ -17,6 +17,7 @@ mod kinds;
 mod load;
 pub mod manual;
 mod object;
+mod placed;
 mod public_keys;
 mod quantity;
 mod reader;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::config::Config;
 use crate::reader::{ConfigError, Problem, Reader};
-use crate::{consistent, document};
+use crate::{consistent, document, placed};
 
 /// The longest file. A disk, its volume and the rights to it are half a kilobyte, so this is a file
 /// for far more objects than a node can have. A wrong name, such as a disk's image, ends here.
@@ -43,9 +43,10 @@ impl Config {
     /// Every problem of the text.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let reader = Reader::new(text);
-        let config =
+        let mut config =
             reader.parse().and_then(|document| document::document(&reader, path, &document));
-        if let Some(config) = &config {
+        if let Some(config) = &mut config {
+            placed::resolve(config, true);
             consistent::consistent(&reader, config);
         }
         reader.finish(path)?;

@@ -199,6 +199,12 @@ const CLUSTER_KEYS: &[SettingKey] = &[
     ),
     key("name", "The node's name in the cluster. Default: the node's name."),
     key(
+        "domain",
+        "Where the node is, as `[\"rack=r1\", \"host=h7\"]`: kinds of places with a name each. \
+         Nodes of one place fail together, and `vrio volume create --domain rack` puts copies into \
+         different ones.",
+    ),
+    key(
         "pools",
         "The names of the pools that the cluster sees, `[\"fast\"]`. Default: all pools of the \
          node, also pools that are added later.",

@@ -15,6 +15,7 @@ use crate::consistent::consistent;
 use crate::kinds::Kind;
 use crate::kinds::nic::{self, NIC_CHANGEABLE};
 use crate::kinds::volume::size_of_volume;
+use crate::placed;
 use crate::reader::{Problem, Reader, TableReader};
 use crate::schedule::{SnapshotRule, snapshot_rules};
 use crate::sections::OBJECTS_MAX;
@@ -50,6 +51,7 @@ impl Config {
         if let Some(document) = reader.parse() {
             let tables = alone(&reader, &document, &[key]);
             kind.row().read(&tables, &self.directories, &mut config.objects);
+            placed::resolve(&mut config, false);
         }
         if reader.is_clean() {
             if config.names(kind).len() > OBJECTS_MAX {

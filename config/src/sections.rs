@@ -1,5 +1,6 @@
 //! The sections of the file as data, and the limits of what it may say.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -134,6 +135,8 @@ pub struct ClusterConfig {
     pub name: String,
     /// The pools that the cluster sees; `None`: all of them.
     pub pools: Option<Vec<String>>,
+    /// Where the node is, by the kind of place: `rack` is `r1`.
+    pub domain: BTreeMap<String, String>,
 }
 
 /// The process that makes a vhost-user socket.

@@ -31,6 +31,15 @@ pub struct ClusterView {
     questions: Arc<Mutex<OpenQuestions>>,
 }
 
+/// A volume whose record is asked for: its name, the text of its form, and the nodes with copies in
+/// their order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordOf<'r> {
+    pub(crate) volume: &'r str,
+    pub(crate) form: &'r str,
+    pub(crate) nodes: &'r [String],
+}
+
 /// The questions that wait for an answer.
 #[derive(Debug, Default)]
 struct OpenQuestions {
@@ -44,7 +53,7 @@ impl OpenQuestions {
     /// Hands a question to the agent.
     fn put(
         &mut self,
-        (volume, form): (&str, &str),
+        of: RecordOf<'_>,
         ask: RecordAsk,
         answer: SyncSender<RecordOutcome>,
     ) -> io::Result<u64> {
@@ -54,8 +63,9 @@ impl OpenQuestions {
         self.last += 1;
         let question = RecordQuestion {
             number: self.last,
-            volume: volume.to_owned(),
-            form: form.to_owned(),
+            volume: of.volume.to_owned(),
+            form: of.form.to_owned(),
+            nodes: of.nodes.to_vec(),
             ask,
         };
         let mut line = serde_json::to_vec(&question)?;
@@ -68,7 +78,7 @@ impl OpenQuestions {
             Ok(_) => return Err(io::Error::other("the cluster's agent reads slowly")),
             Err(error) => return Err(error.into()),
         }
-        self.waiting.insert(self.last, (volume.to_owned(), answer));
+        self.waiting.insert(self.last, (of.volume.to_owned(), answer));
         Ok(self.last)
     }
 
@@ -114,9 +124,8 @@ impl ClusterView {
         }
     }
 
-    /// Asks the registry about the record of a volume, by its name and the text of its form, for a
-    /// thread that may wait.
-    pub fn ask(&self, of: (&str, &str), ask: RecordAsk) -> RecordOutcome {
+    /// Asks the registry about the record of a volume, for a thread that may wait.
+    pub(crate) fn ask(&self, of: RecordOf<'_>, ask: RecordAsk) -> RecordOutcome {
         let (answer, answered) = sync_channel(1);
         let number = match self.questions.lock().put(of, ask, answer) {
             Ok(number) => number,
@@ -211,6 +220,8 @@ mod tests {
 
     use super::*;
 
+    const A: RecordOf<'static> = RecordOf { volume: "a", form: "07", nodes: &[] };
+
     /// Waits until the view is so; only a fault takes longer.
     fn wait(view: &ClusterView, is: impl Fn(&NodeClusterStatus) -> bool) -> NodeClusterStatus {
         loop {
@@ -261,7 +272,7 @@ mod tests {
     fn a_question_is_answered_by_its_number_or_by_the_end_of_the_agent() {
         let view = ClusterView::default();
         let is_refused = |outcome| matches!(outcome, RecordOutcome::NoAnswer(_));
-        assert!(is_refused(view.ask(("a", "07"), RecordAsk::Look)), "there is no agent");
+        assert!(is_refused(view.ask(A, RecordAsk::Look)), "there is no agent");
         let (agent, node) = UnixStream::pair().unwrap();
         view.listen("io1", node);
         let answering = std::thread::spawn(move || {
@@ -282,13 +293,10 @@ mod tests {
             line.clear();
             questions.read_line(&mut line).unwrap();
         });
-        assert_eq!(view.ask(("a", "07"), RecordAsk::Look), RecordOutcome::Record("1".to_owned()));
-        assert!(
-            is_refused(view.ask(("a", "07"), RecordAsk::Swap("00".to_owned()))),
-            "it has ended"
-        );
+        assert_eq!(view.ask(A, RecordAsk::Look), RecordOutcome::Record("1".to_owned()));
+        assert!(is_refused(view.ask(A, RecordAsk::Swap("00".to_owned()))), "it has ended");
         answering.join().unwrap();
-        assert!(is_refused(view.ask(("a", "07"), RecordAsk::Look)), "it has ended");
+        assert!(is_refused(view.ask(A, RecordAsk::Look)), "it has ended");
     }
 
     #[test]

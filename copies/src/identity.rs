@@ -105,6 +105,37 @@ impl CopyIdentity {
     }
 }
 
+/// Forgets the copies whose volume of a pool goes: their notes, and the promises of their members.
+/// Afterwards the copy of such a node is a new one, which the other members fill.
+///
+/// # Errors
+/// When a file cannot be read or removed.
+pub(crate) fn forget_copies(directory: &Path, (pool, number): ([u8; 16], u32)) -> io::Result<()> {
+    let pool: String = pool.iter().map(|byte| format!("{byte:02x}")).collect();
+    let listed = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        listed => listed?,
+    };
+    for entry in listed {
+        let path = entry?.path();
+        if path.extension().is_none_or(|ending| ending != ENDING) {
+            continue;
+        }
+        // A damaged note is of no known volume, and its copy is refused by name.
+        let noted = serde_json::from_slice::<CopyIdentity>(&registry::private_file::read(&path)?);
+        if !noted.is_ok_and(|noted| noted.pool == pool && noted.number == number) {
+            continue;
+        }
+        for gone in [path.with_extension(""), path] {
+            match std::fs::remove_file(&gone) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The private file of the member of a volume, among the files of other volumes.
 pub(crate) fn state_path(directory: &Path, volume: &str) -> PathBuf {
     directory.join(file_name(volume))
@@ -163,6 +194,17 @@ mod tests {
         // The first node of a list may bring the content.
         let first = CopyIdentity::new("io1", &nodes, [1; 16], 3);
         assert_eq!(first.verify(home.path(), "b", (false, true)), Ok(()));
+        // The data of another volume is removed, then its own.
+        std::fs::write(state_path(home.path(), "a"), "promises").unwrap();
+        for other in [([1; 16], 4), ([2; 16], 3)] {
+            forget_copies(home.path(), other).unwrap();
+            assert!(CopyIdentity::is_noted(home.path(), "a").unwrap());
+        }
+        std::fs::write(home.path().join("damaged.copy"), "x").unwrap();
+        forget_copies(home.path(), ([1; 16], 3)).unwrap();
+        assert!(!CopyIdentity::is_noted(home.path(), "a").unwrap());
+        assert!(!state_path(home.path(), "a").exists());
+        forget_copies(&home.path().join("none"), ([1; 16], 3)).unwrap();
         std::fs::write(home.path().join("a.copy"), "x").unwrap();
         let error = copy.verify(home.path(), "a", (true, true)).unwrap_err();
         assert!(error.contains("is damaged"), "{error}");

@@ -7,8 +7,12 @@
 mod agent;
 mod commands;
 mod identity;
+mod metrics;
 mod served;
 
 pub use agent::ClusterView;
 pub use commands::CopyCommand;
-pub use served::{MemberSeats, PlannedCopy, ServedMember, end_in_order, refuse_plain, set_drained};
+pub use metrics::COPY_METRICS;
+pub use served::{
+    MemberSeats, PlannedCopy, ServedMember, end_in_order, forget, refuse_plain, set_drained,
+};

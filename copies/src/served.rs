@@ -36,8 +36,8 @@ use volume::backend::BackendVolume;
 use volume::record::{FileRecords, RecordStore, make_private};
 use volume::stage::VolumeKey;
 
-use crate::agent::ClusterView;
-use crate::identity::{CopyIdentity, state_path};
+use crate::agent::{ClusterView, RecordOf};
+use crate::identity::{CopyIdentity, forget_copies, state_path};
 
 /// The directory of the members' private files, among the volumes' records. It cannot be a
 /// volume's, since volumes have no dot in their files' names.
@@ -260,7 +260,8 @@ impl ServedMember {
 
     /// Its state for the node's status.
     pub fn status(&self) -> CopyStatus {
-        let MemberView { part, primary, epoch, in_sync, failed, waits, follows: _ } = self.view();
+        let MemberView { part, primary, epoch, in_sync, filling, failed, waits, follows: _ } =
+            self.view();
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
         // A record can name this node while its member does not serve.
         let is_serving = matches!(part, MemberPart::Serves | MemberPart::TakesOver);
@@ -276,7 +277,7 @@ impl ServedMember {
         let missing = self.nodes.values().filter(|node| !in_sync.contains(node));
         let missing = missing.cloned().collect();
         let why = failed.or(waits).unwrap_or_default();
-        CopyStatus { role, primary, epoch, in_sync, missing, why }
+        CopyStatus { role, primary, epoch, in_sync, missing, filling, why }
     }
 
     /// Starts the member on its sidecore.
@@ -300,6 +301,7 @@ impl ServedMember {
             cluster: cluster.clone(),
             volume: self.volume.clone(),
             form: form_text(self.door.form()),
+            nodes: self.nodes.values().cloned().collect(),
             is_over: Arc::clone(&self.is_over),
         };
         let records = Box::new(records) as Box<dyn VolumeRecords>;
@@ -560,6 +562,16 @@ pub fn refuse_plain(state: &Path, volume: &str) -> Result<(), String> {
     ))
 }
 
+/// Forgets the copies whose volume of a pool goes with its data: its pool's uuid and its number.
+///
+/// # Errors
+/// When their files cannot be removed.
+pub fn forget(state: Option<&Path>, of: ([u8; 16], u32)) -> Result<(), String> {
+    let Some(directory) = state.map(|state| state.join(MEMBERS)) else { return Ok(()) };
+    let forgotten = forget_copies(&directory, of);
+    forgotten.map_err(|error| format!("the promises of its copy in {directory:?} stay: {error}"))
+}
+
 /// The guard of a volume with copies.
 struct ExportWatch {
     export: Arc<Export>,
@@ -586,6 +598,7 @@ struct AgentRecords {
     volume: String,
     /// The volume's form here, as text.
     form: String,
+    nodes: Vec<String>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -624,7 +637,8 @@ impl AgentRecords {
         if self.is_over.load(SeqCst) {
             return RecordOutcome::NoAnswer("the member was ended on this node".to_owned());
         }
-        self.cluster.ask((&self.volume, &self.form), ask)
+        let Self { volume, form, nodes, .. } = self;
+        self.cluster.ask(RecordOf { volume, form, nodes }, ask)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use registry::membership::{ClusterKeys, HeldVolume, Membership};
 use registry::{Registry, RegistryError, Swap, private_file};
-use replica::wire::{decode_durable, decode_record, encode_durable, encode_record};
+use replica::wire::{decode_durable, decode_formed_record, encode_durable, encode_record};
 use replica::{Durable, SwapOutcome, VolumeRecord};
 
 use crate::form::VolumeForm;
@@ -159,12 +159,24 @@ pub struct RecordDesk {
     keys: ClusterKeys,
     volume: String,
     form: VolumeForm,
+    /// The nodes with copies, in their order, for people.
+    nodes: Vec<String>,
+    /// Seconds since 1970, now.
+    now_s: fn() -> u64,
 }
 
 impl RecordDesk {
     /// The record of this volume in the cluster with these keys.
     pub fn new(keys: ClusterKeys, volume: &str, form: VolumeForm) -> Self {
-        Self { keys, volume: volume.to_owned(), form }
+        Self { keys, volume: volume.to_owned(), form, nodes: Vec::new(), now_s: || 0 }
+    }
+
+    /// The desk with the names of the nodes, in their order, and a clock: records name the nodes
+    /// whose copies lack writes, and since when.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: Vec<String>, now_s: fn() -> u64) -> Self {
+        (self.nodes, self.now_s) = (nodes, now_s);
+        self
     }
 
     fn held(&self, registry: &mut dyn Registry) -> Result<Option<HeldVolume>, RecordDeskError> {
@@ -192,15 +204,11 @@ impl RecordDesk {
     }
 
     fn record(&self, held: &HeldVolume) -> Result<VolumeRecord, RecordDeskError> {
-        let (form, content) = held
-            .record
-            .content
-            .split_first_chunk()
-            .ok_or_else(|| self.damaged("it is too short"))?;
-        if VolumeForm(*form) != self.form {
+        let (form, record) = decode_formed_record(&held.record.content)
+            .map_err(|error| self.damaged(&error.to_string()))?;
+        if VolumeForm(form) != self.form {
             return Err(RecordDeskError::OtherForm);
         }
-        let record = decode_record(content).map_err(|error| self.damaged(&error.to_string()))?;
         if record.epoch == held.record.epoch {
             return Ok(record);
         }
@@ -237,7 +245,12 @@ impl RecordDesk {
         next: &VolumeRecord,
     ) -> Result<Swap, RecordDeskError> {
         let content = [&self.form.0[..], &encode_record(next)].concat();
-        let stored = registry::VolumeRecord { epoch: next.epoch, content };
+        let (nodes, now_s) = (self.nodes.clone(), (self.now_s)());
+        let lacked = held.map(|held| &held.record.lacking);
+        let lacks = (0..).zip(&nodes).filter(|(id, _)| !next.in_sync.contains_key(id));
+        let since_s = |node: &String| lacked.and_then(|it| it.get(node).copied()).unwrap_or(now_s);
+        let lacking = lacks.map(|(_, node)| (node.clone(), since_s(node))).collect();
+        let stored = registry::VolumeRecord { epoch: next.epoch, content, nodes, lacking };
         Ok(self.keys.next_volume(Swap::new(), &self.volume, held, &stored)?)
     }
 

@@ -50,7 +50,7 @@ use crate::front::{FrontLinks, FrontPlace, FrontVolume, PutRequest};
 use crate::member::{Answer, ErrandEnd, MemberCounters, MemberStart, Outbox, VolumeMember};
 use crate::notes::{NoteBook, NoteRecords};
 use crate::queue::MEMBER_DEPTH;
-use crate::status::{MemberPart, MemberStatus, MemberView};
+use crate::status::{FilledPercent, MemberPart, MemberStatus, MemberView};
 
 /// Messages that are heard in a round, and bytes of content after which no more are taken: a round
 /// of some milliseconds.
@@ -233,7 +233,7 @@ pub struct MemberHost {
     served_before: Option<MemberId>,
     patience_ns: u64,
     /// The epoch, the part, whether it follows, and the reason to wait, as the status has them.
-    shown: Option<(u64, MemberPart, bool, Option<String>)>,
+    shown: Option<(u64, MemberPart, bool, FilledPercent, Option<String>)>,
 }
 
 /// Why a member has stopped that its node has ended.
@@ -611,10 +611,11 @@ impl MemberHost {
         let epoch = record.map_or(0, |record| record.epoch);
         let follows = part == MemberPart::Backup && self.member.follows();
         let waits = self.member.waits();
-        let is_same = |shown: &(u64, MemberPart, bool, Option<String>)| {
-            let (shown_epoch, shown_part, followed, waited) = shown;
-            (*shown_epoch, *shown_part, *followed, waited.as_deref())
-                == (epoch, part, follows, waits)
+        let filled = self.member.filling();
+        let is_same = |shown: &(u64, MemberPart, bool, FilledPercent, Option<String>)| {
+            let (shown_epoch, shown_part, followed, had, waited) = shown;
+            (*shown_epoch, *shown_part, *followed, *had, waited.as_deref())
+                == (epoch, part, follows, filled, waits)
         };
         if self.shown.as_ref().is_some_and(is_same) {
             return;
@@ -623,7 +624,7 @@ impl MemberHost {
             tracing::error!(volume = self.volume, why, "a copy of a replicated volume has stopped");
         }
         let waits = waits.map(str::to_owned);
-        self.shown = Some((epoch, part, follows, waits.clone()));
+        self.shown = Some((epoch, part, follows, filled, waits.clone()));
         let node = |member: &MemberId| self.nodes.get(member).cloned();
         let in_sync = record.into_iter().flat_map(|record| record.in_sync.keys());
         self.status.set(MemberView {
@@ -632,6 +633,10 @@ impl MemberHost {
             epoch,
             in_sync: in_sync.filter_map(node).collect(),
             follows,
+            filling: (0..)
+                .zip(filled)
+                .filter_map(|(id, percent)| Some((node(&id)?, percent?)))
+                .collect(),
             waits,
             failed: self.member.failed().map(str::to_owned),
         });

@@ -13,10 +13,14 @@ use volume::Channel;
 
 use crate::content::RangeContent;
 use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
+use crate::status::FilledPercent;
 
 /// The time between two looks at the protocol's clocks: a tenth of the time after which a member is
 /// silent.
 pub const TICK_NS: u64 = 100_000_000;
+
+/// Percent are told in steps: each change is written into the cluster's registry.
+const PERCENT_STEP: u8 = 5;
 
 /// How long a member that stores nothing more waits for operations before they are sent again. A
 /// session loses nothing, so only a message that a member has not heard is sent again.
@@ -217,6 +221,19 @@ impl VolumeMember {
     /// Whether it answers reads at this time.
     pub fn serves(&self, now_ns: u64) -> bool {
         self.runs() && self.replica.serves(now_ns)
+    }
+
+    /// How much of what they lack the members have that this member fills, in percent by their
+    /// numbers.
+    pub(crate) fn filling(&self) -> FilledPercent {
+        let mut filled = FilledPercent::default();
+        for (id, known) in self.replica.filling() {
+            let percent = known.map_or(100, |sector| sector * 100 / self.sectors.max(1));
+            if let Some(place) = filled.get_mut(usize::from(id)) {
+                *place = Some(percent.min(100) as u8 / PERCENT_STEP * PERCENT_STEP);
+            }
+        }
+        filled
     }
 
     /// Why it has stopped, if it has.

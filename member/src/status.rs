@@ -1,6 +1,13 @@
 //! A member's state, for people.
 
+use std::collections::BTreeMap;
+
 use parking_lot::Mutex;
+use replica::MEMBERS_MAX;
+
+/// How much of what they lack members have, in percent by their numbers; none of a member that is
+/// not filled.
+pub(crate) type FilledPercent = [Option<u8>; MEMBERS_MAX];
 
 /// A member's part in its volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub struct MemberView {
     /// For a backup: it has stored the first operations of the member that serves, which has said
     /// with them that all members in sync are equal.
     pub follows: bool,
+    /// The nodes of the copies that this member fills, with the percent that they have.
+    pub filling: BTreeMap<String, u8>,
     /// Why it does not go on at the moment: its pool takes no changes, and the change is tried
     /// again, or the registry does not say which member serves.
     pub waits: Option<String>,

@@ -9,7 +9,7 @@ use member::{
     RegistryRecords, StateFile, StateFileError, VolumeForm, VolumeRecords, VolumeTask,
     VolumeTaskEnd, VolumeTasks,
 };
-use registry::membership::ClusterKeys;
+use registry::membership::{ClusterKeys, Membership};
 use registry::{MemoryRegistry, RegistryError, UnknownSwap};
 use replica::{Durable, Place, SwapOutcome, VolumeRecord};
 use sidecore::Waker;
@@ -72,6 +72,28 @@ fn a_record_is_replaced_by_the_next_one_alone() {
     assert_eq!(desk.swap(&mut registry, &late), SwapOutcome::Conflict(next.clone()));
     let early = next.with(1, 5).with(3, 6);
     assert_eq!(desk.swap(&mut registry, &early), SwapOutcome::Conflict(next));
+}
+
+#[test]
+fn a_record_names_the_nodes_and_since_when_their_copies_lack_writes() {
+    let mut registry = MemoryRegistry::new(7);
+    let nodes = ["io0", "io1", "io2"].map(str::to_owned).to_vec();
+    let at = |now_s: fn() -> u64| desk().with_nodes(nodes.clone(), now_s);
+    let stored = |registry: &mut MemoryRegistry| {
+        let keys = ClusterKeys::new("ab12").unwrap();
+        let held = Membership::new(registry, &keys).volume("alice").unwrap();
+        held.unwrap().record
+    };
+    at(|| 5).create(&mut registry, &first()).unwrap();
+    assert_eq!(stored(&mut registry).nodes, nodes);
+    assert_eq!(stored(&mut registry).lacking, [("io0".to_owned(), 5)].into());
+    let mut next = first().without(2);
+    assert_eq!(at(|| 6).swap(&mut registry, &next), SwapOutcome::Done);
+    let both = [("io0".to_owned(), 5), ("io2".to_owned(), 6)].into();
+    assert_eq!(stored(&mut registry).lacking, both, "since the first record without it");
+    next = next.with(2, 23);
+    assert_eq!(at(|| 7).swap(&mut registry, &next), SwapOutcome::Done);
+    assert_eq!(stored(&mut registry).lacking, [("io0".to_owned(), 5)].into());
 }
 
 #[test]

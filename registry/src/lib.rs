@@ -38,7 +38,10 @@ pub use limits::{
     VALUE_BYTES_MAX,
 };
 pub use memory::{MemoryBackup, MemoryRegistry, UnknownSwap};
-pub use record::{ClusterRecord, NodeRecord, PoolSpace, PresenceRecord, TokenRecord, VolumeRecord};
+pub use record::{
+    COPY_REPORTS_MAX, ClusterRecord, CopyReport, NodeRecord, PlacedCopy, PlacementRecord,
+    PoolSpace, PresenceRecord, TokenRecord, VolumeRecord, reported,
+};
 pub use registry::{
     Entry, EntryChange, EntryEvent, Found, LeaseId, Listing, Registry, RegistryWatch, Stamp,
 };

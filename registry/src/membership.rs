@@ -5,7 +5,8 @@
 //!   /vrio/ID/nodes/NAME       NodeRecord       a node that has joined
 //!   /vrio/ID/present/NAME     PresenceRecord   a node that is there, under a lease
 //!   /vrio/ID/tokens/TOKEN     TokenRecord      a right to join, used once
-//!   /vrio/ID/volumes/NAME     VolumeRecord
+//!   /vrio/ID/volumes/NAME     VolumeRecord     the copies in sync of a replicated volume
+//!   /vrio/ID/placements/NAME  PlacementRecord  a volume that the cluster has placed
 //! ```
 //!
 //! Each swap here has a condition on each key that it changes. So a swap whose outcome is not known
@@ -18,8 +19,8 @@ pub use presence::{Kept, PRESENCE_S, PresenceKeeper};
 use crate::error::RegistryError;
 use crate::key::Key;
 use crate::record::{
-    ClusterRecord, NodeRecord, PresenceRecord, StoredRecord, TokenRecord, VolumeRecord, read,
-    stored,
+    ClusterRecord, NodeRecord, PlacementRecord, PresenceRecord, StoredRecord, TokenRecord,
+    VolumeRecord, read, stored,
 };
 use crate::registry::{Registry, Stamp};
 use crate::swap::{Swap, SwapOutcome};
@@ -65,6 +66,10 @@ impl ClusterKeys {
     fn volume(&self, name: &str) -> Result<Key, RegistryError> {
         self.of("volumes", name)
     }
+
+    fn placement(&self, name: &str) -> Result<Key, RegistryError> {
+        self.of("placements", name)
+    }
 }
 
 /// A node as the registry knows it.
@@ -89,6 +94,8 @@ pub struct ClusterContents {
     pub tokens: Vec<(String, TokenRecord)>,
     /// The volumes with their names.
     pub volumes: Vec<(String, VolumeRecord)>,
+    /// The placed volumes with their names.
+    pub placements: Vec<(String, PlacementRecord)>,
     /// Records that cannot be read.
     pub unreadable: Vec<RegistryError>,
 }
@@ -301,6 +308,94 @@ impl<'a> Membership<'a> {
         })
     }
 
+    /// Writes the placement of a volume that the cluster does not know.
+    ///
+    /// # Errors
+    /// When the cluster knows such a volume, or the registry does not answer.
+    pub fn place_volume(
+        &mut self,
+        name: &str,
+        placement: &PlacementRecord,
+    ) -> Result<(), RegistryError> {
+        let [placed, volume] = [self.keys.placement(name)?, self.keys.volume(name)?];
+        self.change(|this| {
+            match this.read::<PlacementRecord>(&placed)? {
+                Some((found, _)) if &found == placement => return Ok(ChangePlan::Done(())),
+                Some(_) => {
+                    return Err(refused(format!("the cluster has a volume {name:?} already")));
+                }
+                None => {}
+            }
+            if this.registry.get(&volume)?.entry.is_some() {
+                return Err(refused(format!(
+                    "the cluster has a record of a volume {name:?}, which is in the files of its \
+                     nodes; choose another name"
+                )));
+            }
+            let swap = Swap::new().absent(&placed).absent(&volume);
+            Ok(ChangePlan::Try(swap.put(&placed, stored(placement)), ()))
+        })
+    }
+
+    /// Changes the placement of a volume.
+    fn change_placement(
+        &mut self,
+        name: &str,
+        change: impl Fn(&mut PlacementRecord),
+    ) -> Result<(), RegistryError> {
+        let [placed, volume] = [self.keys.placement(name)?, self.keys.volume(name)?];
+        let mut tried = false;
+        self.change(|this| {
+            let Some((found, revision)) = this.read::<PlacementRecord>(&placed)? else {
+                return match tried {
+                    true => Ok(ChangePlan::Done(())),
+                    false => Err(refused(format!("the cluster has placed no volume {name:?}"))),
+                };
+            };
+            let mut next = found.clone();
+            change(&mut next);
+            if next == found {
+                return Ok(ChangePlan::Done(()));
+            }
+            tried = true;
+            let swap = Swap::new().unchanged(&placed, revision);
+            if next.removing.as_ref().is_none_or(|left| !left.is_empty()) {
+                return Ok(ChangePlan::Try(swap.put(&placed, stored(&next)), ()));
+            }
+            // No node has anything of it any more.
+            let swap = swap.delete(&placed);
+            let swap = match this.registry.get(&volume)?.entry {
+                Some(entry) => swap.unchanged(&volume, entry.revision).delete(&volume),
+                None => swap.absent(&volume),
+            };
+            Ok(ChangePlan::Try(swap, ()))
+        })
+    }
+
+    /// Has these nodes remove their copies of a volume that the cluster has placed.
+    ///
+    /// # Errors
+    /// When the cluster has not placed it, or the registry does not answer.
+    pub fn remove_placed(&mut self, name: &str, nodes: &[String]) -> Result<(), RegistryError> {
+        self.change_placement(name, |it| {
+            let left = it.removing.take().unwrap_or_else(|| nodes.to_vec());
+            it.removing = Some(left.into_iter().filter(|node| nodes.contains(node)).collect());
+        })
+    }
+
+    /// Notes that a node has removed its copy of a volume that is being removed. With the last one
+    /// the placement and the volume's record go.
+    ///
+    /// # Errors
+    /// As [`Self::remove_placed`].
+    pub fn copy_removed(&mut self, name: &str, node: &str) -> Result<(), RegistryError> {
+        self.change_placement(name, |it| {
+            if let Some(left) = &mut it.removing {
+                left.retain(|other| other != node);
+            }
+        })
+    }
+
     /// Removes a volume's record. Members that know it stop when they would change it, and members
     /// of a later volume of the name begin anew.
     ///
@@ -334,6 +429,7 @@ impl<'a> Membership<'a> {
             nodes: Vec::new(),
             tokens: Vec::new(),
             volumes: Vec::new(),
+            placements: Vec::new(),
             unreadable: Vec::new(),
         };
         let mut present = Vec::new();
@@ -350,6 +446,7 @@ impl<'a> Membership<'a> {
                 "present" => read(key, value).map(|it| present.push((name, it))),
                 "tokens" => read(key, value).map(|it| contents.tokens.push((name, it))),
                 "volumes" => read(key, value).map(|it| contents.volumes.push((name, it))),
+                "placements" => read(key, value).map(|it| contents.placements.push((name, it))),
                 // Of a newer program.
                 _ => Ok(()),
             };

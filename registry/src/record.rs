@@ -1,6 +1,8 @@
 //! The records of a cluster as they are stored: JSON with a version, for people with `etcdctl` as
 //! well. `docs/cluster.md` describes each field.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use data_encoding::BASE64;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,11 +18,24 @@ const VERSION: u64 = 1;
 /// The longest text of a record: a key is 44 characters, a name 64.
 const TEXT_BYTES_MAX: usize = 128;
 
+/// The longest name of a volume, as of any object of a node's file.
+const NAME_BYTES_MAX: usize = 64;
+
 /// The most addresses, and the most pools, of a presence.
 const PARTS_MAX: usize = 64;
 
+/// The most copies that a presence tells of: those that are not in order. With their texts they are
+/// half of a value.
+pub const COPY_REPORTS_MAX: usize = 64;
+
+/// The most nodes with a copy of a volume, by far.
+const COPIES_MAX: usize = 64;
+
 /// The longest text of a reader's error that is shown: it may repeat the value.
 const REASON_CHARS_MAX: usize = 160;
+
+/// The longest reason of a pool's or a copy's state.
+const REPORT_CHARS_MAX: usize = 320;
 
 /// A kind of records. Any client of the registry can write any bytes, so a record is checked when
 /// it is read, and not where it is shown.
@@ -36,6 +51,17 @@ fn is_printed(c: char) -> bool {
 
 fn is_plain(text: &str) -> bool {
     text.len() <= TEXT_BYTES_MAX && text.chars().all(is_printed)
+}
+
+/// A reason as records have it: its beginning, with signs in place of what is not printed.
+pub fn reported(text: &str) -> String {
+    shown_up_to(text, REPORT_CHARS_MAX)
+}
+
+/// The fault of reasons.
+fn fault_of_reasons<'a>(mut all: impl Iterator<Item = &'a String>) -> Option<&'static str> {
+    let is_wrong = |text: &String| text.len() > REPORT_CHARS_MAX || !text.chars().all(is_printed);
+    all.any(is_wrong).then_some("a reason is too long, or has a character that is not printed")
 }
 
 fn fault_of_texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> Option<&'static str> {
@@ -86,8 +112,12 @@ pub(crate) fn read<T: StoredRecord>(key: &Key, value: &[u8]) -> Result<T, Regist
 
 /// The beginning of a text, without characters that are not printed.
 fn shown(text: &str) -> String {
+    shown_up_to(text, REASON_CHARS_MAX)
+}
+
+fn shown_up_to(text: &str, chars_max: usize) -> String {
     let plain = |c: char| if is_printed(c) { c } else { '?' };
-    text.chars().take(REASON_CHARS_MAX).map(plain).collect()
+    text.chars().take(chars_max).map(plain).collect()
 }
 
 /// The cluster itself, at `/vrio/ID/cluster`.
@@ -131,7 +161,7 @@ impl StoredRecord for NodeRecord {
 }
 
 /// A node that is there, at `/vrio/ID/present/NAME`, under a lease of its agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PresenceRecord {
     /// The agent that keeps it: a random number of its start. Two machines with one node's
     /// configuration are told apart by it.
@@ -142,6 +172,9 @@ pub struct PresenceRecord {
     /// Its pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<PoolSpace>,
+    /// Its copies of replicated volumes that are not in order, or are used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<CopyReport>,
     /// The version of its program.
     pub program: String,
     /// When it appeared, in seconds since 1970.
@@ -149,17 +182,54 @@ pub struct PresenceRecord {
     /// When the certificate of its agent ends, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_ends_s: Option<u64>,
+    /// Where the node is, by the kind of place: `rack` is `r1`. Nodes of one place fail together.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub domain: BTreeMap<String, String>,
 }
 
 impl StoredRecord for PresenceRecord {
     fn fault(&self, _: &str) -> Option<&'static str> {
-        let Self { agent, addresses, pools, program, .. } = self;
-        if addresses.len().max(pools.len()) > PARTS_MAX {
-            return Some("it has more addresses or pools than a node tells");
+        let Self { agent, addresses, pools, copies, program, domain, .. } = self;
+        let parts = addresses.len().max(pools.len()).max(domain.len());
+        if parts > PARTS_MAX || copies.len() > COPY_REPORTS_MAX {
+            return Some("it has more parts than a node tells");
         }
         let of_pools = pools.iter().flat_map(|pool| pool.class.iter().chain([&pool.name]));
-        fault_of_texts(addresses.iter().chain([agent, program]).chain(of_pools))
+        if copies.iter().any(|copy| copy.filling.len() > COPIES_MAX) {
+            return Some("it fills more copies than a volume has");
+        }
+        let of_copies =
+            copies.iter().flat_map(|copy| copy.filling.keys().chain([&copy.volume, &copy.role]));
+        let reasons = pools.iter().map(|pool| &pool.problem).chain(copies.iter().map(|it| &it.why));
+        let words = domain.iter().flat_map(|(kind, place)| [kind, place]);
+        let words = words.chain(addresses).chain([agent, program]);
+        fault_of_texts(words.chain(of_pools).chain(of_copies)).or_else(|| fault_of_reasons(reasons))
     }
+}
+
+/// A copy of a replicated volume, as its node tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyReport {
+    /// The volume.
+    pub volume: String,
+    /// `primary`, `backup`, `takes-over`, `outside`, `failed`, or `closed`: the node's file is not
+    /// that of the other nodes, or the copy is not the former one.
+    pub role: String,
+    /// The nodes of the copies that it fills as the primary, with the percent that they have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub filling: BTreeMap<String, u8>,
+    /// Why it has stopped, or waits; empty if it does neither.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// The volume's size.
+    pub size_bytes: u64,
+    /// The disks that use the volume here.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub users: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// The space of a pool. It is told in steps of a sixteenth, so that a busy pool is no busy
@@ -175,13 +245,17 @@ pub struct PoolSpace {
     pub size_bytes: u64,
     /// How much of that is free, rounded down.
     pub free_bytes: u64,
+    /// Why it takes no writes; empty if it takes them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
 }
 
 impl PoolSpace {
     /// The space of a pool without a class.
     pub fn new(name: &str, size_bytes: u64, used_bytes: u64) -> Self {
         let (free, step) = (size_bytes.saturating_sub(used_bytes), (size_bytes / 16).max(1));
-        Self { name: name.to_owned(), class: None, size_bytes, free_bytes: free / step * step }
+        let (name, free_bytes) = (name.to_owned(), free / step * step);
+        Self { name, class: None, size_bytes, free_bytes, problem: String::new() }
     }
 }
 
@@ -214,12 +288,86 @@ pub struct VolumeRecord {
     /// The content on which the volume's members agree: bytes to the registry, in Base64.
     #[serde(serialize_with = "to_base64", deserialize_with = "from_base64")]
     pub content: Vec<u8>,
+    /// The nodes with copies, in their order: the content has their places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// The nodes whose copies lack writes, and since when, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lacking: BTreeMap<String, u64>,
 }
 
 impl StoredRecord for VolumeRecord {
     fn fault(&self, _: &str) -> Option<&'static str> {
-        None
+        if self.nodes.len().max(self.lacking.len()) > COPIES_MAX {
+            return Some("it has more nodes than a volume has copies");
+        }
+        fault_of_texts(self.nodes.iter().chain(self.lacking.keys()))
     }
+}
+
+/// A volume that the cluster has placed, at `/vrio/ID/placements/NAME`: the nodes open it as their
+/// files would say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementRecord {
+    /// The volume's size.
+    pub size_bytes: u64,
+    /// Its copies, in their order.
+    pub copies: Vec<PlacedCopy>,
+    /// The nodes whose disks may use it: `vm1`, or `vm1=KEY`, of whose disks only those that prove
+    /// the attachment key may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+    /// Each write is durable by itself.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub write_through: bool,
+    /// Several disks may use it at once.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shared: bool,
+    /// When it was placed, in seconds since 1970.
+    pub placed_s: u64,
+    /// The nodes that still have a copy of a volume that is being removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removing: Option<Vec<String>>,
+}
+
+impl PlacementRecord {
+    /// The nodes whose disks may use it.
+    pub fn users(&self) -> impl Iterator<Item = &str> {
+        self.allow.iter().map(|it| it.split_once('=').map_or(&**it, |(node, _)| node))
+    }
+}
+
+/// The place of a copy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedCopy {
+    /// The node.
+    pub node: String,
+    /// The node's pool.
+    pub pool: String,
+}
+
+impl StoredRecord for PlacementRecord {
+    fn fault(&self, name: &str) -> Option<&'static str> {
+        let nodes: BTreeSet<_> = self.copies.iter().map(|copy| &copy.node).collect();
+        if !(2..=COPIES_MAX).contains(&nodes.len()) || nodes.len() < self.copies.len() {
+            return Some("it has not two or more copies on as many nodes");
+        }
+        if self.allow.len() > PARTS_MAX || name.len() > NAME_BYTES_MAX {
+            return Some("its name, or its list of nodes that may use it, is too long");
+        }
+        if self.size_bytes == 0 {
+            return Some("it has no size");
+        }
+        if self.removing.as_ref().is_some_and(|left| left.len() > COPIES_MAX) {
+            return Some("it is removed from more nodes than a volume has copies");
+        }
+        let copies = self.copies.iter().flat_map(|copy| [&copy.node, &copy.pool]);
+        fault_of_texts(copies.chain(&self.allow).chain(self.removing.iter().flatten()))
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn to_base64<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
@@ -259,20 +407,42 @@ mod tests {
                 class: Some("ssd".to_owned()),
                 ..PoolSpace::new("p", 160, 75)
             }],
+            copies: vec![CopyReport {
+                volume: "v".to_owned(),
+                role: "outside".to_owned(),
+                filling: [("io2".to_owned(), 40)].into(),
+                size_bytes: 9,
+                ..CopyReport::default()
+            }],
             program: "0.1.0".to_owned(),
             since_s: 3,
             certificate_ends_s: Some(4),
+            domain: [("rack".to_owned(), "r1".to_owned())].into(),
         };
         let wanted = concat!(
             r#"{"version":1,"agent":"a","addresses":["10.0.0.1:4870"],"#,
             r#""pools":[{"name":"p","class":"ssd","size_bytes":160,"free_bytes":80}],"#,
-            r#""program":"0.1.0","since_s":3,"certificate_ends_s":4}"#
+            r#""copies":[{"volume":"v","role":"outside","filling":{"io2":40},"size_bytes":9}],"#,
+            r#""program":"0.1.0","since_s":3,"certificate_ends_s":4,"#,
+            r#""domain":{"rack":"r1"}}"#
         );
         assert_eq!(text(stored(&present)), wanted);
-        let volume = VolumeRecord { epoch: 9, content: b"\x00\xff".to_vec() };
+        let volume = VolumeRecord {
+            epoch: 9,
+            content: b"\x00\xff".to_vec(),
+            nodes: vec!["io1".to_owned()],
+            lacking: [("io1".to_owned(), 5)].into(),
+        };
         let bytes = stored(&volume);
-        assert_eq!(text(bytes.clone()), r#"{"version":1,"epoch":9,"content":"AP8="}"#);
+        let wanted = concat!(
+            r#"{"version":1,"epoch":9,"content":"AP8=","nodes":["io1"],"#,
+            r#""lacking":{"io1":5}}"#
+        );
+        assert_eq!(text(bytes.clone()), wanted);
         assert_eq!(read::<VolumeRecord>(&key(), &bytes).unwrap(), volume);
+        // Of a release without the names.
+        let older = br#"{"version":1,"epoch":9,"content":"AP8="}"#;
+        assert!(read::<VolumeRecord>(&key(), older).unwrap().nodes.is_empty());
     }
 
     #[test]
@@ -322,6 +492,21 @@ mod tests {
         assert!(read::<PresenceRecord>(&key(), present("a", "p", 64).as_bytes()).is_ok());
         for value in [present(escape, "p", 1), present("a", escape, 1), present("a", "p", 65)] {
             fault(read::<PresenceRecord>(&key(), value.as_bytes()).unwrap_err());
+        }
+        let copies = |why: &str, count: usize| {
+            let copy = format!(r#"{{"volume":"v","role":"x","why":"{why}","size_bytes":1}}"#);
+            let copies = vec![copy; count].join(",");
+            format!(r#"{{"version":1,"agent":"a","copies":[{copies}],"program":"1","since_s":1}}"#)
+        };
+        let longer = "x".repeat(REPORT_CHARS_MAX + 1);
+        assert!(read::<PresenceRecord>(&key(), copies("w", 64).as_bytes()).is_ok());
+        for value in [copies(escape, 1), copies(&longer, 1), copies("w", 65)] {
+            fault(read::<PresenceRecord>(&key(), value.as_bytes()).unwrap_err());
+        }
+        let volume =
+            |nodes: String| format!(r#"{{"version":1,"epoch":1,"content":"","nodes":[{nodes}]}}"#);
+        for nodes in [format!("\"{escape}\""), vec!["\"a\""; 65].join(",")] {
+            fault(read::<VolumeRecord>(&key(), volume(nodes).as_bytes()).unwrap_err());
         }
         let cluster = format!(r#"{{"version":1,"id":"1","name":"{escape}","made_s":1}}"#);
         fault(read::<ClusterRecord>(&key(), cluster.as_bytes()).unwrap_err());

@@ -347,6 +347,16 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         &self.holding.note
     }
 
+    /// The members that it fills as the primary, each with the sector from which on the difference
+    /// is not known yet; none if all of it is.
+    pub fn filling(&self) -> impl Iterator<Item = (MemberId, Option<u64>)> + '_ {
+        let primary = match &self.role {
+            MemberRole::Primary(primary) => Some(primary),
+            _ => None,
+        };
+        primary.into_iter().flat_map(|primary| primary.filling())
+    }
+
     /// Whether it is the primary, as far as it knows.
     pub fn is_primary(&self) -> bool {
         matches!(self.role, MemberRole::Primary(_))

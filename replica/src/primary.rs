@@ -52,6 +52,12 @@ impl<D> Primary<D> {
         matches!(self.phase, ReignPhase::Serving | ReignPhase::Moving { .. })
     }
 
+    /// The members that join, with the sector from which on the difference is not known.
+    pub(crate) fn filling(&self) -> impl Iterator<Item = (MemberId, Option<u64>)> + '_ {
+        let compared = |it: &Follower| Some(it.joining.as_ref()?.compared);
+        self.followers.iter().filter_map(move |(id, it)| Some((*id, compared(it)?)))
+    }
+
     /// Whether a member that joins has gone back to the cut, and the difference from it is not
     /// known as a whole yet.
     pub(crate) fn uses(&self, cut: Place) -> bool {

@@ -298,6 +298,15 @@ pub fn decode_record(bytes: &[u8]) -> WireResult<VolumeRecord> {
     if reader.0.is_empty() { Ok(record) } else { Err(MalformedMessage("it is too long")) }
 }
 
+/// The form of a volume and its record behind it, as a registry has them.
+///
+/// # Errors
+/// When the bytes are no such pair: the reason.
+pub fn decode_formed_record(bytes: &[u8]) -> WireResult<([u8; WIRE_FORM_BYTES], VolumeRecord)> {
+    let (form, record) = bytes.split_first_chunk().ok_or(MalformedMessage("it is too short"))?;
+    Ok((*form, decode_record(record)?))
+}
+
 /// The volume's number and the message of a head and a body.
 ///
 /// # Errors

@@ -1,11 +1,12 @@
 //! `vrio cluster` and `vrio node join`: the cluster's directory, its tokens, agents and state.
 
 pub(crate) mod agent;
+mod clock;
+pub(crate) mod volumes;
 
 use std::io::Read;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::cluster::registry::forget_seen;
 use ::cluster::registry::membership::Membership;
@@ -19,12 +20,16 @@ use node::Config;
 use node::keys;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use self::clock::now_s;
 use crate::failure::CommandFailure;
 use crate::output::print;
 use crate::tables;
 
 /// Where a machine has its cluster's directory.
 const DIRECTORY: &str = "/etc/vrio/cluster";
+
+/// Where nodes have their cluster's directories, by default.
+const NODES: &str = "/var/lib/vrio";
 
 /// Where the registry of one machine is.
 const REGISTRY: &str = "/var/lib/vrio/registry";
@@ -42,8 +47,7 @@ pub(crate) const CLUSTER_EXAMPLES: &str = "Examples:
   vrio cluster status
   vrio cluster renew                    new certificates by the same authorities
 
-What a cluster does today: it knows its nodes, and which copies of replicated volumes are in sync.
-It places no volumes: see docs/limits.md.";
+`vrio volume create` places a volume with copies on the cluster's nodes.";
 
 const INIT_EXAMPLES: &str = "Examples:
   vrio cluster init rack1 --member a=10.0.0.1 --member b=10.0.0.2 --member c=10.0.0.3
@@ -108,7 +112,7 @@ pub(crate) enum ClusterCommand {
     /// Print a token, by which one node joins.
     #[command(after_help = TOKEN_EXAMPLES)]
     Token(TokenArgs),
-    /// Show the registry, the nodes, and each problem with its way out.
+    /// Show the registry, nodes, pools, volumes, and each problem with its way out.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(ClusterStatusArgs),
     /// Keep a node present in the registry: the node starts this.
@@ -154,7 +158,20 @@ pub(crate) struct ClusterPlace {
 
 impl ClusterPlace {
     fn open(&self) -> Result<ClusterDirectory, CommandFailure> {
-        ClusterDirectory::open(&self.directory).map_err(refused)
+        ClusterDirectory::open(&self.path()).map_err(refused)
+    }
+
+    /// The directory: on a host of one node that of the node, unless another one is there or named.
+    fn path(&self) -> PathBuf {
+        if self.directory != Path::new(DIRECTORY) || self.directory.exists() {
+            return self.directory.clone();
+        }
+        let found = std::fs::read_dir(NODES).into_iter().flatten().flatten().map(|it| it.path());
+        let mut found = found.filter(|path| path.extension().is_some_and(|it| it == "cluster"));
+        match (found.next(), found.next()) {
+            (Some(path), None) => path,
+            _ => self.directory.clone(),
+        }
     }
 }
 
@@ -235,11 +252,6 @@ fn refused(error: ClusterError) -> CommandFailure {
         ClusterError::Wrong { .. } => CommandFailure::configuration(error),
         _ => CommandFailure::running(error),
     }
-}
-
-/// Seconds since 1970.
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn random<const N: usize>() -> Result<[u8; N], CommandFailure> {

@@ -176,7 +176,8 @@ fn wanted(command: &Command, before: &[String], last: &str) -> Option<WantedWord
     if takes_name && (kind, verb) == ("volume", "remove") && last.contains(['@', ':']) {
         return Some(WantedWord::Snapshots);
     }
-    let is_named = takes_name && !["add", "import"].contains(&verb) && !last.starts_with('-');
+    let is_named =
+        takes_name && !["add", "create", "import"].contains(&verb) && !last.starts_with('-');
     let kind = Kind::named(kind).filter(|_| is_named)?;
     Some(WantedWord::Names(vec![NameSource::of_kind(kind)]))
 }

@@ -357,7 +357,7 @@ impl Fields {
 const ROLES: [&str; 2] = ["listen", "connect"];
 
 /// The configuration's `allow`; nothing when no node is named.
-fn allow(words: &[String]) -> Option<Value> {
+pub(crate) fn allow(words: &[String]) -> Option<Value> {
     (!words.is_empty()).then(|| words.iter().map(|word| allowed(word)).collect())
 }
 

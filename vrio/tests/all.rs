@@ -32,6 +32,7 @@ mod mpi_hosts;
 mod nics;
 mod operator;
 mod packaging;
+mod placements;
 mod pool_guests;
 mod pool_kills;
 mod pools;

@@ -28,7 +28,7 @@ const OUTSTANDING_MIN: usize = 8;
 const BLOCKS: u64 = 1024;
 
 /// How long a state may take that comes by itself; only a hang takes longer.
-const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A node with a copy of the volume, as its file has it.
 #[derive(Clone, Copy)]
@@ -46,17 +46,17 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 }
 
 /// A cluster of one machine: its registry is a file.
-struct Rack {
+pub(crate) struct Rack {
     home: tempfile::TempDir,
-    keys: NodeKeys,
+    pub(crate) keys: NodeKeys,
     port: u16,
 }
 
 impl Rack {
-    fn new(test: u16) -> Self {
+    pub(crate) fn new(test: u16) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let keys = NodeKeys::make(home.path(), &NODES).expect("keys");
-        let port = 36_000 + (std::process::id() % 120) as u16 * 100 + test * 16;
+        let port = 36_000 + (std::process::id() % 100) as u16 * 120 + test * 16;
         let this = Self { home, keys, port };
         let registry = this.path("registry");
         let words = ["cluster", "init", "lab", "--file"].map(str::to_owned);
@@ -65,12 +65,12 @@ impl Rack {
         this
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 
     /// Runs `vrio` with the operator's directory.
-    fn vrio(&self, words: impl IntoIterator<Item = String>) -> Output {
+    pub(crate) fn vrio(&self, words: impl IntoIterator<Item = String>) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
         command.args(words).arg("--directory").arg(self.path("operator")).stdin(Stdio::null());
         command.output().expect("the binary was built")
@@ -81,7 +81,7 @@ impl Rack {
         format!("127.0.0.1:{}", self.port + at as u16 * 4)
     }
 
-    fn plan(&self, name: &str, config: &str) -> NodePlan {
+    pub(crate) fn plan(&self, name: &str, config: &str) -> NodePlan {
         let config = format!(
             "listen = {:?}\n{}[sidecores]\ncount = 2\nidle = \"adaptive\"\n{config}",
             self.address(name),
@@ -126,7 +126,7 @@ impl Rack {
         plan
     }
 
-    fn make_pool(&self, pool: &str) {
+    pub(crate) fn make_pool(&self, pool: &str) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
         command.args(["pool", "create", "--size", "256MiB"]).arg(self.path(pool));
         succeeds(&command.output().expect("the binary was built"));
@@ -136,6 +136,12 @@ impl Rack {
     fn start_member(&self, file: CopyFile<'_>) -> Node {
         self.make_pool(file.pool);
         let node = self.member(file).start().expect("the node starts");
+        self.join(&node);
+        node
+    }
+
+    /// Has a node join the cluster.
+    pub(crate) fn join(&self, node: &Node) {
         let token = self.vrio(["cluster", "token"].map(str::to_owned));
         succeeds(&token);
         let token = String::from_utf8(token.stdout).expect("text");
@@ -143,7 +149,6 @@ impl Rack {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
         command.args(["node", "join", token.trim(), "--config"]).arg(config);
         succeeds(&command.output().expect("the binary was built"));
-        node
     }
 
     /// The nodes of a list, each with its copy.
@@ -167,7 +172,7 @@ impl Rack {
     }
 }
 
-fn succeeds(output: &Output) {
+pub(crate) fn succeeds(output: &Output) {
     assert!(output.status.success(), "{output:?}");
 }
 
@@ -207,7 +212,7 @@ fn wait_until_closed(node: &mut Node, words: &str) {
     .expect("the volume is closed");
 }
 
-fn work_a_while(guest: &mut StandIn, random: &mut Random) {
+pub(crate) fn work_a_while(guest: &mut StandIn, random: &mut Random) {
     let until = Instant::now() + Duration::from_micros(random.between(500, 200_000));
     let worked = guest
         .work(|guest| Instant::now() >= until && guest.workload.outstanding() >= OUTSTANDING_MIN);
@@ -215,12 +220,12 @@ fn work_a_while(guest: &mut StandIn, random: &mut Random) {
 }
 
 /// Works until so many more requests have completed.
-fn work_on(guest: &mut StandIn, requests: u64) {
+pub(crate) fn work_on(guest: &mut StandIn, requests: u64) {
     let wanted = guest.workload.counts.completed + requests;
     guest.work(|guest| guest.workload.counts.completed >= wanted).expect("the disk is served");
 }
 
-fn connect(vm: &mut Node, random: &mut Random) -> StandIn {
+pub(crate) fn connect(vm: &mut Node, random: &mut Random) -> StandIn {
     let socket = vm.wait_for_disk("alice").expect("the disk is served");
     let guest = StandIn::connect_with(&socket, RingKind::Split, 2, Mix::OF_ALL, BLOCKS, random);
     guest.expect("connects")
@@ -289,7 +294,7 @@ fn a_guest_goes_on_when_the_node_that_serves_its_disk_goes_in_any_way() {
 #[test]
 fn copies_that_are_stopped_in_order_lose_nothing_and_go_on_in_any_order() {
     let mut random = Random::new(number("KILL_SEED", 3));
-    let (rack, list) = (Rack::new(4), ["io1", "io2"]);
+    let (rack, list) = (Rack::new(6), ["io1", "io2"]);
     let mut nodes = rack.start_members(&list);
     let mut vm = rack.client(&list).start().expect("the VMhost starts");
     let mut guest = connect(&mut vm, &mut random);

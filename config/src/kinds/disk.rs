@@ -115,8 +115,9 @@ const DISK_KEYS: [SettingKey; 13] = [
     key("socket-mode", "The mode of the socket, `\"0660\"`. The umask has no effect."),
     key(
         "volume",
-        "`\"name\"` for a volume of this node, `\"peer/name\"` for a volume of another \
-         node, `\"io1,io2/name\"` for a volume with copies on several nodes (up to eight): \
+        "`\"name\"` for a volume of this node, or one that its cluster has placed elsewhere; \
+         `\"peer/name\"` for a volume of another node, `\"io1,io2/name\"` for a volume with \
+         copies on several nodes (up to eight): \
          the disk asks the first one, follows to the node that serves the volume, and asks \
          the next one when its node is out of reach.",
     ),
@@ -258,9 +259,17 @@ fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig
         }
         None if disk.volume.is_here() && !around.has("volume", &disk.volume.volume) => {
             let volumes = known(around.names("volume"));
+            let cluster = match around.is_in_cluster {
+                true => {
+                    ". Its cluster has told it of no such volume that its disks may use (`vrio \
+                     volume create --allow`): a node that starts for the first time hears of \
+                     volumes later, and gets the disk by `vrio disk add`"
+                }
+                false => "",
+            };
             let text = format!(
                 "\"volume\": this node has no volume {name:?} ({volumes}); add a [[volume]] of \
-                 that name, or write \"peer/{name}\" for a peer's volume",
+                 that name, or write \"peer/{name}\" for a peer's volume{cluster}",
                 name = disk.volume.volume
             );
             reader.note(line, &object, text);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use random::Random;
 
 use super::*;
-use crate::{MemoryRegistry, UnknownSwap};
+use crate::{MemoryRegistry, PlacedCopy, UnknownSwap};
 
 const ID: &str = "0123456789abcdef0123456789abcdef";
 
@@ -31,10 +31,9 @@ fn presence(agent: &str) -> PresenceRecord {
     PresenceRecord {
         agent: agent.to_owned(),
         addresses: vec![format!("address of {agent}")],
-        pools: Vec::new(),
         program: "1".to_owned(),
         since_s: 30,
-        certificate_ends_s: None,
+        ..PresenceRecord::default()
     }
 }
 
@@ -153,7 +152,12 @@ fn a_node_that_is_evicted_is_away_at_once_and_its_agent_is_told() {
 #[test]
 fn epochs_of_a_volume_grow_and_volumes_change_together() {
     let (mut registry, keys) = (registry(), keys());
-    let record = |epoch| VolumeRecord { epoch, content: vec![epoch as u8] };
+    let record = |epoch| VolumeRecord {
+        epoch,
+        content: vec![epoch as u8],
+        nodes: Vec::new(),
+        lacking: BTreeMap::new(),
+    };
     let two = |epoch: u64, held: [Option<&HeldVolume>; 2]| {
         let swap = keys.next_volume(Swap::new(), "a", held[0], &record(epoch))?;
         keys.next_volume(swap, "b", held[1], &record(epoch))
@@ -261,5 +265,56 @@ fn tokens_are_used_once_also_when_answers_are_lost() {
         for (name, joined) in told {
             assert_eq!(user == Some(&*name), joined, "seed {seed}: {name} was told {joined}");
         }
+    }
+}
+
+#[test]
+fn a_volume_is_placed_once_and_goes_with_its_last_copy_also_when_answers_are_lost() {
+    let copy = |node: &str| PlacedCopy { node: node.to_owned(), pool: "fast".to_owned() };
+    let placement = PlacementRecord {
+        size_bytes: 4096,
+        copies: vec![copy("io1"), copy("io2")],
+        placed_s: 7,
+        ..PlacementRecord::default()
+    };
+    for truth in [None, Some(UnknownSwap::Made), Some(UnknownSwap::Never)] {
+        let (mut registry, keys) = (registry(), keys());
+        let lose = |registry: &mut MemoryRegistry| truth.map(|truth| registry.lose_answer(truth));
+        lose(&mut registry);
+        Membership::new(&mut registry, &keys).place_volume("alice", &placement).unwrap();
+        let mut cluster = Membership::new(&mut registry, &keys);
+        let other = PlacementRecord { size_bytes: 8192, ..placement.clone() };
+        let error = cluster.place_volume("alice", &other).unwrap_err().to_string();
+        assert!(error.contains("a volume \"alice\" already"), "{error}");
+        let record = VolumeRecord {
+            epoch: 1,
+            content: Vec::new(),
+            nodes: Vec::new(),
+            lacking: BTreeMap::new(),
+        };
+        for name in ["alice", "by-hand"] {
+            let swap = keys.next_volume(Swap::new(), name, None, &record).unwrap();
+            assert!(matches!(registry.swap(&swap), Ok(SwapOutcome::Made { .. })));
+        }
+        let mut cluster = Membership::new(&mut registry, &keys);
+        let error = cluster.place_volume("by-hand", &placement).unwrap_err().to_string();
+        assert!(error.contains("in the files of its nodes"), "{error}");
+        let error = cluster.remove_placed("by-hand", &[]).unwrap_err().to_string();
+        assert!(error.contains("has placed no volume"), "{error}");
+        // A node that is not asked to remove its copy has none to remove.
+        cluster.copy_removed("alice", "io1").unwrap();
+        let both = ["io1", "io2"].map(str::to_owned);
+        lose(&mut registry);
+        let mut cluster = Membership::new(&mut registry, &keys);
+        cluster.remove_placed("alice", &both).unwrap();
+        cluster.copy_removed("alice", "io1").unwrap();
+        cluster.remove_placed("alice", &both).unwrap();
+        let left = cluster.contents().unwrap().placements[0].1.removing.clone();
+        assert_eq!(left, Some(vec!["io2".to_owned()]));
+        lose(&mut registry);
+        let mut cluster = Membership::new(&mut registry, &keys);
+        cluster.copy_removed("alice", "io2").unwrap();
+        assert!(cluster.contents().unwrap().placements.is_empty());
+        assert_eq!(cluster.volume("alice").unwrap(), None);
     }
 }

@@ -12,29 +12,32 @@
 //! end them: a service manager sends SIGTERM to all processes of a unit, and a node may go on for
 //! seconds then.
 
+use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use ::cluster::registry::{PoolSpace, know_boot};
+use ::cluster::registry::know_boot;
 use ::cluster::{
-    Agent, AgentRound, ClusterDirectory, ClusterVerdict, NodeView, ROUND, RegistryPlace, status,
+    Agent, AgentRound, ClusterDirectory, ClusterVerdict, ROUND, RegistryPlace, status,
 };
 use anyhow::{Context, anyhow};
 use node::Config;
 use node::api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordQuestion};
 use node::config::ClusterConfig;
 use node::logging::{self, LogFormat};
-use node::status::{NodeClusterStatus, StoragePoolStatus};
+use node::status::NodeClusterStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{identity, now_s, random};
+use super::clock::now_s;
+use super::{identity, random};
 use crate::commands;
 use crate::failure::CommandFailure;
 
@@ -57,15 +60,14 @@ const PROBLEMS_MAX: usize = 8;
 /// The longest text that a node shows of each problem: a report is within the node's limit.
 const TEXT_CHARS_MAX: usize = 1000;
 
-/// The pools that a node tells the cluster: their record is far from a value's limit.
-const POOLS_MAX: usize = 64;
-
 /// How long the agent may take to have the node be away at once, when the node has ended. A service
 /// manager may wait for the agent before it starts the node again; without it the presence ends by
 /// itself.
 const LEAVE: Duration = Duration::from_millis(200);
 
+mod placements;
 mod records;
+mod view;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
@@ -199,6 +201,9 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
     let mut agent = Agent::new(&directory, &cluster.name, key, random);
     let verdicts = start_verdicts(&directory).context("no thread");
     let (ask_again, verdicts) = verdicts.map_err(CommandFailure::running)?;
+    let refused = placements::start(config, &directory, |control| commands::ask(control).ok())
+        .context("no thread");
+    let refused = refused.map_err(CommandFailure::running)?;
     let mut was_present = false;
     loop {
         // Another directory, of another cluster perhaps, is another agent's.
@@ -207,7 +212,9 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
             let text = format!("{:?} has been replaced", cluster.directory);
             return Err(CommandFailure::running(anyhow!(text)));
         }
-        let round = agent.round(look(config, cluster).as_ref());
+        let status = commands::ask(&config.control).ok();
+        let view = status.map(|status| view::of(status, cluster, &refused.lock()));
+        let round = agent.round(view.as_ref());
         note(&mut report, &detail(&round));
         let is_present = round == AgentRound::Present;
         if is_present && !was_present {
@@ -237,7 +244,12 @@ fn restrict(
     cluster: &ClusterConfig,
     directory: &ClusterDirectory,
 ) -> Result<(), CommandFailure> {
-    let mut directories = vec![&*cluster.directory];
+    let kept = config.placements_directory();
+    // Without it the node has no placed volumes, and each of them says so.
+    if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&kept) {
+        tracing::error!(path = %kept.display(), %error, "placed volumes cannot be kept");
+    }
+    let mut directories = vec![&*cluster.directory, &*kept];
     if let RegistryPlace::File(path) = &directory.file().registry {
         directories.push(path);
         know_boot().context("the system has no id of its boot").map_err(CommandFailure::running)?;
@@ -328,50 +340,4 @@ fn start_verdicts(directory: &ClusterDirectory) -> io::Result<Verdicts> {
     };
     std::thread::Builder::new().name("verdicts".to_owned()).spawn(ask)?;
     Ok((ask_again, verdicts))
-}
-
-/// The node, if it answers.
-fn look(config: &Config, cluster: &ClusterConfig) -> Option<NodeView> {
-    let status = commands::ask(&config.control).ok()?;
-    Some(NodeView {
-        addresses: status.node.listen.into_iter().collect(),
-        pools: pools(&status.pools, cluster.pools.as_deref()),
-        since_s: now_s().saturating_sub(status.node.uptime_s),
-        program: status.node.release,
-    })
-}
-
-/// The pools that the cluster sees. A pool that is not open has no size.
-fn pools(all: &[StoragePoolStatus], wanted: Option<&[String]>) -> Vec<PoolSpace> {
-    let is_wanted = |pool: &&StoragePoolStatus| {
-        pool.size_bytes > 0 && wanted.is_none_or(|wanted| wanted.contains(&pool.name))
-    };
-    let told = all.iter().filter(is_wanted).map(|pool| PoolSpace {
-        class: pool.class.clone(),
-        ..PoolSpace::new(&pool.name, pool.size_bytes, pool.used_bytes)
-    });
-    told.take(POOLS_MAX).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cluster_sees_the_pools_that_are_open_and_named() {
-        let pool = |name: &str, size_bytes| StoragePoolStatus {
-            name: name.to_owned(),
-            class: Some("ssd".to_owned()),
-            size_bytes,
-            ..StoragePoolStatus::default()
-        };
-        let all = [pool("a", 160), pool("b", 0), pool("c", 320)];
-        let names = |wanted: Option<&[String]>| -> Vec<String> {
-            pools(&all, wanted).into_iter().map(|pool| pool.name).collect()
-        };
-        assert_eq!(names(None), ["a", "c"]);
-        assert_eq!(names(Some(&["c".to_owned(), "b".to_owned()])), ["c"]);
-        assert_eq!(pools(&all, None)[0].class.as_deref(), Some("ssd"));
-        assert_eq!(pools(&vec![pool("p", 16); 2 * POOLS_MAX], None).len(), POOLS_MAX);
-    }
 }

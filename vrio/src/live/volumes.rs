@@ -13,11 +13,17 @@ use super::{
     Fields, Named, NodeChoice, Resize, allow, ask, change, delete, list, one, segment, stages,
     understood,
 };
+use crate::cluster::volumes::{CREATE_EXAMPLES, VolumeCreate};
+use crate::cluster::{self, ClusterPlace};
 use crate::failure::CommandFailure;
 use crate::output::print;
 use crate::tables;
 
+/// How long the removal of all copies of a volume may take: each node's storage has some seconds.
+const REMOVED_S_MAX: u64 = 60;
+
 pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
+  vrio volume create max --size 20GiB --replicas 2 --allow vm1   copies on nodes of the cluster
   vrio volume add bob --file bob.img --size 20GiB --allow vm1 --chain meter
   vrio volume add ann --pool p --size 20GiB   thin, in a pool: it can have snapshots
   vrio volume add tom --pool p --size 20GiB --key /etc/vrio/tom.key     encrypted
@@ -45,6 +51,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume import eve --pool p eve.qcow2 --format qcow2
   vrio volume export ann@monday ann.img
   vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
+  vrio volume remove max --cluster --data   all its copies
   vrio volume move max io2            the copy on io2 serves from now on; guests go on
   vrio volume evict max io2           its copy there is gone for good: do not wait for it
   vrio volume show bob --json
@@ -55,6 +62,9 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
+    /// Make a volume with copies on nodes of the cluster, and wait until these are in sync.
+    #[command(after_help = CREATE_EXAMPLES)]
+    Create(Box<VolumeCreate>),
     /// Open a volume until the node is restarted.
     Add(Box<VolumeAdd>),
     /// Remove a volume; its file, or its data in a pool, stays. Or remove a snapshot.
@@ -316,6 +326,12 @@ pub(crate) struct VolumeRemove {
     /// With --shred: remove all volumes and snapshots that have the same data key.
     #[arg(long, requires = "shred")]
     all: bool,
+    /// A volume of `vrio volume create`: remove all its copies, with --data. Refused while disks
+    /// use it.
+    #[arg(long, requires = "data", conflicts_with_all = ["force", "node"])]
+    cluster: bool,
+    #[command(flatten)]
+    place: ClusterPlace,
     #[command(flatten)]
     which: NodeChoice,
 }
@@ -427,6 +443,10 @@ pub(crate) struct VolumeClone {
 pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
     match command {
         VolumeCommand::Add(add) => change(&add.which, "POST", "/v1/volumes", &add.fields()?.into()),
+        VolumeCommand::Create(create) => create.run(),
+        VolumeCommand::Remove(volume) if volume.cluster => {
+            cluster::volumes::remove(&volume.name, &volume.place, REMOVED_S_MAX)
+        }
         VolumeCommand::Remove(volume) => volume.send(),
         VolumeCommand::List(which) => {
             list(which, "/v1/volumes", |all: &Vec<VolumeStatus>| tables::volume_list(all))

@@ -2,7 +2,9 @@
 //! nodes.
 
 use ::cluster::registry::PoolSpace;
-use ::cluster::{ClusterNodeStatus, ClusterStatus, ClusterVerdict, EtcdMemberStatus};
+use ::cluster::{
+    ClusterNodeStatus, ClusterStatus, ClusterVerdict, ClusterVolumeStatus, EtcdMemberStatus,
+};
 use comfy_table::Table;
 use node::config::show_size;
 use node::status::NodeClusterStatus;
@@ -39,11 +41,12 @@ pub(crate) fn cluster(status: &ClusterStatus) -> String {
         "\n   nodes: {present} of {} present; tokens: {}; volumes: {}\n",
         nodes.len(),
         status.tokens,
-        status.volumes
+        status.volumes.len()
     );
     section(&mut text, "etcd", members(&registry.members));
     section(&mut text, "nodes", node_table(nodes));
     section(&mut text, "pools", pool_table(nodes));
+    section(&mut text, "volumes", volume_table(&status.volumes));
     text
 }
 
@@ -116,9 +119,33 @@ fn pool_table(all: &[ClusterNodeStatus]) -> Table {
     table
 }
 
+fn volume_table(all: &[ClusterVolumeStatus]) -> Table {
+    let mut table =
+        table(&["name", "state", "served by", "in sync", "lack writes", "size", "disks"], 5);
+    for volume in all {
+        let lacking = volume.faults.iter().filter(|fault| fault.lacks_writes);
+        let lacking: Vec<_> = lacking
+            .map(|fault| match fault.filled_percent {
+                Some(percent) => format!("{} ({percent} %)", fault.node),
+                None => fault.node.clone(),
+            })
+            .collect();
+        table.add_row(vec![
+            volume.name.clone(),
+            volume.state.clone(),
+            volume.primary.clone(),
+            words(&volume.in_sync),
+            words(&lacking),
+            volume.size_bytes.map_or("-".to_owned(), show_size),
+            volume.users.to_string(),
+        ]);
+    }
+    table
+}
+
 #[cfg(test)]
 mod tests {
-    use ::cluster::RegistryStatus;
+    use ::cluster::{CopyFault, RegistryStatus};
 
     use super::*;
 
@@ -159,14 +186,28 @@ mod tests {
                 present_s: Some(61),
             }],
             tokens: 1,
-            volumes: 0,
+            volumes: vec![ClusterVolumeStatus {
+                name: "alice".to_owned(),
+                state: "degraded".to_owned(),
+                primary: "io1".to_owned(),
+                in_sync: vec!["io1".to_owned()],
+                faults: vec![CopyFault {
+                    node: "io2".to_owned(),
+                    lacks_writes: true,
+                    filled_percent: Some(40),
+                    ..CopyFault::default()
+                }],
+                ..ClusterVolumeStatus::default()
+            }],
         };
         let text = cluster(&status);
         let wanted = "cluster rack1: degraded\n  etcd's member b does not answer\n\n   id ab\n   \
                       registry on etcd, 1 of 2 members, revision 7\n   nodes: 1 of 1 present; \
-                      tokens: 1; volumes: 0\n\nETCD\n";
+                      tokens: 1; volumes: 1\n\nETCD\n";
         assert!(text.starts_with(wanted), "{text}");
-        for part in ["NODES", "7Zk1x0eWabcd ", "12GiB", "16GiB", "1MiB", "ssd"] {
+        for part in
+            ["NODES", "7Zk1x0eWabcd ", "12GiB", "16GiB", "1MiB", "ssd", "VOLUMES", "io2 (40 %)"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

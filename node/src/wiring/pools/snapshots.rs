@@ -194,7 +194,12 @@ impl Inside {
             self.refuse_loss(&pool, found)?;
         }
         let what = format!("remove {} {:?} from pool {:?}", kind(found), found.name, pool.name());
-        let removed = pool.change(PoolChange::Remove { volume: id });
+        let change = PoolChange::Remove { volume: id };
+        pool.check(&change).map_err(|error| refused(&what, &error))?;
+        let state = self.objects().config.directories.state.clone();
+        copies::forget(state.as_deref(), (pool.uuid(), number))
+            .map_err(|text| Refused::new(RefusedKind::Failed, text, "nothing was removed"))?;
+        let removed = pool.change(change);
         removed.map_err(|error| refused(&what, &error))?;
         Ok(done(vec![what]))
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::{Config, DiskConfig, InPlace, Object, VolumeConfig, changes, encryption};
+use copies::COPY_METRICS;
 use serde_json::Value;
 use sessions::sidecores;
 use sidecore::CounterText;
@@ -33,7 +34,9 @@ impl RunningObject for VolumeConfig {
             let prefix = format!("{}_", kind.name);
             with_prefix(&prefix, kind.counters).collect::<Vec<_>>()
         });
-        VOLUME_METRICS.iter().copied().chain(of_stages).chain(of_backends).collect()
+        let of_copies = COPY_METRICS.iter().copied();
+        let own = VOLUME_METRICS.iter().copied().chain(of_copies);
+        own.chain(of_stages).chain(of_backends).collect()
     }
 
     fn add(&self, node: &Inside) -> Changed {

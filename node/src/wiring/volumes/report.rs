@@ -58,6 +58,11 @@ fn volume_counters(served: &ServedVolume) -> Counters {
     served.backend.counted(&mut |name, value| {
         put(name, value);
     });
+    if let Some(member) = &served.member {
+        member.counted(&mut |name, value| {
+            put(name, value);
+        });
+    }
     counters
 }
 

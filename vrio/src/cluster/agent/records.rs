@@ -12,6 +12,8 @@ use node::member::{
     RecordDesk, RecordDeskError, SwapOutcome, form_from_text, record_from_text, record_text,
 };
 
+use crate::cluster::clock::now_s;
+
 /// Questions that wait. Each volume of the node asks one at a time; a question beyond these has no
 /// answer, and is asked again.
 const QUESTIONS_MAX: usize = 256;
@@ -21,8 +23,8 @@ pub(super) fn start(directory: &Path) -> io::Result<SyncSender<RecordQuestion>> 
     let (questions, asked) = sync_channel::<RecordQuestion>(QUESTIONS_MAX);
     let mut office = RecordOffice { path: directory.to_owned(), opened: None };
     let work = move || {
-        for RecordQuestion { number, volume, form, ask } in asked {
-            let outcome = office.answer((&volume, &form), &ask);
+        for RecordQuestion { number, volume, form, nodes, ask } in asked {
+            let outcome = office.answer((&volume, &form, nodes), &ask);
             // Without a node there is nothing to answer, and the process ends.
             let _ = say(&AgentLine::Answer(RecordAnswer { number, outcome }));
         }
@@ -39,10 +41,15 @@ struct RecordOffice {
 }
 
 impl RecordOffice {
-    fn answer(&mut self, (volume, form): (&str, &str), ask: &RecordAsk) -> RecordOutcome {
+    fn answer(
+        &mut self,
+        (volume, form, nodes): (&str, &str, Vec<String>),
+        ask: &RecordAsk,
+    ) -> RecordOutcome {
         let answered = self.open().map_err(|error| error.to_string()).and_then(|opened| {
             let (directory, registry) = opened;
             let desk = RecordDesk::new(directory.keys().clone(), volume, form_from_text(form)?);
+            let desk = desk.with_nodes(nodes, now_s);
             asked(&desk, registry, ask)
         });
         answered.unwrap_or_else(|why| {

@@ -1,0 +1,179 @@
+//! The placed volumes of a node, as the node keeps them: with them it starts while the registry is
+//! away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+
+use registry::membership::ClusterContents;
+use registry::{PlacementRecord, private_file};
+use serde::{Deserialize, Serialize};
+
+/// The version of the file, which `config` reads as well: a disk can name a placed volume alone.
+const VERSION: u32 = 1;
+
+/// The placed volumes that have a copy on a node or that its disks may use, and the nodes that they
+/// need as peers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptPlacements {
+    version: u32,
+    /// The volumes by their names.
+    pub volumes: BTreeMap<String, PlacementRecord>,
+    /// Other nodes by their names.
+    pub peers: BTreeMap<String, KeptPeer>,
+    /// The volumes that this node was told to open: it may have them, and no others, removed. So a
+    /// record in the registry touches no volume of the node's own file or pool.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub opened: BTreeSet<String>,
+}
+
+/// A node that another node needs as a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptPeer {
+    /// Where it was reached last; none of a node that only uses volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The public half of its key.
+    pub key: String,
+}
+
+impl KeptPlacements {
+    /// Those of a node, as the registry has them. The address of a node that is away is the last
+    /// one that is known.
+    pub fn of(contents: &ClusterContents, node: &str, last: &Self) -> Self {
+        let is_of = |placement: &PlacementRecord| {
+            placement.copies.iter().any(|copy| copy.node == node)
+                || placement.users().any(|name| name == node)
+        };
+        let volumes = contents.placements.iter().filter(|(_, it)| is_of(it)).cloned();
+        let volumes: BTreeMap<_, _> = volumes.collect();
+        let mut peers = BTreeMap::new();
+        for known in contents.nodes.iter().filter(|known| known.record.name != node) {
+            let name = &known.record.name;
+            let Some(key) = known.record.key.clone() else { continue };
+            let has_copy = volumes.values().any(|it| it.copies.iter().any(|at| at.node == *name));
+            let uses = volumes.values().any(|it| it.users().any(|user| user == name));
+            let address = known.presence.as_ref().and_then(|it| it.addresses.first().cloned());
+            let address = address.or_else(|| last.peers.get(name)?.address.clone());
+            match (has_copy, address) {
+                (true, Some(address)) => {
+                    peers.insert(name.clone(), KeptPeer { address: Some(address), key });
+                }
+                // Its copy is reached when it was present once.
+                (true, None) => {}
+                (false, _) if uses => {
+                    peers.insert(name.clone(), KeptPeer { address: None, key });
+                }
+                (false, _) => {}
+            }
+        }
+        let is_there = |name: &&String| volumes.contains_key(*name);
+        let opened = last.opened.iter().filter(is_there).cloned().collect();
+        Self { version: VERSION, volumes, peers, opened }
+    }
+
+    /// Reads a file; of a node that has kept nothing it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn load(path: &Path) -> io::Result<Self> {
+        let read = match private_file::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            read => serde_json::from_slice::<Self>(&read?)?,
+        };
+        match read.version {
+            VERSION => Ok(read),
+            other => Err(io::Error::other(format!(
+                "it has version {other}, and this vrio reads version {VERSION}"
+            ))),
+        }
+    }
+
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// When it cannot be written; the old one is there then.
+    pub fn keep(&self, path: &Path) -> io::Result<()> {
+        let text = serde_json::to_vec(self).expect("texts and numbers");
+        private_file::replace(path, &text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use registry::membership::KnownNode;
+    use registry::{NodeRecord, PlacedCopy, PresenceRecord, Stamp};
+
+    use super::*;
+
+    #[test]
+    fn a_node_keeps_its_volumes_and_the_peers_that_they_need() {
+        let node = |name: &str, address: Option<&str>| KnownNode {
+            record: NodeRecord {
+                name: name.to_owned(),
+                key: Some(format!("key of {name}")),
+                joined_s: 1,
+                token: String::new(),
+            },
+            presence: address.map(|address| PresenceRecord {
+                addresses: vec![address.to_owned()],
+                ..PresenceRecord::default()
+            }),
+        };
+        let copy = |node: &str| PlacedCopy { node: node.to_owned(), pool: "fast".to_owned() };
+        let placed = |nodes: [&str; 2]| PlacementRecord {
+            size_bytes: 1,
+            copies: nodes.map(copy).to_vec(),
+            allow: vec!["vm1".to_owned()],
+            ..PlacementRecord::default()
+        };
+        let mut contents = ClusterContents {
+            stamp: Stamp { store: 1, revision: 1 },
+            cluster: None,
+            nodes: vec![node("io1", Some("a1")), node("io2", Some("a2")), node("io3", Some("a3"))],
+            tokens: Vec::new(),
+            volumes: Vec::new(),
+            placements: vec![
+                ("alice".to_owned(), placed(["io1", "io2"])),
+                ("bob".to_owned(), placed(["io2", "io3"])),
+            ],
+            unreadable: Vec::new(),
+        };
+        contents.nodes.push(node("vm1", Some("a4")));
+        let none = KeptPlacements::default();
+        let of = |contents: &ClusterContents, name: &str, last: &KeptPlacements| {
+            let kept = KeptPlacements::of(contents, name, last);
+            let volumes: Vec<_> = kept.volumes.keys().cloned().collect();
+            let address = |it: &KeptPeer| it.address.clone().unwrap_or_default();
+            let peers = kept.peers.iter().map(|(name, it)| format!("{name} {}", address(it)));
+            (volumes, peers.collect::<Vec<_>>())
+        };
+        let (volumes, peers) = of(&contents, "io1", &none);
+        assert_eq!(
+            (volumes, peers),
+            (vec!["alice".to_owned()], vec!["io2 a2".to_owned(), "vm1 ".to_owned()])
+        );
+        let (volumes, peers) = of(&contents, "vm1", &none);
+        assert_eq!((volumes.len(), peers.join(", ").as_str()), (2, "io1 a1, io2 a2, io3 a3"));
+        // A node that is away has its last address, and one that is removed is no peer.
+        let last = KeptPlacements::of(&contents, "io1", &none);
+        contents.nodes[1].presence = None;
+        assert_eq!(KeptPlacements::of(&contents, "io1", &last), last);
+        contents.nodes.remove(1);
+        assert_eq!(of(&contents, "io1", &last).1, ["vm1 "]);
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("placements.json");
+        assert_eq!(KeptPlacements::load(&path).unwrap(), none);
+        // Only what is placed still was opened.
+        let opened = ["alice", "gone"].map(str::to_owned).into();
+        let last = KeptPlacements { opened, ..last };
+        let last = KeptPlacements::of(&contents, "io1", &last);
+        assert_eq!(last.opened, ["alice".to_owned()].into());
+        last.keep(&path).unwrap();
+        assert_eq!(KeptPlacements::load(&path).unwrap(), last);
+        for damaged in ["", "{}", "x", r#"{"version":9,"volumes":{},"peers":{}}"#] {
+            std::fs::write(&path, damaged).unwrap();
+            assert!(KeptPlacements::load(&path).is_err(), "{damaged}");
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The state of replicated volumes: the record of each, what its nodes tell of their copies, and
+//! each problem with its way out.
+
+use std::collections::BTreeMap;
+
+use registry::membership::ClusterContents;
+use registry::{CopyReport, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord};
+use replica::wire::decode_formed_record;
+use serde::{Deserialize, Serialize};
+
+/// The most volumes whose problems are told; all of them are in the list of volumes.
+const PROBLEMS_MAX: usize = 64;
+
+/// A replicated volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterVolumeStatus {
+    /// Its name.
+    pub name: String,
+    /// `well`; `degraded`: it is served, and a copy lacks writes or waits; `stopped`: no node
+    /// serves it at the moment; `new`: it is placed, and was never served; or `removing`.
+    pub state: String,
+    /// The nodes with copies, in their order.
+    pub nodes: Vec<String>,
+    /// The node that serves it, by the record.
+    pub primary: String,
+    /// The number of the record: each change of the copies in sync has one.
+    pub epoch: u64,
+    /// The nodes whose copies have each acknowledged write.
+    pub in_sync: Vec<String>,
+    /// Copies that lack writes or are not in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<CopyFault>,
+    /// Its size, if a node tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// The disks that use it, as far as its nodes tell.
+    pub users: u64,
+}
+
+/// A copy that lacks writes, or is not in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyFault {
+    /// Its node.
+    pub node: String,
+    /// Whether it lacks writes.
+    pub lacks_writes: bool,
+    /// For how long it lacks them, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_s: Option<u64>,
+    /// How much of what it lacks it has got, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filled_percent: Option<u8>,
+    /// The reason, and what is done about it, or the way out.
+    pub why: String,
+}
+
+/// The volumes of a cluster, and records that cannot be read.
+pub fn volumes(
+    contents: &ClusterContents,
+    now_s: u64,
+) -> (Vec<ClusterVolumeStatus>, Vec<RegistryError>) {
+    let present =
+        contents.nodes.iter().filter_map(|it| Some((&*it.record.name, it.presence.as_ref()?)));
+    let present: BTreeMap<&str, &PresenceRecord> = present.collect();
+    let (mut volumes, mut damaged) = (Vec::new(), Vec::new());
+    for (name, record) in &contents.volumes {
+        match volume((name, record), &present, now_s) {
+            Ok(volume) => volumes.push(volume),
+            Err(reason) => damaged.push(RegistryError::Damaged {
+                place: format!("the record of the replicated volume {name:?}"),
+                reason,
+            }),
+        }
+    }
+    for (name, placement) in &contents.placements {
+        let found = volumes.iter_mut().find(|volume| volume.name == *name);
+        let is_known = contents.volumes.iter().any(|(known, _)| known == name);
+        match (found, &placement.removing) {
+            (Some(volume), Some(left)) => mark_removed(volume, left),
+            (Some(_), None) => {}
+            // Its record is damaged, and was told.
+            (None, _) if is_known => {}
+            (None, removing) => {
+                let mut volume = unserved(name, placement, &present);
+                if let Some(left) = removing {
+                    mark_removed(&mut volume, left);
+                }
+                volumes.push(volume);
+            }
+        }
+    }
+    volumes.sort_by(|a, b| a.name.cmp(&b.name));
+    (volumes, damaged)
+}
+
+/// A volume that is being removed needs no copies in sync: the nodes matter that still have one.
+fn mark_removed(volume: &mut ClusterVolumeStatus, left: &[String]) {
+    volume.state = "removing".to_owned();
+    let told = std::mem::take(&mut volume.faults);
+    let why = |node: &String| {
+        let told = told.iter().find(|fault| fault.node == *node && !fault.lacks_writes);
+        told.map_or_else(|| "it is not removed yet".to_owned(), |fault| fault.why.clone())
+    };
+    let fault =
+        |node| CopyFault { node: String::clone(node), why: why(node), ..CopyFault::default() };
+    volume.faults = left.iter().map(fault).collect();
+}
+
+/// A placed volume without a record: its first node has not opened it yet.
+fn unserved(
+    name: &str,
+    placement: &PlacementRecord,
+    present: &BTreeMap<&str, &PresenceRecord>,
+) -> ClusterVolumeStatus {
+    let nodes: Vec<_> = placement.copies.iter().map(|copy| copy.node.clone()).collect();
+    let fault = |node: &String| {
+        let presence = present.get(&**node);
+        let report = presence.and_then(|it| it.copies.iter().find(|copy| copy.volume == name));
+        let why = match (presence, report) {
+            (None, _) => "its node is away; start it".to_owned(),
+            (Some(_), Some(report)) if !report.why.is_empty() => report.why.clone(),
+            (Some(_), _) => "it is being made".to_owned(),
+        };
+        CopyFault { node: node.clone(), why, ..CopyFault::default() }
+    };
+    ClusterVolumeStatus {
+        name: name.to_owned(),
+        state: "new".to_owned(),
+        primary: nodes.first().cloned().unwrap_or_default(),
+        faults: nodes.iter().map(fault).collect(),
+        size_bytes: Some(placement.size_bytes),
+        nodes,
+        ..ClusterVolumeStatus::default()
+    }
+}
+
+/// The copy on a node, as far as it is known.
+struct KnownCopy<'c> {
+    node: String,
+    is_present: bool,
+    is_in_sync: bool,
+    report: Option<&'c CopyReport>,
+    /// How much of what it lacks it has got, in percent, as the primary tells.
+    filled_percent: Option<u8>,
+}
+
+fn volume(
+    (name, record): (&str, &VolumeRecord),
+    present: &BTreeMap<&str, &PresenceRecord>,
+    now_s: u64,
+) -> Result<ClusterVolumeStatus, String> {
+    let (_, members) = decode_formed_record(&record.content).map_err(|error| error.to_string())?;
+    // Records of older releases have no names, and a hostile client's may have any.
+    let named = |id: u8| {
+        let name = record.nodes.get(usize::from(id)).cloned();
+        name.unwrap_or_else(|| format!("number {id}"))
+    };
+    let places = record
+        .nodes
+        .len()
+        .max(members.in_sync.keys().map(|id| usize::from(*id) + 1).max().unwrap_or(0));
+    let primary = named(members.primary);
+    let fills = present.get(&*primary).and_then(|it| it.copies.iter().find(|it| it.volume == name));
+    let copies: Vec<KnownCopy<'_>> = (0..=u8::MAX)
+        .take(places)
+        .map(|id| {
+            let node = named(id);
+            let presence = present.get(&*node);
+            let report = presence.and_then(|it| it.copies.iter().find(|copy| copy.volume == name));
+            let is_in_sync = members.in_sync.contains_key(&id);
+            let filled_percent = fills.and_then(|it| it.filling.get(&node).copied());
+            KnownCopy { node, is_present: presence.is_some(), is_in_sync, report, filled_percent }
+        })
+        .collect();
+    let serves = |copy: &&KnownCopy<'_>| {
+        let is_down = |report: &CopyReport| ["failed", "closed"].contains(&&*report.role);
+        copy.node == primary && copy.is_present && !copy.report.is_some_and(is_down)
+    };
+    let is_served = copies.iter().any(|copy| serves(&copy));
+    let since_s =
+        |node: &str| record.lacking.get(node).map(|since_s| now_s.saturating_sub(*since_s));
+    let faults: Vec<CopyFault> = copies
+        .iter()
+        .filter_map(|copy| {
+            let why = fault(copy, &primary, &copies)?;
+            Some(CopyFault {
+                node: copy.node.clone(),
+                lacks_writes: !copy.is_in_sync,
+                for_s: since_s(&copy.node).filter(|_| !copy.is_in_sync),
+                filled_percent: copy.filled_percent,
+                why,
+            })
+        })
+        .collect();
+    let state = match (is_served, faults.is_empty()) {
+        (false, _) => "stopped",
+        (true, false) => "degraded",
+        (true, true) => "well",
+    };
+    let reports = || copies.iter().filter_map(|copy| copy.report);
+    let in_sync = copies.iter().filter(|copy| copy.is_in_sync).map(|copy| copy.node.clone());
+    Ok(ClusterVolumeStatus {
+        name: name.to_owned(),
+        state: state.to_owned(),
+        nodes: copies.iter().map(|copy| copy.node.clone()).collect(),
+        primary,
+        epoch: members.epoch,
+        in_sync: in_sync.collect(),
+        faults,
+        size_bytes: reports().map(|it| it.size_bytes).find(|bytes| *bytes > 0),
+        users: reports().map(|it| u64::from(it.users)).sum(),
+    })
+}
+
+/// The fault of a copy with the way out, or what is done about it.
+fn fault(copy: &KnownCopy<'_>, primary: &str, all: &[KnownCopy<'_>]) -> Option<String> {
+    let node = &copy.node;
+    let Some(report) = copy.report.filter(|_| copy.is_present) else {
+        return match (copy.is_present, copy.is_in_sync) {
+            (true, true) => None,
+            (true, false) => Some("it waits for the node that serves".to_owned()),
+            (false, false) => {
+                Some(format!("its node is away; it gets what it lacks when {node} is started"))
+            }
+            (false, true) => Some(away_in_sync(node, primary, all)),
+        };
+    };
+    match (&*report.role, &*report.why) {
+        ("failed", why) => Some(format!(
+            "it has stopped: {}. Start the node again when that is mended",
+            if why.is_empty() { "the node's log has the reason" } else { why }
+        )),
+        ("closed", why) => Some(format!("its node does not open it: {why}")),
+        (_, why) if !why.is_empty() => Some(format!("it waits: {why}")),
+        ("takes-over", _) => Some("the copies are being made equal".to_owned()),
+        ("primary" | "backup", _) if copy.is_in_sync => None,
+        (_, _) if !copy.is_in_sync => Some(match copy.filled_percent {
+            Some(percent) => format!("it is being filled, {percent} %"),
+            None => "it waits for the node that serves".to_owned(),
+        }),
+        // By the record it has all writes, and its node does not know so yet.
+        (_, _) => Some("its node looks at the record".to_owned()),
+    }
+}
+
+/// A node that is away, and by the record has all writes.
+fn away_in_sync(node: &str, primary: &str, all: &[KnownCopy<'_>]) -> String {
+    let others = all.iter().filter(|it| it.node != node && it.is_in_sync && it.is_present);
+    let others: Vec<_> = others.map(|it| &*it.node).collect();
+    match (others.as_slice(), node == primary) {
+        ([], _) => format!(
+            "its node is away and may alone have the last writes: start {node}; or, if it is gone \
+             for good, `vrio volume evict VOLUME {node} --force` on another node gives them up"
+        ),
+        ([next, ..], true) => {
+            format!("its node is away; {next} serves when the last lease has ended")
+        }
+        (_, false) => format!("its node is away; {primary} goes on without it within seconds"),
+    }
+}
+
+/// The problems of volumes, those that are not served first.
+pub fn of_volumes(volumes: &[ClusterVolumeStatus]) -> Vec<String> {
+    let mut wrong: Vec<_> = volumes.iter().filter(|volume| volume.state != "well").collect();
+    wrong.sort_by_key(|volume| !["stopped", "new"].contains(&&*volume.state));
+    let shown = wrong.iter().take(PROBLEMS_MAX).map(|volume| problem(volume));
+    let more = wrong.len().saturating_sub(PROBLEMS_MAX);
+    let rest = (more > 0).then(|| format!("{more} more volumes are not well"));
+    shown.chain(rest).collect()
+}
+
+fn problem(volume: &ClusterVolumeStatus) -> String {
+    let ClusterVolumeStatus { name, state, primary, nodes, in_sync, faults, .. } = volume;
+    let faults = faults.iter().map(|fault| {
+        let CopyFault { node, lacks_writes, for_s, why, .. } = fault;
+        let lacks = match (lacks_writes, for_s) {
+            (true, Some(for_s)) => format!(" lacks writes for {for_s} s"),
+            (true, None) => " lacks writes".to_owned(),
+            (false, _) => String::new(),
+        };
+        format!("the copy of {node}{lacks}: {}", why.replace("VOLUME", name))
+    });
+    let faults: Vec<_> = faults.collect();
+    let head = match &**state {
+        "stopped" => format!("volume {name} is not served by {primary}"),
+        "new" => format!("volume {name} was never served"),
+        "removing" => format!("volume {name} is being removed"),
+        _ => format!("volume {name} has {} of {} copies in sync", in_sync.len(), nodes.len()),
+    };
+    format!("{head}; {}", faults.join("; "))
+}
+
+/// The problems of pools of present nodes.
+pub(crate) fn of_pools(contents: &ClusterContents) -> Vec<String> {
+    let present =
+        contents.nodes.iter().filter_map(|it| Some((&it.record.name, it.presence.as_ref()?)));
+    let pools = present.flat_map(|(node, it)| it.pools.iter().map(move |pool| (node, pool)));
+    let wrong = pools.filter(|(_, pool)| !pool.problem.is_empty()).take(PROBLEMS_MAX);
+    wrong
+        .map(|(node, pool)| format!("pool {} of node {node}: {}", pool.name, pool.problem))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use registry::membership::KnownNode;
+    use registry::{NodeRecord, PlacedCopy, PoolSpace, Stamp};
+    use replica::VolumeRecord as Members;
+    use replica::wire::encode_record;
+
+    use super::*;
+
+    fn record(members: &Members, nodes: &[&str]) -> VolumeRecord {
+        let content = [&[7; 16][..], &encode_record(members)].concat();
+        let nodes: Vec<_> = nodes.iter().map(|it| (*it).to_owned()).collect();
+        let lacks = (0..).zip(&nodes).filter(|(id, _)| !members.in_sync.contains_key(id));
+        let lacking = lacks.map(|(_, node)| (node.clone(), 90)).collect();
+        VolumeRecord { epoch: members.epoch, content, nodes, lacking }
+    }
+
+    fn node(name: &str, copies: Option<Vec<CopyReport>>) -> KnownNode {
+        let record =
+            NodeRecord { name: name.to_owned(), key: None, joined_s: 1, token: "t".to_owned() };
+        let presence = copies.map(|copies| PresenceRecord { copies, ..PresenceRecord::default() });
+        KnownNode { record, presence }
+    }
+
+    fn contents(record: VolumeRecord, nodes: Vec<KnownNode>) -> ClusterContents {
+        ClusterContents {
+            stamp: Stamp { store: 1, revision: 1 },
+            cluster: None,
+            nodes,
+            tokens: Vec::new(),
+            volumes: vec![("alice".to_owned(), record)],
+            placements: Vec::new(),
+            unreadable: Vec::new(),
+        }
+    }
+
+    fn copy(role: &str, why: &str) -> CopyReport {
+        let [volume, role, why] = ["alice", role, why].map(str::to_owned);
+        CopyReport { volume, role, why, size_bytes: 4096, ..CopyReport::default() }
+    }
+
+    fn one(contents: &ClusterContents) -> (ClusterVolumeStatus, Vec<String>) {
+        let (volumes, damaged) = volumes(contents, 100);
+        assert_eq!(damaged, []);
+        (volumes[0].clone(), of_volumes(&volumes))
+    }
+
+    #[test]
+    fn a_volume_whose_copies_are_in_sync_is_well() {
+        let both = Members::first(0, [(0, 1), (1, 2)].into());
+        let nodes = vec![node("io1", Some(vec![copy("primary", "")])), node("io2", Some(vec![]))];
+        let (alice, problems) = one(&contents(record(&both, &["io1", "io2"]), nodes));
+        assert_eq!((&*alice.state, &*alice.primary), ("well", "io1"));
+        assert_eq!((alice.in_sync, alice.size_bytes), (alice.nodes, Some(4096)));
+        assert_eq!(problems, [""; 0]);
+    }
+
+    #[test]
+    fn each_fault_of_a_copy_has_its_reason_and_the_way_out() {
+        let both = Members::first(0, [(0, 1), (1, 2)].into());
+        let alone = both.without(1);
+        let filling =
+            CopyReport { filling: [("io2".to_owned(), 40)].into(), ..copy("primary", "") };
+        let primary = || Some(vec![copy("primary", "")]);
+        for (members, io1, io2, state, wanted) in [
+            (
+                &alone,
+                Some(vec![filling]),
+                Some(vec![copy("outside", "")]),
+                "degraded",
+                "the copy of io2 lacks writes for 10 s: it is being filled, 40 %",
+            ),
+            (&alone, primary(), Some(vec![]), "degraded", "it waits for the node that serves"),
+            (&alone, primary(), None, "degraded", "it gets what it lacks when io2 is started"),
+            (
+                &alone,
+                None,
+                Some(vec![copy("outside", "")]),
+                "stopped",
+                "may alone have the last writes: start io1; or, if it is gone for good, `vrio \
+              volume evict alice io1 --force`",
+            ),
+            (&both, None, Some(vec![]), "stopped", "io2 serves when the last lease has ended"),
+            (&both, primary(), None, "degraded", "io1 goes on without it within seconds"),
+            (
+                &both,
+                primary(),
+                Some(vec![copy("backup", "the pool is full")]),
+                "degraded",
+                "the copy of io2: it waits: the pool is full",
+            ),
+            (
+                &both,
+                primary(),
+                Some(vec![copy("failed", "EIO")]),
+                "degraded",
+                "it has stopped: EIO. Start the node again",
+            ),
+            (
+                &both,
+                Some(vec![copy("closed", "another list")]),
+                Some(vec![]),
+                "stopped",
+                "its node does not open it: another list",
+            ),
+        ] {
+            let nodes = vec![node("io1", io1), node("io2", io2)];
+            let (alice, problems) = one(&contents(record(members, &["io1", "io2"]), nodes));
+            assert_eq!(alice.state, state, "{problems:?}");
+            assert!(problems[0].contains(wanted), "{wanted}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn a_placed_volume_is_told_before_its_first_record_and_while_it_is_removed() {
+        let copies = ["io1", "io2"]
+            .map(|node| PlacedCopy { node: node.to_owned(), pool: "fast".to_owned() });
+        let mut placement =
+            PlacementRecord { size_bytes: 9, copies: copies.into(), ..PlacementRecord::default() };
+        let both = Members::first(0, [(0, 1), (1, 2)].into());
+        let nodes = vec![node("io1", Some(vec![copy("closed", "no room")])), node("io2", None)];
+        let mut all = contents(record(&both, &["io1", "io2"]), nodes);
+        let served = all.volumes.clone();
+        all.volumes.clear();
+        all.placements = vec![("alice".to_owned(), placement.clone())];
+        let (alice, problems) = one(&all);
+        assert_eq!((&*alice.state, alice.size_bytes), ("new", Some(9)));
+        let wanted = "volume alice was never served; the copy of io1: no room; the copy of io2: \
+                      its node is away; start it";
+        assert_eq!(problems, [wanted]);
+        placement.removing = Some(vec!["io1".to_owned()]);
+        all.placements = vec![("alice".to_owned(), placement)];
+        all.volumes = served;
+        let (alice, problems) = one(&all);
+        assert_eq!((&*alice.state, alice.faults.len()), ("removing", 1), "{problems:?}");
+        assert!(problems[0].contains("is being removed; the copy of io1"), "{problems:?}");
+    }
+
+    /// Any client of the registry can write any bytes.
+    #[test]
+    fn a_hostile_record_is_a_problem_with_its_name_and_never_a_panic() {
+        let both = Members::first(9, [(0, 1), (9, 2), (255, 3)].into());
+        let (alice, problems) = one(&contents(record(&both, &["io1", "io1"]), vec![]));
+        assert_eq!((&*alice.primary, alice.state.as_str()), ("number 9", "stopped"));
+        assert_eq!(problems.len(), 1);
+        let whole = record(&both, &[]).content;
+        for cut in 0..whole.len() {
+            let record = VolumeRecord { content: whole[..cut].to_vec(), ..record(&both, &[]) };
+            let (volumes, damaged) = volumes(&contents(record, vec![]), 100);
+            assert_eq!((volumes.len(), damaged.len()), (0, 1), "{cut}");
+            assert!(damaged[0].to_string().contains("volume \"alice\" is damaged"));
+        }
+        let mut many = contents(record(&both, &[]), vec![]);
+        many.volumes = vec![many.volumes[0].clone(); PROBLEMS_MAX + 3];
+        let told = of_volumes(&volumes(&many, 100).0);
+        assert_eq!((told.len(), &**told.last().unwrap()), (65, "3 more volumes are not well"));
+    }
+
+    #[test]
+    fn a_full_pool_of_any_node_is_told() {
+        let mut nodes = vec![node("io1", Some(vec![]))];
+        let problem = "it is full".to_owned();
+        let pool = PoolSpace { problem, ..PoolSpace::new("fast", 1, 1) };
+        nodes[0].presence.as_mut().unwrap().pools.push(pool);
+        let told = of_pools(&contents(record(&Members::first(0, [(0, 1)].into()), &[]), nodes));
+        assert_eq!(told, ["pool fast of node io1: it is full"]);
+    }
+}

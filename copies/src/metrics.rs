@@ -1,0 +1,56 @@
+//! The numbers of a copy. Names that end in `_now` may fall.
+
+use api::status::CopyRole;
+use sidecore::CounterText;
+
+use crate::served::ServedMember;
+
+/// The metrics of a copy, with their help.
+pub const COPY_METRICS: &[CounterText] = &[
+    CounterText {
+        name: "copy_epoch",
+        help: "The number of the record of a replicated volume: each change of the copies in sync \
+               has one.",
+    },
+    CounterText {
+        name: "copy_serves_now",
+        help: "1 on the node that serves a replicated volume, 0 on the others.",
+    },
+    CounterText {
+        name: "copy_lacks_writes_now",
+        help: "1 where this node's copy of a replicated volume lacks writes.",
+    },
+    CounterText {
+        name: "copy_stopped_now",
+        help: "1 where this node's copy of a replicated volume has stopped; the status has the \
+               reason.",
+    },
+    CounterText {
+        name: "copy_waits_now",
+        help: "1 where this node's copy of a replicated volume waits for its pool.",
+    },
+    CounterText {
+        name: "copies_in_sync_now",
+        help: "Copies of a replicated volume that have each acknowledged write, as far as this \
+               node knows.",
+    },
+    CounterText {
+        name: "copies_lacking_now",
+        help: "Copies of a replicated volume that lack writes, as far as this node knows.",
+    },
+];
+
+impl ServedMember {
+    /// Tells each of [`COPY_METRICS`].
+    pub fn counted(&self, tell: &mut dyn FnMut(&str, u64)) {
+        let copy = self.status();
+        let has_stopped = copy.role == CopyRole::Failed;
+        tell("copy_epoch", copy.epoch);
+        tell("copy_serves_now", u64::from(copy.role == CopyRole::Primary));
+        tell("copy_lacks_writes_now", u64::from(copy.role == CopyRole::Outside));
+        tell("copy_stopped_now", u64::from(has_stopped));
+        tell("copy_waits_now", u64::from(!has_stopped && !copy.why.is_empty()));
+        tell("copies_in_sync_now", copy.in_sync.len() as u64);
+        tell("copies_lacking_now", copy.missing.len() as u64);
+    }
+}

@@ -1,0 +1,262 @@
+//! The volumes that the cluster has placed on this node: the agent has the node open them by its
+//! control socket, as a command would, and keeps them in the node's memory. It works on a
+//! thread of its own, since the node's presence does not wait for it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cluster::registry::membership::Membership;
+use ::cluster::registry::{Guarded, PlacementRecord};
+use ::cluster::{ClusterDirectory, KeptPeer, KeptPlacements, ROUND};
+use node::Config;
+use node::status::{PooledStatus, Status};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::live;
+
+/// The time between two looks while the node does not answer: it is starting.
+const SOON: Duration = Duration::from_millis(300);
+
+/// Why placed volumes are not open here, by their names.
+pub(super) type RefusedPlacements = Arc<Mutex<BTreeMap<String, String>>>;
+
+/// Starts the thread, which ends with the process.
+pub(super) fn start(
+    config: &Config,
+    directory: &ClusterDirectory,
+    ask: fn(&Path) -> Option<Status>,
+) -> io::Result<RefusedPlacements> {
+    let refused = RefusedPlacements::default();
+    let (cluster, path) = (config.cluster.as_ref(), config.placements_path());
+    let mut office = PlacementOffice {
+        directory: directory.clone(),
+        control: config.control.clone(),
+        node: config.name.clone(),
+        pools: cluster.and_then(|cluster| cluster.pools.clone()),
+        kept: KeptPlacements::load(&path).unwrap_or_else(|error| {
+            let path = path.display();
+            tracing::error!(%path, %error, "the placed volumes that the node has kept are lost");
+            KeptPlacements::default()
+        }),
+        path,
+        opened: None,
+        ask,
+        refused: Arc::clone(&refused),
+    };
+    let work = move || {
+        loop {
+            // Kept volumes are opened before the registry is asked, which may be away.
+            let applied = office.apply();
+            let pause = if applied.is_some() { ROUND } else { SOON };
+            office.look(&applied.unwrap_or_default());
+            std::thread::sleep(pause);
+        }
+    };
+    std::thread::Builder::new().name("placements".to_owned()).spawn(work)?;
+    Ok(refused)
+}
+
+struct PlacementOffice {
+    directory: ClusterDirectory,
+    control: PathBuf,
+    node: String,
+    /// The pools that the cluster sees; none: all of them.
+    pools: Option<Vec<String>>,
+    kept: KeptPlacements,
+    /// Where they are kept.
+    path: PathBuf,
+    opened: Option<Guarded>,
+    /// The status of the node at its control socket.
+    ask: fn(&Path) -> Option<Status>,
+    refused: RefusedPlacements,
+}
+
+impl PlacementOffice {
+    /// Tells the registry which volumes are removed here, and keeps its new placements. A registry
+    /// that is away changes nothing: the round of the agent says so.
+    fn look(&mut self, removed: &[String]) {
+        let looked = self.try_look(removed);
+        if let Err(why) = looked {
+            self.opened = None;
+            tracing::debug!(why, "the cluster's placements are not known at the moment");
+        }
+    }
+
+    fn try_look(&mut self, removed: &[String]) -> Result<(), String> {
+        let mut registry = match self.opened.take() {
+            Some(opened) => opened,
+            None => self.directory.registry().map_err(|error| error.to_string())?,
+        };
+        // A registry that was put back has forgotten volumes that are served.
+        if let Some(why) = registry.frozen().map_err(|error| error.to_string())? {
+            return Err(why);
+        }
+        let mut membership = Membership::new(&mut registry, self.directory.keys());
+        for volume in removed {
+            let told = membership.copy_removed(volume, &self.node);
+            told.map_err(|error| error.to_string())?;
+        }
+        let contents = membership.contents().map_err(|error| error.to_string())?;
+        self.opened = Some(registry);
+        let found = KeptPlacements::of(&contents, &self.node, &self.kept);
+        if found != self.kept {
+            found.keep(&self.path).map_err(|error| error.to_string())?;
+            self.kept = found;
+        }
+        Ok(())
+    }
+
+    /// Has the node open volumes that it lacks, and remove volumes that must go. Gives the volumes
+    /// of which nothing is left here; none if the node does not answer.
+    fn apply(&mut self) -> Option<Vec<String>> {
+        let status = (self.ask)(&self.control)?;
+        let (mut refused, mut removed) = (BTreeMap::new(), Vec::new());
+        let peers = self.add_peers(&status);
+        for (name, placement) in &self.kept.volumes.clone() {
+            let Some(own) = placement.copies.iter().find(|copy| copy.node == self.node) else {
+                continue;
+            };
+            let done = match &placement.removing {
+                None => self.follow((name, &own.pool), placement, &status).map(|()| false),
+                Some(left) if left.contains(&self.node) => self.remove((name, &own.pool), &status),
+                Some(_) => Ok(false),
+            };
+            match done {
+                Ok(true) => removed.push(name.clone()),
+                Ok(false) => {}
+                Err(why) => {
+                    let why = format!("{why}{peers}");
+                    if self.refused.lock().get(name) != Some(&why) {
+                        tracing::error!(volume = name, why, "a placed volume is not as it must be");
+                    }
+                    refused.insert(name.clone(), why);
+                }
+            }
+        }
+        *self.refused.lock() = refused;
+        Some(removed)
+    }
+
+    /// Opens a placed volume, if the node does not have it.
+    fn follow(
+        &mut self,
+        (name, pool): (&str, &str),
+        placement: &PlacementRecord,
+        status: &Status,
+    ) -> Result<(), String> {
+        match status.volumes.iter().find(|volume| volume.name == *name) {
+            Some(found) if found.copy.is_some() || found.stopped.is_some() => Ok(()),
+            Some(_) => Err(format!("node {} has another volume of this name", self.node)),
+            None if self.pools.as_ref().is_some_and(|all| !all.iter().any(|it| it == pool)) => {
+                Err(format!("the cluster does not see pool {pool}: \"pools\" in [cluster]"))
+            }
+            None => {
+                let is_new = !self.kept.opened.contains(name);
+                let has_one = find_pooled(status, pool).any(|it| it.name == name);
+                if is_new && has_one {
+                    return Err(format!(
+                        "pool {pool} has a volume {name} already, of another time: remove it with \
+                         `vrio volume remove {name} --data`, or create the volume by another name"
+                    ));
+                }
+                self.open(name, pool, placement)
+            }
+        }
+    }
+
+    /// Removes a placed volume with its data. Returns whether nothing is left of it.
+    fn remove(&self, (name, pool): (&str, &str), status: &Status) -> Result<bool, String> {
+        let delete = |path: &str| {
+            let deleted = live::ask(&self.control, "DELETE", path, None);
+            deleted.map(|_| false).map_err(|error| error.to_string())
+        };
+        let is_served = status.volumes.iter().any(|volume| volume.name == name);
+        if !self.kept.opened.contains(name) {
+            return match is_served {
+                true => {
+                    Err("the node was not told to open this volume: it is in its file".to_owned())
+                }
+                false => Ok(true),
+            };
+        }
+        if is_served {
+            return delete(&format!("/v1/volumes/{name}"));
+        }
+        if !status.pools.iter().any(|it| it.name == pool && it.size_bytes > 0) {
+            return Err(format!("its pool {pool} is not open"));
+        }
+        let cuts = format!("{name}@cut.");
+        let is_its = |it: &&PooledStatus| it.name == name || it.name.starts_with(&cuts);
+        let mut left: Vec<_> = find_pooled(status, pool).filter(is_its).collect();
+        left.sort_by_key(|it| it.name == name);
+        for it in &left {
+            delete(&format!("/v1/pools/{pool}/volumes/{}", it.number))?;
+        }
+        Ok(left.is_empty())
+    }
+
+    fn open(&mut self, name: &str, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
+        if self.kept.opened.insert(name.to_owned()) {
+            let kept = self.kept.keep(&self.path);
+            kept.map_err(|error| format!("{:?}: {error}", self.path))?;
+        }
+        let body = fields(name, pool, placement);
+        let opened = live::ask(&self.control, "POST", "/v1/volumes", Some(&body));
+        opened.map_err(|error| error.to_string())?;
+        tracing::info!(volume = name, pool, "a volume that the cluster has placed here is open");
+        Ok(())
+    }
+
+    /// Adds the nodes that the placed volumes need as peers, where the node's file has none of the
+    /// name. Gives why some could not be added.
+    fn add_peers(&self, status: &Status) -> String {
+        let mut refused = String::new();
+        let is_known = |name: &str| status.peers.iter().any(|peer| peer.name == name);
+        for (name, peer) in self.kept.peers.iter().filter(|(name, _)| !is_known(name)) {
+            let KeptPeer { address, key } = peer;
+            let mut body = json!({ "name": name, "key": key });
+            if let Some(address) = address {
+                body["address"] = Value::from(address.as_str());
+            }
+            match live::ask(&self.control, "POST", "/v1/peers", Some(&body)) {
+                Ok(_) => tracing::info!(peer = name, "a node of the cluster is a peer"),
+                Err(error) => {
+                    tracing::error!(peer = name, %error, "a node of the cluster is no peer");
+                    refused = format!("; peer {name}: {error}");
+                }
+            }
+        }
+        refused
+    }
+}
+
+/// The volumes and snapshots of a pool, but for those that are going.
+fn find_pooled<'s>(status: &'s Status, pool: &str) -> impl Iterator<Item = &'s PooledStatus> {
+    let found = status.pools.iter().find(|it| it.name == pool);
+    found.into_iter().flat_map(|it| &it.volumes).filter(|it| it.kind != "removing")
+}
+
+/// A placed volume as a node's file would have it.
+fn fields(name: &str, pool: &str, placement: &PlacementRecord) -> Value {
+    let PlacementRecord { size_bytes, copies, allow, write_through, shared, .. } = placement;
+    let replicas: Vec<_> = copies.iter().map(|copy| &copy.node).collect();
+    let mut fields = json!({
+        "name": name,
+        "backend": { "pool": pool, "size": format!("{size_bytes}B") },
+        "replicas": replicas,
+    });
+    if let Some(allow) = live::allow(allow) {
+        fields["allow"] = allow;
+    }
+    if *write_through {
+        fields["durability"] = json!("write-through");
+    }
+    if *shared {
+        fields["shared"] = json!(true);
+    }
+    fields
+}

@@ -1,0 +1,242 @@
+//! `vrio volume create`, and `vrio volume remove --cluster`: volumes that the cluster places.
+
+use std::time::{Duration, Instant};
+
+use ::cluster::registry::membership::{ClusterContents, Membership};
+use ::cluster::registry::{Guarded, PlacementRecord};
+use ::cluster::{ClusterDirectory, ClusterVolumeStatus, PlacementAsk, of_volumes, place, volumes};
+use anyhow::anyhow;
+use node::config::{name_problem, show_size, size_bytes};
+
+use super::{ClusterPlace, now_s, refused};
+use crate::failure::CommandFailure;
+use crate::output::{print, say};
+
+/// The time between two looks at the registry.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The unit of sizes.
+const SECTOR_BYTES: u64 = 512;
+
+pub(crate) const CREATE_EXAMPLES: &str = "Examples:
+  vrio volume create alice --size 20GiB --replicas 2 --allow vm1
+  vrio volume create alice --size 20GiB --replicas 3 --domain rack --pool-class ssd
+  vrio volume create alice --size 20GiB --on io1,io2       io1 serves it first
+
+It needs a directory of the cluster: the operator's, or a node's (--directory). The nodes with the
+most space have the copies; those of one --domain have one of them. Each of these nodes opens the
+volume by itself, and again whenever it starts; it is in no node's file.";
+
+/// `vrio volume create`
+#[derive(Debug, clap::Args)]
+pub(crate) struct VolumeCreate {
+    /// Its name, which is new in the cluster.
+    name: String,
+    /// Its size.
+    #[arg(long)]
+    size: String,
+    /// How many copies it has, each on another node.
+    #[arg(long, value_name = "COUNT", default_value_t = 2,
+          value_parser = clap::value_parser!(u8).range(2..=8))]
+    replicas: u8,
+    /// The nodes with the copies, in this order; instead of --replicas.
+    #[arg(long, value_name = "NODES", value_delimiter = ',', conflicts_with = "replicas")]
+    on: Vec<String>,
+    /// Only pools of this class.
+    #[arg(long, value_name = "CLASS")]
+    pool_class: Option<String>,
+    /// Kinds of places of which no two copies have the same, "rack,host": nodes say where they are
+    /// by "domain" in [cluster].
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    domain: Vec<String>,
+    /// The nodes whose disks may use it (with a key: only the disks that prove this key).
+    #[arg(long, value_name = "NODE[=KEY]", value_delimiter = ',')]
+    allow: Vec<String>,
+    /// When writes are durable: after the guest's flush ("flush"), or each at once
+    /// ("write-through").
+    #[arg(long, value_parser = ["flush", "write-through"], default_value = "flush")]
+    durability: String,
+    /// Several disks may use it at once.
+    #[arg(long)]
+    shared: bool,
+    /// Also in pools that have promised, or have, less space than its size: it is thin.
+    #[arg(long)]
+    overcommit: bool,
+    /// How long to wait until all copies are in sync; 0: not at all.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    wait: u64,
+    #[command(flatten)]
+    place: ClusterPlace,
+}
+
+/// The cluster's records, as a command reads and changes them.
+struct VolumeDesk {
+    directory: ClusterDirectory,
+    registry: Guarded,
+}
+
+impl VolumeDesk {
+    fn open(place: &ClusterPlace) -> Result<Self, CommandFailure> {
+        let directory = place.open()?;
+        let registry = directory.registry().map_err(refused)?;
+        Ok(Self { directory, registry })
+    }
+
+    fn records(&mut self) -> Membership<'_> {
+        Membership::new(&mut self.registry, self.directory.keys())
+    }
+
+    fn contents(&mut self) -> Result<ClusterContents, CommandFailure> {
+        self.records().contents().map_err(CommandFailure::running)
+    }
+
+    fn find(&mut self, name: &str) -> Result<Option<ClusterVolumeStatus>, CommandFailure> {
+        let mut contents = self.contents()?;
+        contents.volumes.retain(|(known, _)| known == name);
+        contents.placements.retain(|(known, _)| known == name);
+        let (mut all, damaged) = volumes(&contents, now_s());
+        match damaged.into_iter().next() {
+            Some(error) => Err(CommandFailure::running(error)),
+            None => Ok(all.pop()),
+        }
+    }
+
+    /// Waits until the volume is so, and says what is new. Returns whether it is.
+    fn wait(
+        &mut self,
+        name: &str,
+        wait_s: u64,
+        is_done: impl Fn(Option<&ClusterVolumeStatus>) -> bool,
+    ) -> Result<Result<(), String>, CommandFailure> {
+        let until = Instant::now() + Duration::from_secs(wait_s);
+        let mut told = String::new();
+        loop {
+            let found = self.find(name)?;
+            if is_done(found.as_ref()) {
+                return Ok(Ok(()));
+            }
+            let now = of_volumes(found.as_slice()).join("; ");
+            if Instant::now() >= until {
+                return Ok(Err(now));
+            }
+            if now != told {
+                // Beside what a script reads.
+                say(&now);
+                told = now;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+fn wrong(text: String) -> CommandFailure {
+    CommandFailure::configuration(anyhow!(text))
+}
+
+impl VolumeCreate {
+    pub(crate) fn run(&self) -> Result<(), CommandFailure> {
+        let size_bytes = self.check()?;
+        let mut desk = VolumeDesk::open(&self.place)?;
+        let contents = desk.contents()?;
+        let is_node = |name: &str| contents.nodes.iter().any(|node| node.record.name == name);
+        if let Some(unknown) = self.users().find(|name| !is_node(name)) {
+            return Err(wrong(format!(
+                "--allow: the cluster has no node {unknown:?}; have it join by `vrio node join`"
+            )));
+        }
+        let ask = PlacementAsk {
+            size_bytes,
+            copies: if self.on.is_empty() { self.replicas.into() } else { self.on.len() },
+            on: self.on.clone(),
+            class: self.pool_class.clone(),
+            domains: self.domain.clone(),
+            overcommits: self.overcommit,
+        };
+        let copies = place(&contents, &ask, show_size);
+        let copies = copies.map_err(|why| CommandFailure::running(anyhow!(why)))?;
+        let placement = PlacementRecord {
+            size_bytes,
+            copies,
+            allow: self.allow.clone(),
+            write_through: self.durability == "write-through",
+            shared: self.shared,
+            placed_s: now_s(),
+            removing: None,
+        };
+        let placed = desk.records().place_volume(&self.name, &placement);
+        placed.map_err(CommandFailure::running)?;
+        let at = placement.copies.iter().map(|it| format!("{} (pool {})", it.node, it.pool));
+        let at = at.collect::<Vec<_>>().join(", ");
+        print(&format!("volume {} has copies on {at}\n", self.name))?;
+        if self.wait == 0 {
+            return Ok(());
+        }
+        let is_well = |it: Option<&ClusterVolumeStatus>| it.is_some_and(|it| it.state == "well");
+        match desk.wait(&self.name, self.wait, is_well)? {
+            Ok(()) => print("all copies are in sync\n"),
+            Err(why) => Err(CommandFailure::running(anyhow!(
+                "{why}. The nodes go on with it; `vrio cluster status` shows how far they are, and \
+                 `vrio volume remove {} --cluster --data` takes it back",
+                self.name
+            ))),
+        }
+    }
+
+    /// The nodes that `--allow` names.
+    fn users(&self) -> impl Iterator<Item = &str> {
+        self.allow.iter().map(|it| it.split_once('=').map_or(&**it, |(node, _)| node))
+    }
+
+    /// Gives the size.
+    fn check(&self) -> Result<u64, CommandFailure> {
+        let bytes = size_bytes(&self.size).map_err(|why| wrong(format!("--size: {why}")))?;
+        if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(wrong(format!("--size: {bytes} bytes are no sectors of {SECTOR_BYTES}")));
+        }
+        let kinds = self.domain.iter().chain(&self.pool_class);
+        let names = [&self.name].into_iter().chain(&self.on).chain(kinds);
+        for name in names.map(String::as_str).chain(self.users()) {
+            if let Some(problem) = name_problem(name) {
+                return Err(wrong(format!("{name:?} {problem}")));
+            }
+        }
+        if !self.on.is_empty() && !(2..=8).contains(&self.on.len()) {
+            return Err(wrong("--on: a volume has copies on two to eight nodes".to_owned()));
+        }
+        match ::cluster::twice(&self.on) {
+            Some(twice) => Err(wrong(format!("--on: {twice:?} is in the list twice"))),
+            None => Ok(bytes),
+        }
+    }
+}
+
+/// `vrio volume remove NAME --cluster --data`: all its copies go.
+pub(crate) fn remove(name: &str, place: &ClusterPlace, wait_s: u64) -> Result<(), CommandFailure> {
+    let mut desk = VolumeDesk::open(place)?;
+    let contents = desk.contents()?;
+    let placed = contents.placements.iter().find(|(known, _)| known == name);
+    let Some((_, placement)) = placed else {
+        return Err(CommandFailure::running(anyhow!(
+            "the cluster has placed no volume {name:?}; `vrio cluster status` lists its volumes. A \
+             volume of the nodes' files is removed there: docs/replicas.md"
+        )));
+    };
+    let found = desk.find(name)?;
+    if let Some(users) = found.map(|it| it.users).filter(|users| *users > 0) {
+        return Err(CommandFailure::running(anyhow!(
+            "{users} disks use volume {name:?}: stop or remove them first; nothing was changed"
+        )));
+    }
+    // A node that was removed from the cluster has no copy any more that counts.
+    let is_node = |name: &String| contents.nodes.iter().any(|node| node.record.name == *name);
+    let nodes: Vec<_> = placement.copies.iter().map(|copy| copy.node.clone()).collect();
+    let nodes: Vec<_> = nodes.into_iter().filter(is_node).collect();
+    desk.records().remove_placed(name, &nodes).map_err(CommandFailure::running)?;
+    match desk.wait(name, wait_s, |found| found.is_none())? {
+        Ok(()) => print(&format!("volume {name} is removed from all its nodes\n")),
+        Err(why) => Err(CommandFailure::running(anyhow!(
+            "{why}. The nodes go on with the removal, and `vrio cluster status` shows how far they \
+             are"
+        ))),
+    }
+}

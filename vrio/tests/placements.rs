@@ -1,0 +1,206 @@
+//! Volumes that the cluster places on real nodes: they are created from any node, outlive the node
+//! that serves them, are opened again while the registry is away, and are removed.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use random::Random;
+use serde_json::Value;
+use testbed::nodes::{Node, NodePlan};
+
+use crate::pools::{refused, told};
+use crate::replicas::{PATIENCE, Rack, connect, succeeds, work_a_while, work_on};
+
+/// A node with a pool, in a rack. No peer and no volume is in its file.
+fn member(rack: &Rack, name: &str) -> NodePlan {
+    let config = format!(
+        "[cluster]\ndirectory = {:?}\ndomain = [\"rack=r-{name}\"]\n\
+         [[pool]]\nname = \"fast\"\nclass = \"ssd\"\ndevices = [{:?}]\n",
+        rack.path(&format!("of-{name}")),
+        rack.path(&format!("{name}.pool"))
+    );
+    let mut plan = rack.plan(name, &config);
+    plan.directories = Some(format!(
+        "volumes = [{:?}]\nsockets = {:?}\nstate = {:?}\n",
+        rack.path(""),
+        plan.home,
+        plan.home.join("state")
+    ));
+    plan
+}
+
+fn start(rack: &Rack, name: &str) -> Node {
+    rack.make_pool(&format!("{name}.pool"));
+    let node = member(rack, name).start().expect("the node starts");
+    rack.join(&node);
+    node
+}
+
+/// Runs `vrio` with the directory of a node.
+fn vrio(rack: &Rack, words: &str, of: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    command.args(words.split(' ')).arg("--directory").arg(rack.path(of));
+    command.output().expect("the binary was built")
+}
+
+fn fails(output: &Output, wanted: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains(wanted), "{wanted}: {output:?}");
+}
+
+/// Waits until the status of the cluster is so.
+fn wait(rack: &Rack, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let output = vrio(rack, "cluster status --json", "operator");
+        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        if is(&status) {
+            return status;
+        }
+        assert!(Instant::now() < until, "{what}: {status:#}");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+fn wait_for_nodes(rack: &Rack, count: usize) {
+    wait(rack, "the nodes are present with their pools", |status| {
+        let nodes = status["nodes"].as_array().expect("a list").clone();
+        nodes.iter().filter(|node| node["state"] == "present").count() == count
+    });
+}
+
+fn state_of(status: &Value, volume: &str) -> String {
+    let volumes = status["volumes"].as_array().expect("a list");
+    let found = volumes.iter().find(|it| it["name"] == volume);
+    found.map_or("none", |it| it["state"].as_str().expect("a word")).to_owned()
+}
+
+fn wait_for_state(rack: &Rack, volume: &str, state: &str) -> Value {
+    wait(rack, state, |status| state_of(status, volume) == state)
+}
+
+#[test]
+fn a_volume_is_created_from_a_third_node_and_outlives_the_node_that_serves_it() {
+    let mut random = Random::new(7);
+    let rack = Rack::new(4);
+    let mut io1 = Some(start(&rack, "io1"));
+    let (mut io2, io3) = (start(&rack, "io2"), start(&rack, "io3"));
+    let vm1 = rack.plan("vm1", &format!("[cluster]\ndirectory = {:?}\n", rack.path("of-vm1")));
+    let mut vm1 = vm1.start().expect("the VMhost starts");
+    rack.join(&vm1);
+    wait_for_nodes(&rack, 4);
+    let create = "volume create alice --size 16MiB --on io1,io2 --allow vm1";
+    succeeds(&vrio(&rack, create, "of-io3"));
+    fails(&vrio(&rack, create, "of-io3"), "the cluster has a volume \"alice\" already");
+    // The VMhost knows the nodes of a volume that its disks may use.
+    vm1.wait_until("its peers", |vm1| {
+        vm1.status().is_ok_and(|it| it["peers"].as_array().is_some_and(|all| all.len() == 2))
+    })
+    .expect("the agent adds them");
+    told(&vm1, "disk add alice --socket alice.sock --volume alice");
+    let mut guest = connect(&mut vm1, &mut random);
+    work_a_while(&mut guest, &mut random);
+    wait_for_state(&rack, "alice", "well");
+    // The node that serves dies. Its guest goes on, and people are told.
+    let plan = io1.take().expect("it runs").kill().expect("it ran until now");
+    work_on(&mut guest, 100);
+    let degraded = wait(&rack, "the copy of io1 lacks writes", |status| {
+        let told = status["problems"].to_string();
+        told.contains("volume alice has 1 of 2 copies in sync; the copy of io1 lacks writes for")
+            && told.contains("node io1 is away")
+    });
+    assert_eq!(degraded["volumes"][0]["primary"], "io2", "{degraded:#}");
+    io1 = Some(plan.start().expect("the node starts again"));
+    wait_for_state(&rack, "alice", "well");
+    work_on(&mut guest, 100);
+    // Neither the node nor its guests need the registry until the copies in sync change.
+    let [content, aside] = ["registry/registry", "aside"].map(|name| rack.path(name));
+    let plan = io1.take().expect("it runs").stop().expect("it stops in order");
+    work_on(&mut guest, 100);
+    wait(&rack, "io2 has gone on without it", |status| {
+        status["volumes"][0]["in_sync"].as_array().is_some_and(|all| all.len() == 1)
+    });
+    std::fs::rename(&content, &aside).expect("ours");
+    let mut node = plan.start().expect("the node starts while the registry is away");
+    node.wait_until("its placed volume is open", |node| {
+        node.status().is_ok_and(|it| it["volumes"][0]["copy"]["role"] == "outside")
+    })
+    .expect("it is kept");
+    work_on(&mut guest, 100);
+    std::fs::rename(&aside, &content).expect("ours");
+    io1 = Some(node);
+    wait_for_state(&rack, "alice", "well");
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0, "the death of a node is a pause, not an error");
+    guest.disconnect();
+    vm1.stop().expect("it stops in order");
+    let vm1 = remove_placed(&rack, &mut io2, &mut random);
+    // The name is free, and its copies begin anew.
+    succeeds(&vrio(&rack, create, "operator"));
+    for node in [io1.expect("it runs"), io2, io3, vm1] {
+        node.stop().expect("a node stops in order");
+    }
+}
+
+/// A VMhost whose file names the volume alone, and no peer, starts with the disk. The volume is
+/// removed when no disk uses it. Gives the VMhost.
+fn remove_placed(rack: &Rack, io2: &mut Node, random: &mut Random) -> Node {
+    let disk = "[[disk]]\nsocket = \"alice.sock\"\nvolume = \"alice\"\n";
+    let config = format!("[cluster]\ndirectory = {:?}\n{disk}", rack.path("of-vm1"));
+    let mut vm1 = rack.plan("vm1", &config).start().expect("the VMhost starts again");
+    let guest = connect(&mut vm1, random);
+    let remove = "volume remove alice --cluster --data";
+    wait(rack, "its user is told", |status| status["volumes"][0]["users"] != 0);
+    fails(&vrio(rack, remove, "of-io3"), "disks use volume \"alice\"");
+    guest.disconnect();
+    told(&vm1, "disk remove alice");
+    wait(rack, "its user is gone", |status| status["volumes"][0]["users"] == 0);
+    succeeds(&vrio(rack, remove, "of-io3"));
+    io2.wait_until("nothing of it is there", |node| {
+        let status = node.status().expect("it answers");
+        let is_empty = |list: &Value| list.as_array().is_some_and(Vec::is_empty);
+        is_empty(&status["volumes"]) && is_empty(&status["pools"][0]["volumes"])
+    })
+    .expect("it is removed");
+    vm1
+}
+
+#[test]
+fn a_volume_that_cannot_be_placed_is_refused_by_name_with_numbers() {
+    let rack = Rack::new(5);
+    let [io1, io2] = ["io1", "io2"].map(|name| start(&rack, name));
+    wait_for_nodes(&rack, 2);
+    for (words, wanted) in [
+        ("--size 16MiB --replicas 3", "3 copies of 16MiB cannot be placed: 2 nodes can have"),
+        ("--size 10GiB", "io1: pool fast has"),
+        ("--size 16MiB --pool-class hdd", "io2: it has no pool of class \"hdd\""),
+        ("--size 16MiB --domain room", "has no \"domain\" of kind \"room\""),
+        ("--size 16MiB --on io1,io9", "no node \"io9\""),
+        ("--size 16MiB --on io1,io1", "in the list twice"),
+        ("--size 16MiB --allow vm9", "no node \"vm9\""),
+        ("--size 1000B", "no sectors"),
+        ("--size 0B", "no sectors"),
+    ] {
+        fails(&vrio(&rack, &format!("volume create bob {words}"), "operator"), wanted);
+    }
+    fails(&vrio(&rack, "volume remove bob --cluster --data", "operator"), "has placed no volume");
+    // A volume of a node's own is not touched: not by a placement, and not by its removal.
+    told(&io1, "volume add bob --pool fast --size 1MiB");
+    succeeds(&vrio(&rack, "volume create bob --size 16MiB --wait 0", "operator"));
+    wait(&rack, "the node says why it does not open it", |status| {
+        status["problems"].to_string().contains("io1: node io1 has another volume of this name")
+    });
+    told(&io1, "volume remove bob");
+    wait(&rack, "a volume of another time is not taken for a copy", |status| {
+        status["problems"].to_string().contains("has a volume bob already, of another time")
+    });
+    succeeds(&vrio(&rack, "volume remove bob --cluster --data", "operator"));
+    let volumes = io1.status().expect("it answers")["pools"][0]["volumes"].clone();
+    assert_eq!(volumes[0]["name"], "bob", "it is the node's own: {volumes:#}");
+    // A copy of a placed volume has its rules, as each copy.
+    succeeds(&vrio(&rack, "volume create ann --size 16MiB --domain rack", "of-io1"));
+    refused(&io1, "volume resize ann 32MiB", "would keep their size");
+    for node in [io1, io2] {
+        node.stop().expect("a node stops in order");
+    }
+}
