@@ -71,6 +71,15 @@ pub fn volumes(
                 reason,
             }),
         }
+        if record.was_put_back(contents.stamp.store) {
+            damaged.push(RegistryError::Damaged {
+                place: format!("the record of the replicated volume {name:?}"),
+                reason: "the registry was restored since it was written, so no copy changes its \
+                         part: docs/cluster.md, \"Restore\", and then `vrio cluster trust \
+                         --volumes`"
+                    .to_owned(),
+            });
+        }
     }
     for (name, placement) in &contents.placements {
         let found = volumes.iter_mut().find(|volume| volume.name == *name);
@@ -315,7 +324,8 @@ mod tests {
         let nodes: Vec<_> = nodes.iter().map(|it| (*it).to_owned()).collect();
         let lacks = (0..).zip(&nodes).filter(|(id, _)| !members.in_sync.contains_key(id));
         let lacking = lacks.map(|(_, node)| (node.clone(), 90)).collect();
-        VolumeRecord { epoch: members.epoch, content, nodes, lacking }
+        let epoch = members.epoch;
+        VolumeRecord { epoch, content, nodes, lacking, ..VolumeRecord::default() }
     }
 
     fn node(name: &str, copies: Option<Vec<CopyReport>>) -> KnownNode {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use registry::membership::{ClusterKeys, HeldVolume, Membership};
-use registry::{Registry, RegistryError, Swap, private_file};
+use registry::{Registry, RegistryError, Swap, private_file, store_text};
 use replica::wire::{decode_durable, decode_formed_record, encode_durable, encode_record};
 use replica::{Durable, SwapOutcome, VolumeRecord};
 
@@ -91,6 +91,14 @@ pub enum RecordDeskError {
     /// have other bytes.
     #[error("the record was made for another list of nodes, another size, sharing or encryption")]
     OtherForm,
+    /// The registry was restored since the record was written. A member may know a newer record,
+    /// and a member that does not must not take the volume over.
+    #[error(
+        "the registry was restored since the record of the volume was written, so members may know \
+         newer ones: docs/cluster.md, \"Restore\", says what to look at, and then `vrio cluster \
+         trust --volumes`"
+    )]
+    PutBack,
 }
 
 /// The record of one volume in the registry, for a thread that may wait some seconds.
@@ -209,6 +217,9 @@ impl RecordDesk {
         if VolumeForm(form) != self.form {
             return Err(RecordDeskError::OtherForm);
         }
+        if held.record.was_put_back(held.store) {
+            return Err(RecordDeskError::PutBack);
+        }
         if record.epoch == held.record.epoch {
             return Ok(record);
         }
@@ -229,7 +240,8 @@ impl RecordDesk {
         registry: &mut dyn Registry,
         first: &VolumeRecord,
     ) -> Result<(), RecordDeskError> {
-        let swap = self.next(None, first)?;
+        let store = registry.stamp()?.store;
+        let swap = self.next(None, store, first)?;
         match registry.swap(&swap)? {
             registry::SwapOutcome::Made { .. } => Ok(()),
             _ => match self.look(registry)? {
@@ -242,6 +254,7 @@ impl RecordDesk {
     fn next(
         &self,
         held: Option<&HeldVolume>,
+        store: u64,
         next: &VolumeRecord,
     ) -> Result<Swap, RecordDeskError> {
         let content = [&self.form.0[..], &encode_record(next)].concat();
@@ -250,7 +263,8 @@ impl RecordDesk {
         let lacks = (0..).zip(&nodes).filter(|(id, _)| !next.in_sync.contains_key(id));
         let since_s = |node: &String| lacked.and_then(|it| it.get(node).copied()).unwrap_or(now_s);
         let lacking = lacks.map(|(_, node)| (node.clone(), since_s(node))).collect();
-        let stored = registry::VolumeRecord { epoch: next.epoch, content, nodes, lacking };
+        let (epoch, store) = (next.epoch, store_text(store));
+        let stored = registry::VolumeRecord { epoch, content, nodes, lacking, store };
         Ok(self.keys.next_volume(Swap::new(), &self.volume, held, &stored)?)
     }
 
@@ -276,7 +290,7 @@ impl RecordDesk {
         if found.epoch + 1 != target.epoch {
             return Ok(SwapOutcome::Conflict(found));
         }
-        let swap = self.next(Some(&held), target)?;
+        let swap = self.next(Some(&held), held.store, target)?;
         Ok(match registry.swap(&swap)? {
             registry::SwapOutcome::Made { .. } => SwapOutcome::Done,
             registry::SwapOutcome::Lost => SwapOutcome::Conflict(self.look(registry)?),

@@ -10,7 +10,7 @@ use member::{
     VolumeTaskEnd, VolumeTasks,
 };
 use registry::membership::{ClusterKeys, Membership};
-use registry::{MemoryRegistry, RegistryError, UnknownSwap};
+use registry::{MemoryRegistry, Registry, RegistryError, Swap, UnknownSwap};
 use replica::{Durable, Place, SwapOutcome, VolumeRecord};
 use sidecore::Waker;
 
@@ -50,6 +50,28 @@ fn a_node_with_another_list_or_size_or_key_has_no_part_in_the_record() {
             assert!(why.contains("another key of encryption"), "{why}");
         }
     }
+}
+
+/// A copy that has not heard of the last record finds the record before it in a registry that was
+/// restored, and would take the volume over.
+#[test]
+fn a_record_of_before_a_restore_counts_when_an_operator_says_so() {
+    let (mut before, keys) = (MemoryRegistry::new(7), ClusterKeys::new("ab12").unwrap());
+    desk().create(&mut before, &first()).unwrap();
+    let held = Membership::new(&mut before, &keys).volume("alice").unwrap().expect("a record");
+    let mut restored = MemoryRegistry::new(8);
+    let swap = keys.next_volume(Swap::new(), "alice", None, &held.record).unwrap();
+    restored.swap(&swap).unwrap();
+    assert!(matches!(desk().look(&mut restored), Err(RecordDeskError::PutBack)));
+    let next = first().taken_by(2);
+    assert_eq!(desk().swap(&mut restored, &next), SwapOutcome::Unknown);
+    let ErrandEnd::NotSeen(why) = clerk(restored.clone(), 2, true).look() else { panic!() };
+    assert!(why.contains("vrio cluster trust --volumes"), "{why}");
+    let trusted = Membership::new(&mut restored, &keys).trust_volumes().unwrap();
+    assert_eq!(trusted, ["alice"]);
+    assert_eq!(desk().look(&mut restored).unwrap(), first());
+    assert_eq!(desk().swap(&mut restored, &next), SwapOutcome::Done);
+    assert!(Membership::new(&mut restored, &keys).trust_volumes().unwrap().is_empty());
 }
 
 #[test]

@@ -110,6 +110,17 @@ impl FileRegistry {
         Ok(registry)
     }
 
+    /// Gives the registry another id, which is random: it was put back to an older state.
+    ///
+    /// # Errors
+    /// When there is no registry, or the system refuses it.
+    pub fn renew_store(&self, store: u64) -> Result<(), RegistryError> {
+        self.with_state(|state, _| {
+            state.store = store;
+            Ok(())
+        })
+    }
+
     /// A handle on the registry in this directory. Whether there is one is found by its first use.
     pub fn open(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), clock: Arc::new(boot_time), stop: None }

@@ -56,6 +56,16 @@ impl Guarded {
         Ok(self.contradiction(stamp))
     }
 
+    /// Whether the registry was put back to an older state, and has the id of before.
+    ///
+    /// # Errors
+    /// When the registry does not answer.
+    pub fn was_put_back(&mut self) -> Result<bool, RegistryError> {
+        let now = self.inner.stamp()?;
+        let is_older = |seen: Stamp| seen.store == now.store && now.revision < seen.revision;
+        Ok(self.seen.is_some_and(is_older))
+    }
+
     fn contradiction(&self, now: Stamp) -> Option<String> {
         let seen = self.seen?;
         if seen.store != now.store {

@@ -20,7 +20,7 @@ use crate::error::RegistryError;
 use crate::key::Key;
 use crate::record::{
     ClusterRecord, NodeRecord, PlacementRecord, PresenceRecord, StoredRecord, TokenRecord,
-    VolumeRecord, read, stored,
+    VolumeRecord, read, store_text, stored,
 };
 use crate::registry::{Registry, Stamp};
 use crate::swap::{Swap, SwapOutcome};
@@ -107,6 +107,8 @@ pub struct HeldVolume {
     pub record: VolumeRecord,
     /// The revision.
     pub revision: u64,
+    /// The id of the registry.
+    pub store: u64,
 }
 
 /// The next step of a change, after its keys were read.
@@ -466,7 +468,39 @@ impl<'a> Membership<'a> {
     /// When the registry does not answer, or the record cannot be read.
     pub fn volume(&mut self, name: &str) -> Result<Option<HeldVolume>, RegistryError> {
         let key = self.keys.volume(name)?;
-        Ok(self.read(&key)?.map(|(record, revision)| HeldVolume { record, revision }))
+        let found = self.registry.get(&key)?;
+        let Some(entry) = found.entry else { return Ok(None) };
+        let record = read(&key, &entry.value)?;
+        Ok(Some(HeldVolume { record, revision: entry.revision, store: found.stamp.store }))
+    }
+
+    /// Has the records of volumes count that were written before the registry was restored, as an
+    /// operator has found them to be the newest. Gives the names of the volumes.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or a record changes meanwhile.
+    pub fn trust_volumes(&mut self) -> Result<Vec<String>, RegistryError> {
+        let mut trusted = Vec::new();
+        for (name, _) in self.contents()?.volumes {
+            let Some(held) = self.volume(&name)? else { continue };
+            if !held.record.was_put_back(held.store) {
+                continue;
+            }
+            let key = self.keys.volume(&name)?;
+            let next = VolumeRecord { store: store_text(held.store), ..held.record };
+            let swap = Swap::new().unchanged(&key, held.revision).put(&key, stored(&next));
+            match self.registry.swap(&swap)? {
+                SwapOutcome::Made { .. } => trusted.push(name),
+                SwapOutcome::Lost => {
+                    let text = format!("the record of volume {name:?} has changed meanwhile");
+                    return Err(refused(text));
+                }
+                SwapOutcome::Unknown { reason } => {
+                    return Err(RegistryError::OutcomeUnknown { reason });
+                }
+            }
+        }
+        Ok(trusted)
     }
 }
 

@@ -281,7 +281,7 @@ impl StoredRecord for TokenRecord {
 }
 
 /// A volume, at `/vrio/ID/volumes/NAME`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Grows with each change.
     pub epoch: u64,
@@ -294,6 +294,22 @@ pub struct VolumeRecord {
     /// The nodes whose copies lack writes, and since when, in seconds since 1970.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lacking: BTreeMap<String, u64>,
+    /// The id of the registry that it was written to, in hexadecimal digits: a registry that was
+    /// restored has another id than its records, and members may know newer records.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub store: String,
+}
+
+impl VolumeRecord {
+    /// Whether the registry with this id was restored from a backup since the record was written.
+    pub fn was_put_back(&self, store: u64) -> bool {
+        !self.store.is_empty() && self.store != store_text(store)
+    }
+}
+
+/// The id of a registry, as records have it.
+pub fn store_text(store: u64) -> String {
+    format!("{store:016x}")
 }
 
 impl StoredRecord for VolumeRecord {
@@ -301,7 +317,7 @@ impl StoredRecord for VolumeRecord {
         if self.nodes.len().max(self.lacking.len()) > COPIES_MAX {
             return Some("it has more nodes than a volume has copies");
         }
-        fault_of_texts(self.nodes.iter().chain(self.lacking.keys()))
+        fault_of_texts(self.nodes.iter().chain(self.lacking.keys()).chain([&self.store]))
     }
 }
 
@@ -432,11 +448,13 @@ mod tests {
             content: b"\x00\xff".to_vec(),
             nodes: vec!["io1".to_owned()],
             lacking: [("io1".to_owned(), 5)].into(),
+            store: store_text(7),
         };
+        assert!(volume.was_put_back(8) && !volume.was_put_back(7));
         let bytes = stored(&volume);
         let wanted = concat!(
             r#"{"version":1,"epoch":9,"content":"AP8=","nodes":["io1"],"#,
-            r#""lacking":{"io1":5}}"#
+            r#""lacking":{"io1":5},"store":"0000000000000007"}"#
         );
         assert_eq!(text(bytes.clone()), wanted);
         assert_eq!(read::<VolumeRecord>(&key(), &bytes).unwrap(), volume);

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ::cluster::registry::forget_seen;
 use ::cluster::registry::membership::Membership;
+use ::cluster::registry::{FileRegistry, forget_seen};
 use ::cluster::{
     ClusterDirectory, ClusterError, ClusterPlan, ClusterVerdict, EtcdMemberFile, EtcdMemberPlan,
     JoinToken, RegistryPlace, issue_token, join, renew_all, renew_client, revoke_node, status,
@@ -93,6 +93,7 @@ around this one.";
 
 const TRUST_EXAMPLES: &str = "Examples:
   vrio cluster trust                    after a restore on purpose, on each machine
+  vrio cluster trust --volumes          then once: no copy knows a newer record than the registry
 
 Each machine remembers the registry and its highest revision, and makes no change to an older or
 another one. This command forgets that.";
@@ -142,10 +143,48 @@ pub(crate) enum ClusterCommand {
     },
     /// Believe the registry as it is now, after a restore on purpose.
     #[command(after_help = TRUST_EXAMPLES)]
-    Trust(ClusterPlace),
+    Trust(TrustArgs),
     /// Make new certificates in place of those that end.
     #[command(after_help = RENEW_EXAMPLES)]
     Renew(RenewArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TrustArgs {
+    #[command(flatten)]
+    place: ClusterPlace,
+    /// Also have the records of replicated volumes count as they are: no copy of any volume knows a
+    /// newer record.
+    #[arg(long)]
+    volumes: bool,
+}
+
+impl TrustArgs {
+    fn run(&self) -> Result<(), CommandFailure> {
+        let directory = self.place.open()?;
+        // Records know the id of the registry that they were written to.
+        if let RegistryPlace::File(path) = &directory.file().registry
+            && directory
+                .registry()
+                .map_err(refused)?
+                .was_put_back()
+                .map_err(CommandFailure::running)?
+        {
+            let store = u64::from_be_bytes(random()?);
+            FileRegistry::open(path).renew_store(store).map_err(CommandFailure::running)?;
+        }
+        forget_seen(&directory.seen_path()).map_err(CommandFailure::running)?;
+        let mut text = "this machine believes the registry as it is now\n".to_owned();
+        if self.volumes {
+            let mut registry = directory.registry().map_err(refused)?;
+            let trusted = Membership::new(&mut registry, directory.keys()).trust_volumes();
+            match &trusted.map_err(CommandFailure::running)?[..] {
+                [] => text += "no record of a volume was written before a restore\n",
+                names => text += &format!("the records count of: {}\n", names.join(", ")),
+            }
+        }
+        print(&text)
+    }
 }
 
 /// The cluster's directory on this machine.
@@ -284,11 +323,7 @@ pub(crate) fn cluster(command: &ClusterCommand) -> Result<(), CommandFailure> {
             print(&format!("node {node} is removed; its name is free\n"))
         }
         ClusterCommand::Forget { volume, force, place } => forget(&place.open()?, volume, *force),
-        ClusterCommand::Trust(place) => {
-            let directory = place.open()?;
-            forget_seen(&directory.seen_path()).map_err(CommandFailure::running)?;
-            print("this machine believes the registry as it is now\n")
-        }
+        ClusterCommand::Trust(args) => args.run(),
         ClusterCommand::Renew(args) => renew(args),
     }
 }

@@ -152,12 +152,8 @@ fn a_node_that_is_evicted_is_away_at_once_and_its_agent_is_told() {
 #[test]
 fn epochs_of_a_volume_grow_and_volumes_change_together() {
     let (mut registry, keys) = (registry(), keys());
-    let record = |epoch| VolumeRecord {
-        epoch,
-        content: vec![epoch as u8],
-        nodes: Vec::new(),
-        lacking: BTreeMap::new(),
-    };
+    let record =
+        |epoch| VolumeRecord { epoch, content: vec![epoch as u8], ..VolumeRecord::default() };
     let two = |epoch: u64, held: [Option<&HeldVolume>; 2]| {
         let swap = keys.next_volume(Swap::new(), "a", held[0], &record(epoch))?;
         keys.next_volume(swap, "b", held[1], &record(epoch))
@@ -286,12 +282,7 @@ fn a_volume_is_placed_once_and_goes_with_its_last_copy_also_when_answers_are_los
         let other = PlacementRecord { size_bytes: 8192, ..placement.clone() };
         let error = cluster.place_volume("alice", &other).unwrap_err().to_string();
         assert!(error.contains("a volume \"alice\" already"), "{error}");
-        let record = VolumeRecord {
-            epoch: 1,
-            content: Vec::new(),
-            nodes: Vec::new(),
-            lacking: BTreeMap::new(),
-        };
+        let record = VolumeRecord { epoch: 1, ..VolumeRecord::default() };
         for name in ["alice", "by-hand"] {
             let swap = keys.next_volume(Swap::new(), name, None, &record).unwrap();
             assert!(matches!(registry.swap(&swap), Ok(SwapOutcome::Made { .. })));
