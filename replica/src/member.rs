@@ -659,7 +659,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         out.push(Output::Store(Place { counter, ..self.holding.began }, op));
     }
 
-    /// Drops the oldest cuts of too many, but for cuts that a join uses: each member that joins uses
+    /// Drops the oldest cuts of too many, but for cuts that joins use: each member that joins uses
     /// one at most, so there is another cut.
     fn drop_surplus_cuts(&mut self, out: &mut Vec<Output<D>>) {
         let in_sync = self.record.as_ref().map_or(0, |record| record.in_sync.len());

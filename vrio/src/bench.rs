@@ -434,12 +434,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), CommandFailure> {
             let report = bench::failover::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &args.told)
         }
-        BenchCommand::Replicas(args) => {
-            let options = args.options().map_err(CommandFailure::configuration)?;
-            options.check().map_err(CommandFailure::configuration)?;
-            let report = bench::replicas::run(&options).map_err(CommandFailure::running)?;
-            results::report(&report, &args.told)
-        }
+        BenchCommand::Replicas(args) => args.run(),
         BenchCommand::All(args) => all::all(args),
         BenchCommand::Models(args) => args.run(),
         BenchCommand::Connections(args) => {

@@ -12,7 +12,8 @@ use testbed::rack::{NODES, VOLUME, wait_until_in_sync};
 use testbed::stand_in::StandIn;
 use workload::{Mix, WorkloadCounts};
 
-use super::{BenchRack, ReplicasOptions};
+use super::options::{ReplicaEvent, ReplicasOptions};
+use super::rack::BenchRack;
 
 const QUEUES: u16 = 2;
 
@@ -26,39 +27,6 @@ const WORK_BEFORE: Duration = Duration::from_millis(100);
 /// begin when the last reads under it have ended.
 const WORK_AFTER: u64 = 200;
 const TIME_AFTER: Duration = Duration::from_secs(4);
-
-/// An event in the life of a node with a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReplicaEvent {
-    /// The primary gets SIGKILL.
-    KillPrimary,
-    /// The primary stands still (SIGSTOP) until another node serves.
-    HaltPrimary,
-    /// The primary is stopped in order.
-    StopPrimary,
-    /// `vrio volume move` has another node serve.
-    Move,
-    /// A node that does not serve gets SIGKILL.
-    KillBackup,
-}
-
-impl ReplicaEvent {
-    /// All events.
-    pub const ALL: [Self; 5] =
-        [Self::KillPrimary, Self::HaltPrimary, Self::StopPrimary, Self::Move, Self::KillBackup];
-
-    /// The words of a table.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::KillPrimary => "primary killed",
-            Self::HaltPrimary => "primary stands still",
-            Self::StopPrimary => "primary stopped in order",
-            Self::Move => "moved",
-            Self::KillBackup => "backup killed",
-        }
-    }
-}
 
 /// The pauses of a guest at one event.
 #[derive(Clone, Debug, Serialize)]

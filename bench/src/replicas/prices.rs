@@ -7,13 +7,14 @@ use serde::Serialize;
 use testbed::events::{EventsSnapshot, Role};
 use testbed::progress::Progress;
 
-use super::{ALONE, BenchRack, MEASURED, ReplicasOptions};
+use super::options::{LOADS as LOADS_COUNT, ReplicasOptions};
+use super::rack::{ALONE, BenchRack, MEASURED};
 use crate::load::{Load, LoadPattern};
 use crate::measure::{DriverPlan, MeasuredDisks, WaitMode};
 use crate::verdict::Spread;
 
 /// The kinds of requests, with the numbers of them that are outstanding.
-pub(super) const LOADS: [(LoadPattern, u16); 4] = [
+const LOADS: [(LoadPattern, u16); LOADS_COUNT] = [
     (LoadPattern::RandWrite, 1),
     (LoadPattern::RandWrite, 32),
     (LoadPattern::RandRead, 1),

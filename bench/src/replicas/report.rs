@@ -8,7 +8,9 @@ use testbed::pair::between;
 use testbed::stage::NodeNetwork;
 use workload::WorkloadCounts;
 
-use super::{EventPauses, Price, ReplicaEvent, ReplicasOptions};
+use super::events::EventPauses;
+use super::options::{ReplicaEvent, ReplicasOptions};
+use super::prices::Price;
 use crate::load::LoadPattern;
 use crate::verdict::{Bound, Spread, Verdict};
 

@@ -2,8 +2,8 @@
 
 use results::{Axis, Measurement, Point, Quantity, Series, Statistic, Unit};
 
-use super::report::quantile;
-use super::{Price, ReplicasReport};
+use super::prices::Price;
+use super::report::{ReplicasReport, quantile};
 use crate::figures::{BenchReport, measured, named_point_of, of_rounds, word_of};
 use testbed::machine::Machine;
 
@@ -59,7 +59,8 @@ impl ReplicasReport {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EventPauses, ReplicaEvent, ReplicasOptions};
+    use super::super::events::EventPauses;
+    use super::super::options::{ReplicaEvent, ReplicasOptions};
     use super::*;
     use crate::load::LoadPattern;
     use crate::verdict::Spread;

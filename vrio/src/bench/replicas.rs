@@ -6,7 +6,8 @@ use anyhow::Context;
 use bench::replicas::{ReplicaEvent, ReplicasOptions};
 use clap::ValueEnum;
 
-use crate::results::ToldArgs;
+use crate::failure::CommandFailure;
+use crate::results::{self, ToldArgs};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench replicas                                  two copies, each event five times
@@ -87,7 +88,15 @@ impl From<EventArg> for ReplicaEvent {
 }
 
 impl ReplicasArgs {
-    pub(super) fn options(&self) -> anyhow::Result<ReplicasOptions> {
+    /// Measures, and prints or saves the report.
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
+        let options = self.options().map_err(CommandFailure::configuration)?;
+        options.check().map_err(CommandFailure::configuration)?;
+        let report = bench::replicas::run(&options).map_err(CommandFailure::running)?;
+        results::report(&report, &self.told)
+    }
+
+    fn options(&self) -> anyhow::Result<ReplicasOptions> {
         let said = self.events.iter().map(|event| ReplicaEvent::from(*event));
         let usual = usize::from(self.quick);
         Ok(ReplicasOptions {

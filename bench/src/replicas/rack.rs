@@ -1,0 +1,96 @@
+//! The nodes of a measurement of replicas.
+
+use anyhow::{Context, Result};
+use testbed::cleanup::Cleanup;
+use testbed::nodes::Node;
+use testbed::progress::Progress;
+use testbed::rack::{CopyFile, Rack, VOLUME, wait_until_in_sync};
+use testbed::stage::NodeNetwork;
+
+use super::options::ReplicasOptions;
+
+/// The volume whose requests are measured beside those of the volume without copies.
+pub(super) const MEASURED: &str = "bob";
+
+/// The volume without copies.
+pub(super) const ALONE: &str = "carol";
+
+/// The nodes, while everything happens.
+pub(super) struct BenchRack {
+    pub(super) rack: Rack,
+    pub(super) network: NodeNetwork,
+    /// By their places in the list of copies; none while a node is away.
+    pub(super) members: Vec<Option<Node>>,
+    pub(super) vm: Node,
+}
+
+impl BenchRack {
+    /// Starts the nodes, and waits until all copies are in sync.
+    pub(super) fn start(
+        options: &ReplicasOptions,
+        cleanup: &Cleanup,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let name = format!("vrio-replicas-{}", std::process::id());
+        let [folder, pools] =
+            [std::env::temp_dir(), options.folder.clone()].map(|parent| parent.join(&name));
+        for folder in [&folder, &pools] {
+            cleanup.path(folder.clone());
+            // Both may be the same.
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("making {}", folder.display()))?;
+        }
+        let port = 20_000 + (std::process::id() % 500) as u16 * 16;
+        let mut rack = Rack::new(&options.program, &folder, port)?;
+        (rack.pools, rack.volume_size, rack.sidecores) = (pools, "64MiB", 1);
+        rack.pool_size = if options.volumes > 100 { "4GiB" } else { "512MiB" };
+        let network = separate(options, &mut rack, cleanup, progress);
+        progress.doing(format!("starting {} nodes", options.copies + 1));
+        let list = options.list();
+        let more = volumes(options, &rack);
+        let mut members = Vec::new();
+        for node in list {
+            let pool = format!("{node}.pool");
+            let only = if *node == list[0] { rack.volume(ALONE, &[]) } else { String::new() };
+            let _starting = cleanup.start();
+            let file = CopyFile { node, list, pool: &pool };
+            members.push(Some(rack.start_member(file, &(more.clone() + &only))?));
+        }
+        let disks = rack.disk(MEASURED, list) + &rack.disk(ALONE, &list[..1]);
+        let vm = {
+            let _starting = cleanup.start();
+            rack.client(list, &disks).start()?
+        };
+        progress.doing("waiting until all copies are in sync");
+        for volume in [VOLUME, MEASURED].map(str::to_owned).into_iter().chain(options.idle()) {
+            wait_until_in_sync(&members, &volume)?;
+        }
+        Ok(Self { rack, network, members, vm })
+    }
+}
+
+/// The volumes with copies, beside the one that each member has.
+fn volumes(options: &ReplicasOptions, rack: &Rack) -> String {
+    let list = options.list();
+    let idle = options.idle().map(|name| rack.volume(&name, list));
+    [rack.volume(MEASURED, list)].into_iter().chain(idle).collect()
+}
+
+fn separate(
+    options: &ReplicasOptions,
+    rack: &mut Rack,
+    cleanup: &Cleanup,
+    progress: &Progress,
+) -> NodeNetwork {
+    if options.loopback || !rustix::process::geteuid().is_root() {
+        progress.done("the nodes meet on the loopback device: no network is like that");
+        return NodeNetwork::Loopback;
+    }
+    match rack.separate(Some(options.mtu), cleanup) {
+        Ok(()) => NodeNetwork::Namespaces,
+        Err(error) => {
+            progress.done(format!("no namespaces ({error:#}): loopback instead"));
+            NodeNetwork::Loopback
+        }
+    }
+}
