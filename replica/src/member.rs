@@ -698,8 +698,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 pub const CUTS_MAX: usize = 8;
 
 /// Cuts that a member keeps while all members are in sync: no member is away that could need an
-/// older cut than the newest one. A member that was just admitted may have left that one out, and
-/// has the cut before.
+/// older cut than the newest. A member that was just admitted may have left the newest cut out,
+/// and has the cut before.
 const CUTS_WHOLE_MAX: usize = 2;
 
 // A primary's other members may all join, each from a cut of its own, when a cut is made.
