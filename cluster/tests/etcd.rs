@@ -315,9 +315,9 @@ fn certificates_are_renewed_and_revoked_while_members_run_and_a_full_etcd_says_s
 fn view() -> NodeView {
     NodeView {
         addresses: vec!["10.0.0.9:4870".to_owned()],
-        pools: Vec::new(),
         since_s: 1,
         program: "0.1.0".to_owned(),
+        ..NodeView::default()
     }
 }
 
