@@ -1,7 +1,7 @@
 //! The placed volumes of a node, as the node keeps them: with them it starts while the registry is
 //! away.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
@@ -21,16 +21,18 @@ pub struct KeptPlacements {
     pub volumes: BTreeMap<String, PlacementRecord>,
     /// Other nodes by their names.
     pub peers: BTreeMap<String, KeptPeer>,
-    /// The volumes that this node was told to open: it may have them, and no others, removed. So a
-    /// record in the registry touches no volume of the node's own file or pool.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub opened: BTreeSet<String>,
+    /// The volumes that this node was told to open, with the time of the placement that told so: it
+    /// may have them, and no others, removed. So a record in the registry touches no volume of the
+    /// node's own file or pool, nor a later volume of the name. A volume goes from here when its
+    /// removal was told; a record that is missing or damaged takes nothing away.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub opened: BTreeMap<String, u64>,
 }
 
 /// A node that another node needs as a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptPeer {
-    /// Where it was reached last; none of a node that only uses volumes.
+    /// Where it was reached last, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The public half of its key.
@@ -61,14 +63,14 @@ impl KeptPlacements {
                 }
                 // Its copy is reached when it was present once.
                 (true, None) => {}
-                (false, _) if uses => {
-                    peers.insert(name.clone(), KeptPeer { address: None, key });
+                // With its address, where it has told one: it may get a copy later.
+                (false, address) if uses => {
+                    peers.insert(name.clone(), KeptPeer { address, key });
                 }
                 (false, _) => {}
             }
         }
-        let is_there = |name: &&String| volumes.contains_key(*name);
-        let opened = last.opened.iter().filter(is_there).cloned().collect();
+        let opened = last.opened.clone();
         Self { version: VERSION, volumes, peers, opened }
     }
 
@@ -151,7 +153,7 @@ mod tests {
         let (volumes, peers) = of(&contents, "io1", &none);
         assert_eq!(
             (volumes, peers),
-            (vec!["alice".to_owned()], vec!["io2 a2".to_owned(), "vm1 ".to_owned()])
+            (vec!["alice".to_owned()], vec!["io2 a2".to_owned(), "vm1 a4".to_owned()])
         );
         let (volumes, peers) = of(&contents, "vm1", &none);
         assert_eq!((volumes.len(), peers.join(", ").as_str()), (2, "io1 a1, io2 a2, io3 a3"));
@@ -160,15 +162,15 @@ mod tests {
         contents.nodes[1].presence = None;
         assert_eq!(KeptPlacements::of(&contents, "io1", &last), last);
         contents.nodes.remove(1);
-        assert_eq!(of(&contents, "io1", &last).1, ["vm1 "]);
+        assert_eq!(of(&contents, "io1", &last).1, ["vm1 a4"]);
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("placements.json");
         assert_eq!(KeptPlacements::load(&path).unwrap(), none);
-        // Only what is placed still was opened.
-        let opened = ["alice", "gone"].map(str::to_owned).into();
-        let last = KeptPlacements { opened, ..last };
+        // A record that is not there, or cannot be read, takes no mark away.
+        let opened: BTreeMap<_, _> = ["alice", "gone"].map(|name| (name.to_owned(), 5)).into();
+        let last = KeptPlacements { opened: opened.clone(), ..last };
         let last = KeptPlacements::of(&contents, "io1", &last);
-        assert_eq!(last.opened, ["alice".to_owned()].into());
+        assert_eq!(last.opened, opened);
         last.keep(&path).unwrap();
         assert_eq!(KeptPlacements::load(&path).unwrap(), last);
         for damaged in ["", "{}", "x", r#"{"version":9,"volumes":{},"peers":{}}"#] {

@@ -17,7 +17,8 @@ use rustix::net::{SendFlags, send};
 use api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordAsk, RecordOutcome, RecordQuestion};
 use api::status::NodeClusterStatus;
 
-/// How long a question waits for its answer: etcd's members are asked in turn, 8 s each.
+/// How long a question waits for its answer: three members of etcd that are silent are asked for
+/// 1 s each, and then for 8 s each.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How long an agent may be silent. Its rounds are 3 s apart, and a round may wait 15 s for its
@@ -305,7 +306,7 @@ mod tests {
         let (agent, node) = UnixStream::pair().unwrap();
         view.listen("io1", node);
         let asked = Arc::clone(&view.questions);
-        let put = || asked.lock().put(("a", "07"), RecordAsk::Look, sync_channel(1).0);
+        let put = || asked.lock().put(A, RecordAsk::Look, sync_channel(1).0);
         let refused = (0..100_000).find_map(|_| put().err()).expect("a socket has a bound");
         assert!(refused.to_string().contains("agent"), "{refused}");
         let mut questions = BufReader::new(&agent);

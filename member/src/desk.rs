@@ -214,11 +214,11 @@ impl RecordDesk {
     fn record(&self, held: &HeldVolume) -> Result<VolumeRecord, RecordDeskError> {
         let (form, record) = decode_formed_record(&held.record.content)
             .map_err(|error| self.damaged(&error.to_string()))?;
-        if VolumeForm(form) != self.form {
-            return Err(RecordDeskError::OtherForm);
-        }
         if held.record.was_put_back(held.store) {
             return Err(RecordDeskError::PutBack);
+        }
+        if VolumeForm(form) != self.form {
+            return Err(RecordDeskError::OtherForm);
         }
         if record.epoch == held.record.epoch {
             return Ok(record);

@@ -56,14 +56,14 @@ impl Guarded {
         Ok(self.contradiction(stamp))
     }
 
-    /// Whether the registry was put back to an older state, and has the id of before.
+    /// Whether the registry has the id that this machine knows, however far the machine has seen: a
+    /// restore of a registry in a file keeps the id.
     ///
     /// # Errors
     /// When the registry does not answer.
-    pub fn was_put_back(&mut self) -> Result<bool, RegistryError> {
+    pub fn has_known_id(&mut self) -> Result<bool, RegistryError> {
         let now = self.inner.stamp()?;
-        let is_older = |seen: Stamp| seen.store == now.store && now.revision < seen.revision;
-        Ok(self.seen.is_some_and(is_older))
+        Ok(self.seen.is_some_and(|seen| seen.store == now.store))
     }
 
     fn contradiction(&self, now: Stamp) -> Option<String> {

@@ -391,11 +391,16 @@ impl<'a> Membership<'a> {
     /// # Errors
     /// As [`Self::remove_placed`].
     pub fn copy_removed(&mut self, name: &str, node: &str) -> Result<(), RegistryError> {
-        self.change_placement(name, |it| {
+        let noted = self.change_placement(name, |it| {
             if let Some(left) = &mut it.removing {
                 left.retain(|other| other != node);
             }
-        })
+        });
+        // A placement that is gone has nothing left to note: the answer of an earlier try was lost.
+        match noted {
+            Err(RegistryError::Refused { .. }) => Ok(()),
+            noted => noted,
+        }
     }
 
     /// Removes a volume's record. Members that know it stop when they would change it, and members

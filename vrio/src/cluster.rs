@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use ::cluster::registry::membership::Membership;
-use ::cluster::registry::{FileRegistry, forget_seen};
+use ::cluster::registry::{FileRegistry, Registry, forget_seen};
 use ::cluster::{
     ClusterDirectory, ClusterError, ClusterPlan, ClusterVerdict, EtcdMemberFile, EtcdMemberPlan,
     JoinToken, RegistryPlace, issue_token, join, renew_all, renew_client, revoke_node, status,
@@ -162,18 +162,21 @@ pub(crate) struct TrustArgs {
 impl TrustArgs {
     fn run(&self) -> Result<(), CommandFailure> {
         let directory = self.place.open()?;
-        // Records know the id of the registry that they were written to.
+        // Records know the id of the registry that they were written to. Directories that know the
+        // old id leave the new one as it is.
+        let knows_id = || {
+            let known = directory.registry().map_err(refused)?.has_known_id();
+            known.map_err(CommandFailure::running)
+        };
         if let RegistryPlace::File(path) = &directory.file().registry
-            && directory
-                .registry()
-                .map_err(refused)?
-                .was_put_back()
-                .map_err(CommandFailure::running)?
+            && knows_id()?
         {
             let store = u64::from_be_bytes(random()?);
             FileRegistry::open(path).renew_store(store).map_err(CommandFailure::running)?;
         }
         forget_seen(&directory.seen_path()).map_err(CommandFailure::running)?;
+        // From now on this directory knows the id.
+        directory.registry().map_err(refused)?.stamp().map_err(CommandFailure::running)?;
         let mut text = "this machine believes the registry as it is now\n".to_owned();
         if self.volumes {
             let mut registry = directory.registry().map_err(refused)?;
@@ -335,6 +338,12 @@ fn forget(directory: &ClusterDirectory, volume: &str, force: bool) -> Result<(),
     let contents = membership.contents().map_err(CommandFailure::running)?;
     let present = contents.nodes.iter().filter(|node| node.presence.is_some());
     let present: Vec<_> = present.map(|node| node.record.name.as_str()).collect();
+    if contents.placements.iter().any(|(placed, _)| placed == volume) {
+        return Err(CommandFailure::running(anyhow!(
+            "the cluster has placed volume {volume}, and its nodes would open it again: `vrio \
+             volume remove {volume} --cluster --data` removes it"
+        )));
+    }
     if !present.is_empty() && !force {
         return Err(CommandFailure::running(anyhow!(
             "nodes are present: {}. A node with a copy of {volume} would go on, and a node that \

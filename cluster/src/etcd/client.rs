@@ -23,8 +23,9 @@ use super::wire::{
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// How often a connection with a call is tried, and how long an answer may take: a member that
-/// hangs, or whose host is gone, is noticed by a watch as well.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
+/// hangs, or whose host is gone, is noticed by a watch as well. etcd ends connections that try more
+/// often than once in 5 s.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(4));
 
 /// The longest answer: a page of the largest values, with their keys.
 const ANSWER_BYTES_MAX: usize = 16 << 20;

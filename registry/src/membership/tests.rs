@@ -305,6 +305,9 @@ fn a_volume_is_placed_once_and_goes_with_its_last_copy_also_when_answers_are_los
         lose(&mut registry);
         let mut cluster = Membership::new(&mut registry, &keys);
         cluster.copy_removed("alice", "io2").unwrap();
+        // The answer of the last step was lost: it is told again.
+        Membership::new(&mut registry, &keys).copy_removed("alice", "io2").unwrap();
+        let mut cluster = Membership::new(&mut registry, &keys);
         assert!(cluster.contents().unwrap().placements.is_empty());
         assert_eq!(cluster.volume("alice").unwrap(), None);
     }

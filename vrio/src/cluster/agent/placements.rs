@@ -12,7 +12,7 @@ use ::cluster::registry::membership::Membership;
 use ::cluster::registry::{Guarded, PlacementRecord};
 use ::cluster::{ClusterDirectory, KeptPeer, KeptPlacements, ROUND};
 use node::Config;
-use node::status::{PooledStatus, Status};
+use node::status::{CopyRole, PooledStatus, Status};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -31,6 +31,10 @@ pub(super) fn start(
     ask: fn(&Path) -> Option<Status>,
 ) -> io::Result<RefusedPlacements> {
     let refused = RefusedPlacements::default();
+    if config.cluster.as_ref().is_none_or(|cluster| cluster.name != config.name) {
+        tracing::warn!("\"name\" in [cluster] is not the node's name: it gets no placed volumes");
+        return Ok(refused);
+    }
     let (cluster, path) = (config.cluster.as_ref(), config.placements_path());
     let mut office = PlacementOffice {
         directory: directory.clone(),
@@ -99,11 +103,12 @@ impl PlacementOffice {
         for volume in removed {
             let told = membership.copy_removed(volume, &self.node);
             told.map_err(|error| error.to_string())?;
+            self.kept.opened.remove(volume);
         }
         let contents = membership.contents().map_err(|error| error.to_string())?;
         self.opened = Some(registry);
         let found = KeptPlacements::of(&contents, &self.node, &self.kept);
-        if found != self.kept {
+        if found != self.kept || !removed.is_empty() {
             found.keep(&self.path).map_err(|error| error.to_string())?;
             self.kept = found;
         }
@@ -122,7 +127,9 @@ impl PlacementOffice {
             };
             let done = match &placement.removing {
                 None => self.follow((name, &own.pool), placement, &status).map(|()| false),
-                Some(left) if left.contains(&self.node) => self.remove((name, &own.pool), &status),
+                Some(left) if left.contains(&self.node) => {
+                    self.remove((name, &own.pool), placement, &status)
+                }
                 Some(_) => Ok(false),
             };
             match done {
@@ -154,13 +161,15 @@ impl PlacementOffice {
             None if self.pools.as_ref().is_some_and(|all| !all.iter().any(|it| it == pool)) => {
                 Err(format!("the cluster does not see pool {pool}: \"pools\" in [cluster]"))
             }
+            None if !is_open(status, pool) => Err(format!("its pool {pool} is not open")),
             None => {
-                let is_new = !self.kept.opened.contains(name);
+                let is_new = self.kept.opened.get(name) != Some(&placement.placed_s);
                 let has_one = find_pooled(status, pool).any(|it| it.name == name);
                 if is_new && has_one {
                     return Err(format!(
-                        "pool {pool} has a volume {name} already, of another time: remove it with \
-                         `vrio volume remove {name} --data`, or create the volume by another name"
+                        "pool {pool} has a volume {name} already, of another time. If no other \
+                         node has its data, keep it; else remove it with `vrio volume remove \
+                         {name} --data`, or create the volume by another name"
                     ));
                 }
                 self.open(name, pool, placement)
@@ -169,24 +178,35 @@ impl PlacementOffice {
     }
 
     /// Removes a placed volume with its data. Returns whether nothing is left of it.
-    fn remove(&self, (name, pool): (&str, &str), status: &Status) -> Result<bool, String> {
+    fn remove(
+        &self,
+        (name, pool): (&str, &str),
+        placement: &PlacementRecord,
+        status: &Status,
+    ) -> Result<bool, String> {
         let delete = |path: &str| {
             let deleted = live::ask(&self.control, "DELETE", path, None);
             deleted.map(|_| false).map_err(|error| error.to_string())
         };
-        let is_served = status.volumes.iter().any(|volume| volume.name == name);
-        if !self.kept.opened.contains(name) {
-            return match is_served {
-                true => {
+        let served = status.volumes.iter().find(|volume| volume.name == name);
+        if self.kept.opened.get(name) != Some(&placement.placed_s) {
+            return match served {
+                Some(_) => {
                     Err("the node was not told to open this volume: it is in its file".to_owned())
                 }
-                false => Ok(true),
+                None => Ok(true),
             };
         }
-        if is_served {
-            return delete(&format!("/v1/volumes/{name}"));
+        match served.map(|it| (it.copy.as_ref(), it.stopped.is_some())) {
+            None => {}
+            Some((None, false)) => {
+                return Err("the node has another volume of this name".to_owned());
+            }
+            // The node that serves refuses while a disk uses the volume: the other copies wait.
+            Some((Some(copy), _)) if copy.role == CopyRole::Backup => return Ok(false),
+            Some(_) => return delete(&format!("/v1/volumes/{name}")),
         }
-        if !status.pools.iter().any(|it| it.name == pool && it.size_bytes > 0) {
+        if !is_open(status, pool) {
             return Err(format!("its pool {pool} is not open"));
         }
         let cuts = format!("{name}@cut.");
@@ -200,15 +220,32 @@ impl PlacementOffice {
     }
 
     fn open(&mut self, name: &str, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
-        if self.kept.opened.insert(name.to_owned()) {
+        // Before the node is asked: a volume whose mark was lost could not be removed.
+        let before = self.kept.opened.insert(name.to_owned(), placement.placed_s);
+        if before != Some(placement.placed_s) {
             let kept = self.kept.keep(&self.path);
             kept.map_err(|error| format!("{:?}: {error}", self.path))?;
         }
         let body = fields(name, pool, placement);
-        let opened = live::ask(&self.control, "POST", "/v1/volumes", Some(&body));
-        opened.map_err(|error| error.to_string())?;
+        if let Err(error) = live::ask(&self.control, "POST", "/v1/volumes", Some(&body)) {
+            self.unmark(name, before);
+            return Err(error.to_string());
+        }
         tracing::info!(volume = name, pool, "a volume that the cluster has placed here is open");
         Ok(())
+    }
+
+    /// Takes the mark of a volume back that the node has not opened. A node that does not answer
+    /// may have opened it.
+    fn unmark(&mut self, name: &str, before: Option<u64>) {
+        let Some(status) = (self.ask)(&self.control) else { return };
+        if before.is_some() || status.volumes.iter().any(|volume| volume.name == name) {
+            return;
+        }
+        self.kept.opened.remove(name);
+        if let Err(error) = self.kept.keep(&self.path) {
+            tracing::error!(%error, "the placed volumes of the node cannot be kept");
+        }
     }
 
     /// Adds the nodes that the placed volumes need as peers, where the node's file has none of the
@@ -232,6 +269,11 @@ impl PlacementOffice {
         }
         refused
     }
+}
+
+/// Whether the pool is open: a pool that is not has no size.
+fn is_open(status: &Status, pool: &str) -> bool {
+    status.pools.iter().any(|it| it.name == pool && it.size_bytes > 0)
 }
 
 /// The volumes and snapshots of a pool, but for those that are going.

@@ -19,8 +19,11 @@ pub(super) fn of(
     cluster: &ClusterConfig,
     refused: &BTreeMap<String, String>,
 ) -> NodeView {
+    // Copies and sessions go by the node's own name: a node of another name gets no copies.
+    let takes_copies = status.node.name == cluster.name;
+    let all = if takes_copies { &status.pools[..] } else { &[] };
     NodeView {
-        pools: pools(&status.pools, cluster.pools.as_deref()),
+        pools: pools(all, cluster.pools.as_deref()),
         copies: copies(&status, refused),
         domain: cluster.domain.clone(),
         since_s: now_s().saturating_sub(status.node.uptime_s),
