@@ -511,14 +511,24 @@ fn no_snapshot(words: &str) -> CommandFailure {
     CommandFailure::running(anyhow!(text))
 }
 
+/// The beginning of the names of the snapshots that copies of replicated volumes make.
+const CUT_NAME: &str = "cut.";
+
 impl VolumeRemove {
     fn send(&self) -> Result<(), CommandFailure> {
         let is_of_pool = self.name.contains(['@', ':']);
         let removes_data = self.data || self.shred;
         let pools = if is_of_pool || removes_data { pools(&self.which)? } else { Vec::new() };
         let found = pooled(&pools, &self.name);
-        let place =
-            found.map(|(pool, it)| format!("/v1/pools/{}/volumes/{}", pool.name, it.number));
+        let place_of = |pool: &str, number| format!("/v1/pools/{pool}/volumes/{number}");
+        let place = found.map(|(pool, it)| place_of(&pool.name, it.number));
+        // The cuts of a copy are of no use without it, and hold the space of its old content.
+        let cuts: Vec<_> = found.map_or_else(Vec::new, |(pool, of)| {
+            let begin = format!("{}@{CUT_NAME}", of.name);
+            let is_cut = |it: &&PooledStatus| it.kind == "snapshot" && it.name.starts_with(&begin);
+            let cuts = pool.volumes.iter().filter(is_cut);
+            cuts.map(|it| place_of(&pool.name, it.number)).collect()
+        });
         let force = if self.force { "?force=true" } else { "" };
         // With its data, a volume that the node does not serve goes from its pool alone.
         let is_served = found.is_none_or(|(_, it)| it.served);
@@ -547,7 +557,10 @@ impl VolumeRemove {
                 let body = json!({ "all": self.all });
                 change(&self.which, "POST", &format!("{place}/shred"), &body)
             }
-            Some(place) => delete(&self.which, &format!("{place}{force}")),
+            Some(place) => {
+                delete(&self.which, &format!("{place}{force}"))?;
+                cuts.iter().try_for_each(|cut| delete(&self.which, cut))
+            }
             None if is_of_pool => Err(no_snapshot(&self.name)),
             None => Ok(()),
         }
