@@ -531,14 +531,28 @@ fn no_snapshot(words: &str) -> CommandFailure {
     CommandFailure::running(anyhow!(text))
 }
 
+/// Whether a snapshot of a volume is a cut of a copy: `alice@cut.REIGN.COUNTER`, or `alice@cut.now`.
+fn is_cut(name: &str, volume: &str) -> bool {
+    let cut = name.strip_prefix(volume).and_then(|rest| rest.strip_prefix("@cut."));
+    let is_number = |text: &str| text.parse::<u64>().is_ok();
+    let is_place = |(reign, counter): (&str, &str)| is_number(reign) && is_number(counter);
+    cut.is_some_and(|cut| cut == "now" || cut.split_once('.').is_some_and(is_place))
+}
+
 impl VolumeRemove {
     fn send(&self) -> Result<(), CommandFailure> {
         let is_of_pool = self.name.contains(['@', ':']);
         let removes_data = self.data || self.shred;
         let pools = if is_of_pool || removes_data { pools(&self.which)? } else { Vec::new() };
         let found = pooled(&pools, &self.name);
-        let place =
-            found.map(|(pool, it)| format!("/v1/pools/{}/volumes/{}", pool.name, it.number));
+        let place_of = |pool: &str, number| format!("/v1/pools/{pool}/volumes/{number}");
+        let place = found.map(|(pool, it)| place_of(&pool.name, it.number));
+        // The cuts of a copy are of no use without it, and hold the space of its old content.
+        let cuts: Vec<_> = found.map_or_else(Vec::new, |(pool, of)| {
+            let is_cut = |it: &&PooledStatus| it.kind == "snapshot" && is_cut(&it.name, &of.name);
+            let cuts = pool.volumes.iter().filter(is_cut);
+            cuts.map(|it| place_of(&pool.name, it.number)).collect()
+        });
         let force = if self.force { "?force=true" } else { "" };
         // With its data, a volume that the node does not serve goes from its pool alone.
         let is_served = found.is_none_or(|(_, it)| it.served);
@@ -567,7 +581,10 @@ impl VolumeRemove {
                 let body = json!({ "all": self.all });
                 change(&self.which, "POST", &format!("{place}/shred"), &body)
             }
-            Some(place) => delete(&self.which, &format!("{place}{force}")),
+            Some(place) => {
+                cuts.iter().try_for_each(|cut| delete(&self.which, cut))?;
+                delete(&self.which, &format!("{place}{force}"))
+            }
             None if is_of_pool => Err(no_snapshot(&self.name)),
             None => Ok(()),
         }
