@@ -56,7 +56,7 @@ impl Rack {
     pub(crate) fn new(test: u16) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let keys = NodeKeys::make(home.path(), &NODES).expect("keys");
-        let port = 36_000 + (std::process::id() % 100) as u16 * 120 + test * 16;
+        let port = 36_000 + (std::process::id() % 90) as u16 * 130 + test * 16;
         let this = Self { home, keys, port };
         let registry = this.path("registry");
         let words = ["cluster", "init", "lab", "--file"].map(str::to_owned);
@@ -351,7 +351,7 @@ fn copies_that_are_stopped_in_order_lose_nothing_and_go_on_in_any_order() {
 #[test]
 fn a_drained_node_gives_its_volume_away_and_serves_it_while_no_other_node_can() {
     let mut random = Random::new(number("KILL_SEED", 4));
-    let (rack, list) = (Rack::new(5), ["io1", "io2"]);
+    let (rack, list) = (Rack::new(7), ["io1", "io2"]);
     let mut nodes = rack.start_members(&list);
     let mut vm = rack.client(&list).start().expect("the VMhost starts");
     let mut guest = connect(&mut vm, &mut random);
