@@ -98,8 +98,10 @@ pub fn place(
     Ok(search.chosen.iter().map(copy).collect())
 }
 
-/// The bytes that each pool has promised to placed volumes, by node and pool.
-fn promised(contents: &ClusterContents) -> BTreeMap<(&str, &str), u64> {
+/// Bytes that pools have promised to placed volumes, by node and pool.
+type PromisedBytes<'p> = BTreeMap<(&'p str, &'p str), u64>;
+
+fn promised(contents: &ClusterContents) -> PromisedBytes<'_> {
     let mut promised = BTreeMap::new();
     for (_, placement) in &contents.placements {
         for copy in &placement.copies {
@@ -113,7 +115,7 @@ fn promised(contents: &ClusterContents) -> BTreeMap<(&str, &str), u64> {
 fn candidate<'c>(
     node: &'c KnownNode,
     ask: &PlacementAsk,
-    (promised, size): (&BTreeMap<(&str, &str), u64>, fn(u64) -> String),
+    (promised, size): (&PromisedBytes<'_>, fn(u64) -> String),
 ) -> Result<Candidate<'c>, String> {
     let name = &*node.record.name;
     let Some(presence) = &node.presence else { return Err("it is away".to_owned()) };
@@ -136,7 +138,7 @@ fn candidate<'c>(
 fn roomiest<'c>(
     (node, presence): (&str, &'c PresenceRecord),
     ask: &PlacementAsk,
-    (promised, size): (&BTreeMap<(&str, &str), u64>, fn(u64) -> String),
+    (promised, size): (&PromisedBytes<'_>, fn(u64) -> String),
 ) -> Result<(&'c str, u64), String> {
     let is_of_class = |class: &Option<String>| ask.class.is_none() || *class == ask.class;
     let fitting = presence.pools.iter().filter(|pool| is_of_class(&pool.class));
