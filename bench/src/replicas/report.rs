@@ -65,7 +65,7 @@ impl ReplicasReport {
     ) -> Self {
         // No kind of storage is known for a folder that has gone: then the bound is the narrow one.
         let folder = rustix::fs::statfs(&options.folder);
-        let is_in_memory = folder.is_ok_and(|it| i64::from(it.f_type) == TMPFS);
+        let is_in_memory = folder.is_ok_and(|it| it.f_type == TMPFS);
         Self {
             version: REPLICAS_VERSION,
             asked: options.clone(),
