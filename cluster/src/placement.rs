@@ -275,7 +275,7 @@ mod tests {
         let mut all = contents(
             ["io1", "io2", "io3", "io4", "io5", "io6", "io7"].map(|it| node(it, 800, "r1")).into(),
         );
-        fn of<'n>(all: &'n mut ClusterContents, at: usize) -> &'n mut PresenceRecord {
+        fn of(all: &mut ClusterContents, at: usize) -> &mut PresenceRecord {
             all.nodes[at].presence.as_mut().unwrap()
         }
         all.nodes[0].presence = None;

@@ -531,7 +531,8 @@ fn no_snapshot(words: &str) -> CommandFailure {
     CommandFailure::running(anyhow!(text))
 }
 
-/// Whether a snapshot of a volume is a cut of a copy: `alice@cut.REIGN.COUNTER`, or `alice@cut.now`.
+/// Whether a snapshot of a volume is a cut of a copy: `VOLUME@cut.REIGN.COUNTER`, or
+/// `VOLUME@cut.now`.
 fn is_cut(name: &str, volume: &str) -> bool {
     let cut = name.strip_prefix(volume).and_then(|rest| rest.strip_prefix("@cut."));
     let is_number = |text: &str| text.parse::<u64>().is_ok();
