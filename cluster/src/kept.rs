@@ -21,12 +21,21 @@ pub struct KeptPlacements {
     pub volumes: BTreeMap<String, PlacementRecord>,
     /// Other nodes by their names.
     pub peers: BTreeMap<String, KeptPeer>,
-    /// The volumes that this node was told to open, with the time of the placement that told so: it
-    /// may have them, and no others, removed. So a record in the registry touches no volume of the
-    /// node's own file or pool, nor a later volume of the name. A volume goes from here when its
-    /// removal was told; a record that is missing or damaged takes nothing away.
+    /// The volumes that this node was told to open: it may have them, and no others, removed. So a
+    /// record in the registry touches no volume of the node's own file or pool, nor a later volume
+    /// of the name. A volume goes from here when its removal was told; a record that is missing or
+    /// damaged takes nothing away.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub opened: BTreeMap<String, u64>,
+    pub opened: BTreeMap<String, OpenedMark>,
+}
+
+/// The placement by which a node was told to open a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenedMark {
+    /// When it was placed, in seconds since 1970.
+    pub placed_s: u64,
+    /// The pool of the copy.
+    pub pool: String,
 }
 
 /// A node that another node needs as a peer.
@@ -167,7 +176,9 @@ mod tests {
         let path = home.path().join("placements.json");
         assert_eq!(KeptPlacements::load(&path).unwrap(), none);
         // A record that is not there, or cannot be read, takes no mark away.
-        let opened: BTreeMap<_, _> = ["alice", "gone"].map(|name| (name.to_owned(), 5)).into();
+        let mark = OpenedMark { placed_s: 5, pool: "fast".to_owned() };
+        let opened = ["alice", "gone"].map(|name| (name.to_owned(), mark.clone()));
+        let opened: BTreeMap<_, _> = opened.into();
         let last = KeptPlacements { opened: opened.clone(), ..last };
         let last = KeptPlacements::of(&contents, "io1", &last);
         assert_eq!(last.opened, opened);

@@ -30,7 +30,7 @@ pub use directory::{ClusterDirectory, ClusterFile, EtcdMemberFile, RegistryPlace
 pub use error::ClusterError;
 pub use etcd::{EtcdCredentials, EtcdRegistry};
 pub use init::{ClusterPlan, EtcdMemberPlan, init};
-pub use kept::{KeptPeer, KeptPlacements};
+pub use kept::{KeptPeer, KeptPlacements, OpenedMark};
 pub use placement::{PlacementAsk, place, twice};
 pub use registry;
 pub use renewal::{renew_all, renew_client};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ::cluster::registry::membership::Membership;
 use ::cluster::registry::{Guarded, PlacementRecord};
-use ::cluster::{ClusterDirectory, KeptPeer, KeptPlacements, ROUND};
+use ::cluster::{ClusterDirectory, KeptPeer, KeptPlacements, OpenedMark, ROUND};
 use node::Config;
 use node::status::{CopyRole, PooledStatus, Status};
 use parking_lot::Mutex;
@@ -163,7 +163,7 @@ impl PlacementOffice {
             }
             None if !is_open(status, pool) => Err(format!("its pool {pool} is not open")),
             None => {
-                let is_new = self.kept.opened.get(name) != Some(&placement.placed_s);
+                let is_new = !self.is_opened(name, pool, placement);
                 let has_one = find_pooled(status, pool).any(|it| it.name == name);
                 if is_new && has_one {
                     return Err(format!(
@@ -189,7 +189,7 @@ impl PlacementOffice {
             deleted.map(|_| false).map_err(|error| error.to_string())
         };
         let served = status.volumes.iter().find(|volume| volume.name == name);
-        if self.kept.opened.get(name) != Some(&placement.placed_s) {
+        if !self.is_opened(name, pool, placement) {
             return match served {
                 Some(_) => {
                     Err("the node was not told to open this volume: it is in its file".to_owned())
@@ -219,16 +219,25 @@ impl PlacementOffice {
         Ok(left.is_empty())
     }
 
+    /// Whether the node was told to open the volume by this placement, in this pool. A placement
+    /// that was changed is another one: it could name a pool with the node's own volume.
+    fn is_opened(&self, name: &str, pool: &str, placement: &PlacementRecord) -> bool {
+        let mark = self.kept.opened.get(name);
+        mark.is_some_and(|mark| mark.placed_s == placement.placed_s && mark.pool == pool)
+    }
+
     fn open(&mut self, name: &str, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
         // Before the node is asked: a volume whose mark was lost could not be removed.
-        let before = self.kept.opened.insert(name.to_owned(), placement.placed_s);
-        if before != Some(placement.placed_s) {
+        let is_new = !self.is_opened(name, pool, placement);
+        if is_new {
+            let mark = OpenedMark { placed_s: placement.placed_s, pool: pool.to_owned() };
+            self.kept.opened.insert(name.to_owned(), mark);
             let kept = self.kept.keep(&self.path);
             kept.map_err(|error| format!("{:?}: {error}", self.path))?;
         }
         let body = fields(name, pool, placement);
         if let Err(error) = live::ask(&self.control, "POST", "/v1/volumes", Some(&body)) {
-            self.unmark(name, before);
+            self.unmark(name, is_new);
             return Err(error.to_string());
         }
         tracing::info!(volume = name, pool, "a volume that the cluster has placed here is open");
@@ -237,9 +246,9 @@ impl PlacementOffice {
 
     /// Takes the mark of a volume back that the node has not opened. A node that does not answer
     /// may have opened it.
-    fn unmark(&mut self, name: &str, before: Option<u64>) {
+    fn unmark(&mut self, name: &str, is_new: bool) {
         let Some(status) = (self.ask)(&self.control) else { return };
-        if before.is_some() || status.volumes.iter().any(|volume| volume.name == name) {
+        if !is_new || status.volumes.iter().any(|volume| volume.name == name) {
             return;
         }
         self.kept.opened.remove(name);

@@ -102,7 +102,7 @@ fn copy(volume: &VolumeStatus, pools: &[StoragePoolStatus]) -> Option<CopyReport
     };
     let is_told = users > 0 || !why.is_empty() || copy.role != CopyRole::Backup;
     let (role, why, filling) = (role.to_owned(), reported(why), copy.filling.clone());
-    is_told.then(|| CopyReport { role, why, filling, ..report })
+    is_told.then_some(CopyReport { role, why, filling, ..report })
 }
 
 #[cfg(test)]
