@@ -177,8 +177,7 @@ mod tests {
         assert_eq!(KeptPlacements::load(&path).unwrap(), none);
         // A record that is not there, or cannot be read, takes no mark away.
         let mark = OpenedMark { placed_s: 5, pool: "fast".to_owned() };
-        let opened = ["alice", "gone"].map(|name| (name.to_owned(), mark.clone()));
-        let opened: BTreeMap<_, _> = opened.into();
+        let opened = BTreeMap::from(["a", "gone"].map(|it| (it.to_owned(), mark.clone())));
         let last = KeptPlacements { opened: opened.clone(), ..last };
         let last = KeptPlacements::of(&contents, "io1", &last);
         assert_eq!(last.opened, opened);
