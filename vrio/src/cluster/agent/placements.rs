@@ -191,10 +191,11 @@ impl PlacementOffice {
         let served = status.volumes.iter().find(|volume| volume.name == name);
         if !self.is_opened(name, pool, placement) {
             return match served {
-                Some(_) => {
+                Some(found) if found.copy.is_some() || found.stopped.is_some() => {
                     Err("the node was not told to open this volume: it is in its file".to_owned())
                 }
-                None => Ok(true),
+                // A volume of the node alone is none of the cluster's.
+                _ => Ok(true),
             };
         }
         match served.map(|it| (it.copy.as_ref(), it.stopped.is_some())) {
