@@ -56,16 +56,6 @@ impl Guarded {
         Ok(self.contradiction(stamp))
     }
 
-    /// Whether the registry has the id that this machine knows, however far the machine has seen: a
-    /// restore of a registry in a file keeps the id.
-    ///
-    /// # Errors
-    /// When the registry does not answer.
-    pub fn has_known_id(&mut self) -> Result<bool, RegistryError> {
-        let now = self.inner.stamp()?;
-        Ok(self.seen.is_some_and(|seen| seen.store == now.store))
-    }
-
     fn contradiction(&self, now: Stamp) -> Option<String> {
         let seen = self.seen?;
         if seen.store != now.store {

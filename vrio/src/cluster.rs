@@ -93,6 +93,7 @@ around this one.";
 
 const TRUST_EXAMPLES: &str = "Examples:
   vrio cluster trust                    after a restore on purpose, on each machine
+  vrio cluster trust --restored         the first one after a registry in a file was put back
   vrio cluster trust --volumes          then once: no copy knows a newer record than the registry
 
 Each machine remembers the registry and its highest revision, and makes no change to an older or
@@ -153,6 +154,10 @@ pub(crate) enum ClusterCommand {
 pub(crate) struct TrustArgs {
     #[command(flatten)]
     place: ClusterPlace,
+    /// The registry is a file that was put back: give it another id, once, before other machines
+    /// trust it. etcd gets one by the steps of a restore.
+    #[arg(long)]
+    restored: bool,
     /// Also have the records of replicated volumes count as they are: no copy of any volume knows a
     /// newer record.
     #[arg(long)]
@@ -162,17 +167,19 @@ pub(crate) struct TrustArgs {
 impl TrustArgs {
     fn run(&self) -> Result<(), CommandFailure> {
         let directory = self.place.open()?;
-        // Records know the id of the registry that they were written to. Directories that know the
-        // old id leave the new one as it is.
-        let knows_id = || {
-            let known = directory.registry().map_err(refused)?.has_known_id();
-            known.map_err(CommandFailure::running)
-        };
-        if let RegistryPlace::File(path) = &directory.file().registry
-            && knows_id()?
-        {
-            let store = u64::from_be_bytes(random()?);
-            FileRegistry::open(path).renew_store(store).map_err(CommandFailure::running)?;
+        // Records know the id of the registry that they were written to.
+        match &directory.file().registry {
+            _ if !self.restored => {}
+            RegistryPlace::File(path) => {
+                let store = u64::from_be_bytes(random()?);
+                FileRegistry::open(path).renew_store(store).map_err(CommandFailure::running)?;
+            }
+            RegistryPlace::Etcd(_) => {
+                return Err(CommandFailure::configuration(anyhow!(
+                    "--restored: the registry is on etcd, which gets another id by the steps of a \
+                     restore (docs/cluster.md)"
+                )));
+            }
         }
         forget_seen(&directory.seen_path()).map_err(CommandFailure::running)?;
         // From now on this directory knows the id.

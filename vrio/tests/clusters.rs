@@ -323,8 +323,21 @@ fn a_cluster_of_one_machine_needs_no_etcd() {
     assert_eq!(place.status()["verdict"], "frozen");
     let refused = place.token().expect_err("it is frozen");
     assert!(refused.contains("changes are frozen") && refused.contains("vrio cluster trust"));
-    assert!(place.vrio(&["cluster", "trust"], "operator").status.success());
-    place.token().expect("a token");
+    let id = || -> Value {
+        let text = std::fs::read_to_string(&content).expect("ours");
+        let content = text.lines().nth(1).expect("two lines");
+        serde_json::from_str::<Value>(content).expect("JSON")["store"].clone()
+    };
+    let old = id();
+    assert!(place.vrio(&["cluster", "trust", "--restored"], "operator").status.success());
+    let new = id();
+    assert_ne!(old, new);
+    // Other machines know this id from now on, so no other word changes it.
+    for words in [&["cluster", "trust", "--volumes"][..], &["cluster", "trust"]] {
+        assert!(place.vrio(words, "operator").status.success());
+        assert_eq!(id(), new);
+        place.token().expect("a token");
+    }
     // A directory of no cluster, and words that are no token.
     has_failed(&place.vrio(&["cluster", "status"], "nowhere"), "is no directory of a cluster");
 }
