@@ -56,8 +56,15 @@ impl KeptPlacements {
             placement.copies.iter().any(|copy| copy.node == node)
                 || placement.users().any(|name| name == node)
         };
+        // A record that cannot be read at the moment says nothing: the last one holds.
+        let is_unreadable = |name: &str| {
+            let place = format!("/placements/{name}");
+            contents.unreadable.iter().any(|error| error.to_string().contains(&place))
+        };
+        let last_volumes = last.volumes.iter().filter(|(name, _)| is_unreadable(name));
+        let last_volumes = last_volumes.map(|(name, it)| (name.clone(), it.clone()));
         let volumes = contents.placements.iter().filter(|(_, it)| is_of(it)).cloned();
-        let volumes: BTreeMap<_, _> = volumes.collect();
+        let volumes: BTreeMap<_, _> = last_volumes.chain(volumes).collect();
         let mut peers = BTreeMap::new();
         for known in contents.nodes.iter().filter(|known| known.record.name != node) {
             let name = &known.record.name;
@@ -187,5 +194,27 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             assert!(KeptPlacements::load(&path).is_err(), "{damaged}");
         }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_ends_no_copy() {
+        let copy = PlacedCopy { node: "io1".to_owned(), pool: "fast".to_owned() };
+        let placed = PlacementRecord { copies: vec![copy], ..PlacementRecord::default() };
+        let volumes = BTreeMap::from([("alice".to_owned(), placed)]);
+        let last = KeptPlacements { volumes: volumes.clone(), ..KeptPlacements::default() };
+        let place = "/vrio/ab12/placements/alice".to_owned();
+        let damaged = registry::RegistryError::Damaged { place, reason: "x".to_owned() };
+        let mut contents = ClusterContents {
+            stamp: Stamp { store: 1, revision: 1 },
+            cluster: None,
+            nodes: Vec::new(),
+            tokens: Vec::new(),
+            volumes: Vec::new(),
+            placements: Vec::new(),
+            unreadable: vec![damaged],
+        };
+        assert_eq!(KeptPlacements::of(&contents, "io1", &last).volumes, volumes);
+        contents.unreadable.clear();
+        assert!(KeptPlacements::of(&contents, "io1", &last).volumes.is_empty());
     }
 }

@@ -36,16 +36,25 @@ pub(super) fn start(
         return Ok(refused);
     }
     let (cluster, path) = (config.cluster.as_ref(), config.placements_path());
+    let kept = match KeptPlacements::load(&path) {
+        Ok(kept) => kept,
+        // By what is in it the node knows its copies from its own volumes.
+        Err(error) => {
+            let path = path.display();
+            tracing::error!(
+                %path, %error,
+                "the placed volumes that the node has kept cannot be read, so it opens none: put \
+                 the file back, and start the node again"
+            );
+            return Ok(refused);
+        }
+    };
     let mut office = PlacementOffice {
         directory: directory.clone(),
         control: config.control.clone(),
         node: config.name.clone(),
         pools: cluster.and_then(|cluster| cluster.pools.clone()),
-        kept: KeptPlacements::load(&path).unwrap_or_else(|error| {
-            let path = path.display();
-            tracing::error!(%path, %error, "the placed volumes that the node has kept are lost");
-            KeptPlacements::default()
-        }),
+        kept,
         path,
         opened: None,
         ask,
