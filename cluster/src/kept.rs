@@ -49,14 +49,14 @@ pub struct KeptPeer {
 }
 
 impl KeptPlacements {
-    /// Those of a node, as the registry has them. The address of a node that is away is the last
-    /// one that is known.
+    /// The placed volumes of a node, as the registry has them. A node that is away has its last known
+    /// address.
     pub fn of(contents: &ClusterContents, node: &str, last: &Self) -> Self {
         let is_of = |placement: &PlacementRecord| {
             placement.copies.iter().any(|copy| copy.node == node)
                 || placement.users().any(|name| name == node)
         };
-        // A record that cannot be read at the moment says nothing: the last one holds.
+        // A record that cannot be read at the moment says nothing: the last record holds.
         let is_unreadable = |name: &str| {
             let place = format!("/placements/{name}");
             contents.unreadable.iter().any(|error| error.to_string().contains(&place))
@@ -110,7 +110,7 @@ impl KeptPlacements {
     /// Replaces the file.
     ///
     /// # Errors
-    /// When it cannot be written; the old one is there then.
+    /// When it cannot be written; the old file is there then.
     pub fn keep(&self, path: &Path) -> io::Result<()> {
         let text = serde_json::to_vec(self).expect("texts and numbers");
         private_file::replace(path, &text)
@@ -173,7 +173,7 @@ mod tests {
         );
         let (volumes, peers) = of(&contents, "vm1", &none);
         assert_eq!((volumes.len(), peers.join(", ").as_str()), (2, "io1 a1, io2 a2, io3 a3"));
-        // A node that is away has its last address, and one that is removed is no peer.
+        // A node that is away has its last address, and a removed node is no peer.
         let last = KeptPlacements::of(&contents, "io1", &none);
         contents.nodes[1].presence = None;
         assert_eq!(KeptPlacements::of(&contents, "io1", &last), last);

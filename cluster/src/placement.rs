@@ -173,7 +173,7 @@ struct Search<'s, 'c> {
 }
 
 impl Search<'_, '_> {
-    /// Chooses so many more, from this one on.
+    /// Chooses so many more candidates, from this candidate on.
     fn choose(&mut self, from: usize, more: usize) -> bool {
         if more == 0 {
             return true;
@@ -325,7 +325,8 @@ mod tests {
     }
 
     /// In each cluster a choice has different nodes in different places with room, and does not
-    /// depend on the order of the nodes; where a search of all pairs finds one there is one.
+    /// depend on the order of the nodes; where a search of all pairs finds
+    /// a choice there is a choice.
     #[test]
     fn seeds_of_clusters_are_placed_as_the_rules_say() {
         for seed in 0..400 {

@@ -268,7 +268,7 @@ fn away_in_sync(node: &str, primary: &str, all: &[KnownCopy<'_>]) -> String {
     }
 }
 
-/// The problems of volumes, those that are not served first.
+/// The problems of volumes; volumes that are not served come first.
 pub fn of_volumes(volumes: &[ClusterVolumeStatus]) -> Vec<String> {
     let mut wrong: Vec<_> = volumes.iter().filter(|volume| volume.state != "well").collect();
     wrong.sort_by_key(|volume| !["stopped", "new"].contains(&&*volume.state));

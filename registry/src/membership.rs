@@ -385,7 +385,7 @@ impl<'a> Membership<'a> {
         })
     }
 
-    /// Notes that a node has removed its copy of a volume that is being removed. With the last one
+    /// Notes that a node has removed its copy of a volume that is being removed. With the last copy
     /// the placement and the volume's record go.
     ///
     /// # Errors

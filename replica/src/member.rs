@@ -327,7 +327,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     /// Waits so long for a silent primary before it takes over, and a lease at least. A backup that
-    /// must be the last to take over waits longer than the others.
+    /// must be the last to take over waits longer than other backups.
     pub fn set_patience(&mut self, patience_ns: u64) {
         self.pacing.patience_ns = patience_ns.max(self.pacing.lease_ns);
     }

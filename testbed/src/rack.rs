@@ -22,7 +22,7 @@ pub const VMHOST: &str = "vm1";
 /// The name of the volume with copies, and of its disk.
 pub const VOLUME: &str = "alice";
 
-/// The host that stands for the switch between the others.
+/// The host that stands for the switch between the nodes.
 const SWITCH: &str = "switch";
 
 /// How long copies may take until all of them are in sync; only a hang takes longer.

@@ -210,7 +210,7 @@ impl ClusterPlace {
         ClusterDirectory::open(&self.path()).map_err(refused)
     }
 
-    /// The directory: on a host of one node that of the node, unless another one is there or named.
+    /// The directory: on a host of one node the node's, unless the operator's is there or named.
     fn path(&self) -> PathBuf {
         if self.directory != Path::new(DIRECTORY) || self.directory.exists() {
             return self.directory.clone();

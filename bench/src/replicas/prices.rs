@@ -1,4 +1,4 @@
-//! Requests of a volume with copies beside those of a volume without, in turn.
+//! Requests of a volume with copies beside requests of a volume without copies, in turn.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use testbed::stage::NodeNetwork;
 
 use super::options::ReplicasOptions;
 
-/// The volume whose requests are measured beside those of the volume without copies.
+/// The volume with copies that is measured beside the volume without copies.
 pub(super) const MEASURED: &str = "bob";
 
 /// The volume without copies.
@@ -69,7 +69,7 @@ impl BenchRack {
     }
 }
 
-/// The volumes with copies, beside the one that each member has.
+/// The volumes with copies, beside the volume that each member has.
 fn volumes(options: &ReplicasOptions, rack: &Rack) -> String {
     let list = options.list();
     let idle = options.idle().map(|name| rack.volume(&name, list));

@@ -44,7 +44,7 @@ pub struct ReplicasReport {
     pub prices: Vec<Price>,
     /// The guest's pauses by event.
     pub pauses: Vec<EventPauses>,
-    /// The goals of those figures that were measured.
+    /// The goals of the measured figures.
     pub goals: Vec<Verdict>,
     /// Acknowledged writes, all found again.
     pub writes_verified: u64,
@@ -81,7 +81,7 @@ impl ReplicasReport {
     }
 }
 
-/// The goals of what was measured. Pauses are judged by the longest.
+/// The goals of the measured figures. Pauses are judged by the longest.
 fn goals(prices: &[Price], pauses: &[EventPauses], is_in_memory: bool) -> Vec<Verdict> {
     let of_event = |event| pauses.iter().find(|it| it.event == event);
     let at_depth_1 = |pattern| prices.iter().find(|it| it.pattern == pattern && it.depth == 1);

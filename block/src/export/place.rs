@@ -11,7 +11,7 @@ use volume::record::RecordError;
 static PLACES_TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Another number after each [`Export::serve_here`] of this process: a server that has told its
-/// peers since the last one has nothing to tell.
+/// peers since the last change has nothing to tell.
 pub(crate) fn places_taken() -> u64 {
     PLACES_TAKEN.load(SeqCst)
 }

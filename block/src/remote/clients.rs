@@ -320,7 +320,7 @@ impl Clients {
     }
 
     /// A peer says that a volume of its is another one now: it is asked for it anew. A question
-    /// that is on its way may have been answered before the change, so its answer is nobody's. Of
+    /// that is on its way may have been answered before the change, so its answer is dropped. Of
     /// several peers of a volume, a peer that is not asked says so that it serves the volume now.
     pub(crate) fn changed(&mut self, now_ns: u64, session: SessionId, volume: &str) {
         let peers = self.peers.borrow();

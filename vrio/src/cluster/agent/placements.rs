@@ -203,7 +203,7 @@ impl PlacementOffice {
                 Some(found) if found.copy.is_some() || found.stopped.is_some() => {
                     Err("the node was not told to open this volume: it is in its file".to_owned())
                 }
-                // A volume of the node alone is none of the cluster's.
+                // The cluster has no part in a volume of the node alone.
                 _ => Ok(true),
             };
         }
@@ -229,8 +229,8 @@ impl PlacementOffice {
         Ok(left.is_empty())
     }
 
-    /// Whether the node was told to open the volume by this placement, in this pool. A placement
-    /// that was changed is another one: it could name a pool with the node's own volume.
+    /// Whether the node was told to open the volume by this placement, in this pool. A changed
+    /// placement does not count: it could name a pool with the node's own volume.
     fn is_opened(&self, name: &str, pool: &str, placement: &PlacementRecord) -> bool {
         let mark = self.kept.opened.get(name);
         mark.is_some_and(|mark| mark.placed_s == placement.placed_s && mark.pool == pool)
@@ -295,7 +295,7 @@ fn is_open(status: &Status, pool: &str) -> bool {
     status.pools.iter().any(|it| it.name == pool && it.size_bytes > 0)
 }
 
-/// The volumes and snapshots of a pool, but for those that are going.
+/// The volumes and snapshots of a pool that are not being removed.
 fn find_pooled<'s>(status: &'s Status, pool: &str) -> impl Iterator<Item = &'s PooledStatus> {
     let found = status.pools.iter().find(|it| it.name == pool);
     found.into_iter().flat_map(|it| &it.volumes).filter(|it| it.kind != "removing")

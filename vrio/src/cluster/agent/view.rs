@@ -55,7 +55,7 @@ fn problem(pool: &StoragePoolStatus) -> String {
     }
 }
 
-/// The copies that are not in order, those that have stopped first, and those that are used.
+/// The copies that are not in order, stopped copies first, and the copies that are used.
 fn copies(status: &Status, refused: &BTreeMap<String, String>) -> Vec<CopyReport> {
     let closed = refused.iter().map(|(volume, why)| CopyReport {
         volume: volume.clone(),
