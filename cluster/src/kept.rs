@@ -49,8 +49,8 @@ pub struct KeptPeer {
 }
 
 impl KeptPlacements {
-    /// The placed volumes of a node, as the registry has them. A node that is away has its last known
-    /// address.
+    /// The placed volumes of a node, as the registry has them. A node that is away has its last
+    /// known address.
     pub fn of(contents: &ClusterContents, node: &str, last: &Self) -> Self {
         let is_of = |placement: &PlacementRecord| {
             placement.copies.iter().any(|copy| copy.node == node)
