@@ -1,6 +1,7 @@
 //! Volumes that the cluster places on real nodes: they are created from any node, outlive the node
 //! that serves them, are opened again while the registry is away, and are removed.
 
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -120,14 +121,16 @@ fn a_volume_is_created_from_a_third_node_and_outlives_the_node_that_serves_it() 
     wait(&rack, "io2 has gone on without it", |status| {
         status["volumes"][0]["in_sync"].as_array().is_some_and(|all| all.len() == 1)
     });
-    std::fs::rename(&content, &aside).expect("ours");
+    move_registry(&rack, &content, &aside);
     let mut node = plan.start().expect("the node starts while the registry is away");
+    // By the record that it knows it can be in sync: it may have ended before io2 went on.
     node.wait_until("its placed volume is open", |node| {
-        node.status().is_ok_and(|it| it["volumes"][0]["copy"]["role"] == "outside")
+        let role = node.status().map(|it| it["volumes"][0]["copy"]["role"].clone());
+        role.is_ok_and(|role| role == "outside" || role == "backup")
     })
     .expect("it is kept");
     work_on(&mut guest, 100);
-    std::fs::rename(&aside, &content).expect("ours");
+    move_registry(&rack, &aside, &content);
     io1 = Some(node);
     wait_for_state(&rack, "alice", "well");
     guest.read_all().expect("all of the disk is as promised");
@@ -140,6 +143,14 @@ fn a_volume_is_created_from_a_third_node_and_outlives_the_node_that_serves_it() 
     for node in [io1.expect("it runs"), io2, io3, vm1] {
         node.stop().expect("a node stops in order");
     }
+}
+
+/// Gives the content of the registry another name, between the changes of others: a process that
+/// has read it would write it again.
+fn move_registry(rack: &Rack, from: &Path, to: &Path) {
+    let lock = std::fs::File::open(rack.path("registry/lock")).expect("the registry has it");
+    lock.lock().expect("no process holds it for long");
+    std::fs::rename(from, to).expect("ours");
 }
 
 /// A VMhost whose file names the volume alone, and no peer, starts with the disk. The volume is
