@@ -272,6 +272,9 @@ pub struct CopyStatus {
     pub in_sync: Vec<String>,
     /// The nodes with copies that lack writes.
     pub missing: Vec<String>,
+    /// The nodes whose copies must go: the volume goes on without them as soon as it can.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<String>,
     /// The nodes of copies that this node fills as the primary, with the percent that they have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub filling: BTreeMap<String, u8>,

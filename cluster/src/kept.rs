@@ -69,7 +69,7 @@ impl KeptPlacements {
         for known in contents.nodes.iter().filter(|known| known.record.name != node) {
             let name = &known.record.name;
             let Some(key) = known.record.key.clone() else { continue };
-            let has_copy = volumes.values().any(|it| it.copies.iter().any(|at| at.node == *name));
+            let has_copy = volumes.values().any(|it| it.members().any(|(_, at)| at.node == *name));
             let uses = volumes.values().any(|it| it.users().any(|user| user == name));
             let address = known.presence.as_ref().and_then(|it| it.addresses.first().cloned());
             let address = address.or_else(|| last.peers.get(name)?.address.clone());
@@ -138,7 +138,7 @@ mod tests {
                 ..PresenceRecord::default()
             }),
         };
-        let copy = |node: &str| PlacedCopy { node: node.to_owned(), pool: "fast".to_owned() };
+        let copy = |node: &str| PlacedCopy::new(node, "fast");
         let placed = |nodes: [&str; 2]| PlacementRecord {
             size_bytes: 1,
             copies: nodes.map(copy).to_vec(),
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_record_that_cannot_be_read_ends_no_copy() {
-        let copy = PlacedCopy { node: "io1".to_owned(), pool: "fast".to_owned() };
+        let copy = PlacedCopy::new("io1", "fast");
         let placed = PlacementRecord { copies: vec![copy], ..PlacementRecord::default() };
         let volumes = BTreeMap::from([("alice".to_owned(), placed)]);
         let last = KeptPlacements { volumes: volumes.clone(), ..KeptPlacements::default() };

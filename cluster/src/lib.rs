@@ -13,6 +13,7 @@
 
 mod agent;
 mod certificates;
+mod copies;
 mod directory;
 mod error;
 mod etcd;
@@ -26,6 +27,7 @@ mod token;
 mod volumes;
 
 pub use agent::{Agent, AgentRound, NodeView, ROUND};
+pub use copies::{CopyStep, another_copy, next_steps};
 pub use directory::{ClusterDirectory, ClusterFile, EtcdMemberFile, RegistryPlace};
 pub use error::ClusterError;
 pub use etcd::{EtcdCredentials, EtcdRegistry};
@@ -39,4 +41,4 @@ pub use status::{
     ClusterNodeStatus, ClusterStatus, ClusterVerdict, EtcdMemberStatus, RegistryStatus, status,
 };
 pub use token::{JoinToken, issue_token, join};
-pub use volumes::{ClusterVolumeStatus, CopyFault, of_volumes, volumes};
+pub use volumes::{ClusterVolumeStatus, CopyFault, of_volumes, problem, volumes};

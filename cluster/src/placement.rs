@@ -26,6 +26,11 @@ pub struct PlacementAsk {
     pub domains: Vec<String>,
     /// The pools may have promised more than they have.
     pub overcommits: bool,
+    /// Nodes that have copies of the volume already: they get no other copy, and the places of
+    /// present nodes among them are taken.
+    pub beside: Vec<String>,
+    /// The node of these whose copy goes, with its places.
+    pub instead: Option<String>,
 }
 
 /// A node that may have a copy.
@@ -80,7 +85,8 @@ pub fn place(
         let able = if able.is_empty() { "none".to_owned() } else { able.join(", ") };
         return refused(format!("{} nodes can have a copy ({able})", candidates.len()));
     }
-    let mut search = Search { candidates: &candidates, chosen: Vec::new(), steps: 0 };
+    let taken = taken(contents, ask);
+    let mut search = Search { candidates: &candidates, taken, chosen: Vec::new(), steps: 0 };
     if !search.choose(0, ask.copies) {
         let places = candidates.iter().map(|it| format!("{} in {}", it.node, it.places.join(", ")));
         let places: Vec<_> = places.collect();
@@ -91,10 +97,7 @@ pub fn place(
             places.join("; ")
         ));
     }
-    let copy = |at: &usize| PlacedCopy {
-        node: candidates[*at].node.to_owned(),
-        pool: candidates[*at].pool.to_owned(),
-    };
+    let copy = |at: &usize| PlacedCopy::new(candidates[*at].node, candidates[*at].pool);
     Ok(search.chosen.iter().map(copy).collect())
 }
 
@@ -118,6 +121,9 @@ fn candidate<'c>(
     (promised, size): (&PromisedBytes<'_>, fn(u64) -> String),
 ) -> Result<Candidate<'c>, String> {
     let name = &*node.record.name;
+    if ask.beside.iter().any(|it| it == name) {
+        return Err("it has a copy".to_owned());
+    }
     let Some(presence) = &node.presence else { return Err("it is away".to_owned()) };
     if node.record.key.is_none() {
         return Err("it has no key, and copies need sealed sessions".to_owned());
@@ -168,6 +174,8 @@ fn roomiest<'c>(
 /// The first set of candidates in their order of which no two have a place in common.
 struct Search<'s, 'c> {
     candidates: &'s [Candidate<'c>],
+    /// The places of copies that there are, of each wanted kind.
+    taken: Vec<Vec<&'c str>>,
     chosen: Vec<usize>,
     steps: usize,
 }
@@ -184,11 +192,10 @@ impl Search<'_, '_> {
                 return false;
             }
             let places = &self.candidates[at].places;
-            let shares = |other: &usize| {
-                let theirs = &self.candidates[*other].places;
-                places.iter().zip(theirs).any(|(mine, theirs)| mine == theirs)
-            };
-            if self.chosen.iter().any(shares) {
+            let shares =
+                |theirs: &Vec<&str>| places.iter().zip(theirs).any(|(mine, theirs)| mine == theirs);
+            let chosen = self.chosen.iter().map(|other| &self.candidates[*other].places);
+            if chosen.chain(&self.taken).any(shares) {
                 continue;
             }
             self.chosen.push(at);
@@ -199,6 +206,19 @@ impl Search<'_, '_> {
         }
         false
     }
+}
+
+/// The places of present nodes that have copies already, and keep them.
+fn taken<'c>(contents: &'c ClusterContents, ask: &PlacementAsk) -> Vec<Vec<&'c str>> {
+    let keeps = |node: &&KnownNode| {
+        let name = &node.record.name;
+        ask.beside.contains(name) && ask.instead.as_ref() != Some(name)
+    };
+    let domains =
+        contents.nodes.iter().filter(keeps).filter_map(|it| Some(&it.presence.as_ref()?.domain));
+    let place =
+        |domain: &'c BTreeMap<String, String>, kind| domain.get(kind).map_or("", String::as_str);
+    domains.map(|domain| ask.domains.iter().map(|kind| place(domain, kind)).collect()).collect()
 }
 
 /// Nodes that are in a list twice.

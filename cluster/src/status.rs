@@ -5,10 +5,11 @@ use registry::membership::{ClusterContents, Membership};
 use registry::{PoolSpace, RegistryError};
 use serde::{Deserialize, Serialize};
 
+use crate::copies::next_steps;
 use crate::directory::{ClusterDirectory, RegistryPlace};
 use crate::error::ClusterError;
 use crate::etcd::{EtcdHealth, SPACE_WAY_OUT};
-use crate::volumes::{self, ClusterVolumeStatus, of_pools, of_volumes};
+use crate::volumes::{self, ClusterVolumeStatus, PROBLEMS_MAX, of_pools, of_volumes};
 
 /// The version of the JSON.
 const VERSION: u32 = 2;
@@ -173,6 +174,7 @@ pub fn status(directory: &ClusterDirectory, now_s: u64) -> Result<ClusterStatus,
         (volumes, damaged) = volumes::volumes(contents, now_s);
         contents.unreadable.extend(damaged);
         problems.extend(of_volumes(&volumes));
+        problems.extend(of_steps(contents, now_s));
         problems.extend(of_nodes(contents, now_s));
         problems.extend(of_pools(contents));
         problems.extend(of_records(&contents.unreadable));
@@ -194,6 +196,16 @@ pub fn status(directory: &ClusterDirectory, now_s: u64) -> Result<ClusterStatus,
         tokens,
         volumes,
     })
+}
+
+/// Copies that must be made and cannot be.
+fn of_steps(contents: &ClusterContents, now_s: u64) -> Vec<String> {
+    let steps = next_steps(contents, None, now_s, |bytes| format!("{bytes} bytes"));
+    let told = steps.into_iter().filter_map(|(volume, step)| {
+        let why = step.err()?;
+        Some(format!("volume {volume} gets no other copy: {why}"))
+    });
+    told.take(PROBLEMS_MAX).collect()
 }
 
 fn registry_status(

@@ -4,20 +4,23 @@
 use std::collections::BTreeMap;
 
 use registry::membership::ClusterContents;
-use registry::{CopyReport, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord};
+use registry::{
+    CopyLeave, CopyReport, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord,
+};
 use replica::wire::decode_formed_record;
 use serde::{Deserialize, Serialize};
 
 /// The most volumes whose problems are told; all of them are in the list of volumes.
-const PROBLEMS_MAX: usize = 64;
+pub(crate) const PROBLEMS_MAX: usize = 64;
 
 /// A replicated volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterVolumeStatus {
     /// Its name.
     pub name: String,
-    /// `well`; `degraded`: it is served, and a copy lacks writes or waits; `stopped`: no node
-    /// serves it at the moment; `new`: it is placed, and was never served; or `removing`.
+    /// `well`; `degraded`: it is served, and a copy lacks writes or waits; `changing`: it is served,
+    /// and a copy leaves; `stopped`: no node serves it at the moment; `new`: it is placed, and was
+    /// never served; or `removing`.
     pub state: String,
     /// The nodes with copies, in their order.
     pub nodes: Vec<String>,
@@ -64,7 +67,8 @@ pub fn volumes(
     let present: BTreeMap<&str, &PresenceRecord> = present.collect();
     let (mut volumes, mut damaged) = (Vec::new(), Vec::new());
     for (name, record) in &contents.volumes {
-        match volume((name, record), &present, now_s) {
+        let placement = contents.placements.iter().find(|(placed, _)| placed == name);
+        match volume((name, record, placement.map(|(_, it)| it)), &present, now_s) {
             Ok(volume) => volumes.push(volume),
             Err(reason) => damaged.push(RegistryError::Damaged {
                 place: format!("the record of the replicated volume {name:?}"),
@@ -121,7 +125,7 @@ fn unserved(
     placement: &PlacementRecord,
     present: &BTreeMap<&str, &PresenceRecord>,
 ) -> ClusterVolumeStatus {
-    let nodes: Vec<_> = placement.copies.iter().map(|copy| copy.node.clone()).collect();
+    let nodes: Vec<_> = placement.members().map(|(_, copy)| copy.node.clone()).collect();
     let fault = |node: &String| {
         let presence = present.get(&**node);
         let report = presence.and_then(|it| it.copies.iter().find(|copy| copy.volume == name));
@@ -151,34 +155,52 @@ struct KnownCopy<'c> {
     report: Option<&'c CopyReport>,
     /// How much of what it lacks it has got, in percent, as the primary tells.
     filled_percent: Option<u8>,
+    /// It must go.
+    leaves: Option<CopyLeave>,
+    /// After how long away another node gets a copy in its stead.
+    rebuild_after_s: Option<u64>,
 }
 
 fn volume(
-    (name, record): (&str, &VolumeRecord),
+    (name, record, placement): (&str, &VolumeRecord, Option<&PlacementRecord>),
     present: &BTreeMap<&str, &PresenceRecord>,
     now_s: u64,
 ) -> Result<ClusterVolumeStatus, String> {
     let (_, members) = decode_formed_record(&record.content).map_err(|error| error.to_string())?;
+    // The placement is newer than the names in the record of the members, where there is one.
+    let placed = |id: u8| placement.and_then(|it| it.copies.get(usize::from(id)));
     // Records of older releases have no names, and a hostile client's may have any.
     let named = |id: u8| {
-        let name = record.nodes.get(usize::from(id)).cloned();
-        name.unwrap_or_else(|| format!("number {id}"))
+        let name = placed(id).map(|copy| &copy.node);
+        let name = name.or_else(|| record.nodes.get(usize::from(id))).cloned();
+        let is_in_sync = members.in_sync.contains_key(&id);
+        name.filter(|it| !it.is_empty() || !is_in_sync).unwrap_or_else(|| format!("number {id}"))
     };
     let places = record
         .nodes
         .len()
-        .max(members.in_sync.keys().map(|id| usize::from(*id) + 1).max().unwrap_or(0));
+        .max(members.in_sync.keys().map(|id| usize::from(*id) + 1).max().unwrap_or(0))
+        .max(placement.map_or(0, |it| it.copies.len()));
     let primary = named(members.primary);
     let fills = present.get(&*primary).and_then(|it| it.copies.iter().find(|it| it.volume == name));
     let copies: Vec<KnownCopy<'_>> = (0..=u8::MAX)
         .take(places)
+        .filter(|id| !named(*id).is_empty())
         .map(|id| {
             let node = named(id);
             let presence = present.get(&*node);
             let report = presence.and_then(|it| it.copies.iter().find(|copy| copy.volume == name));
             let is_in_sync = members.in_sync.contains_key(&id);
             let filled_percent = fills.and_then(|it| it.filling.get(&node).copied());
-            KnownCopy { node, is_present: presence.is_some(), is_in_sync, report, filled_percent }
+            KnownCopy {
+                node,
+                is_present: presence.is_some(),
+                is_in_sync,
+                report,
+                filled_percent,
+                leaves: placed(id).and_then(|copy| copy.leaves),
+                rebuild_after_s: placement.and_then(|it| it.rules.rebuild_after_s),
+            }
         })
         .collect();
     let serves = |copy: &&KnownCopy<'_>| {
@@ -194,16 +216,20 @@ fn volume(
             let why = fault(copy, &primary, &copies)?;
             Some(CopyFault {
                 node: copy.node.clone(),
-                lacks_writes: !copy.is_in_sync,
+                lacks_writes: !copy.is_in_sync && copy.leaves.is_none(),
                 for_s: since_s(&copy.node).filter(|_| !copy.is_in_sync),
                 filled_percent: copy.filled_percent,
                 why,
             })
         })
         .collect();
-    let state = match (is_served, faults.is_empty()) {
+    let is_leaving = |fault: &CopyFault| {
+        copies.iter().any(|copy| copy.node == fault.node && copy.leaves.is_some())
+    };
+    let state = match (is_served, faults.iter().all(is_leaving)) {
         (false, _) => "stopped",
         (true, false) => "degraded",
+        (true, true) if !faults.is_empty() => "changing",
         (true, true) => "well",
     };
     let reports = || copies.iter().filter_map(|copy| copy.report);
@@ -224,13 +250,33 @@ fn volume(
 /// The fault of a copy with the way out, or what is done about it.
 fn fault(copy: &KnownCopy<'_>, primary: &str, all: &[KnownCopy<'_>]) -> Option<String> {
     let node = &copy.node;
+    match (copy.leaves, copy.is_present) {
+        (Some(CopyLeave::Asked), _) if copy.is_in_sync || copy.node == primary => {
+            return Some("it leaves; the volume goes on without it in a moment".to_owned());
+        }
+        (Some(_), true) => return Some("it leaves; its node removes it".to_owned()),
+        (Some(_), false) => {
+            return Some(format!(
+                "it has left, and its node is away; it is removed when {node} is started, or \
+                 forgotten with `vrio cluster remove {node}`"
+            ));
+        }
+        (None, _) => {}
+    }
     let Some(report) = copy.report.filter(|_| copy.is_present) else {
         return match (copy.is_present, copy.is_in_sync) {
             (true, true) => None,
             (true, false) => Some("it waits for the node that serves".to_owned()),
-            (false, false) => {
-                Some(format!("its node is away; it gets what it lacks when {node} is started"))
-            }
+            (false, false) => Some(match copy.rebuild_after_s {
+                None => {
+                    format!("its node is away; it gets what it lacks when {node} is started")
+                }
+                Some(after_s) => format!(
+                    "its node is away; it gets what it lacks when {node} is started, and {} after \
+                     it went another node gets a copy in its stead",
+                    show_time(after_s)
+                ),
+            }),
             (false, true) => Some(away_in_sync(node, primary, all)),
         };
     };
@@ -270,7 +316,8 @@ fn away_in_sync(node: &str, primary: &str, all: &[KnownCopy<'_>]) -> String {
 
 /// The problems of volumes; volumes that are not served come first.
 pub fn of_volumes(volumes: &[ClusterVolumeStatus]) -> Vec<String> {
-    let mut wrong: Vec<_> = volumes.iter().filter(|volume| volume.state != "well").collect();
+    let is_well = |volume: &&ClusterVolumeStatus| ["well", "changing"].contains(&&*volume.state);
+    let mut wrong: Vec<_> = volumes.iter().filter(|volume| !is_well(volume)).collect();
     wrong.sort_by_key(|volume| !["stopped", "new"].contains(&&*volume.state));
     let shown = wrong.iter().take(PROBLEMS_MAX).map(|volume| problem(volume));
     let more = wrong.len().saturating_sub(PROBLEMS_MAX);
@@ -278,7 +325,16 @@ pub fn of_volumes(volumes: &[ClusterVolumeStatus]) -> Vec<String> {
     shown.chain(rest).collect()
 }
 
-fn problem(volume: &ClusterVolumeStatus) -> String {
+fn show_time(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+/// The volume with each of its faults, as one line.
+pub fn problem(volume: &ClusterVolumeStatus) -> String {
     let ClusterVolumeStatus { name, state, primary, nodes, in_sync, faults, .. } = volume;
     let faults = faults.iter().map(|fault| {
         let CopyFault { node, lacks_writes, for_s, why, .. } = fault;
@@ -294,6 +350,7 @@ fn problem(volume: &ClusterVolumeStatus) -> String {
         "stopped" => format!("volume {name} is not served by {primary}"),
         "new" => format!("volume {name} was never served"),
         "removing" => format!("volume {name} is being removed"),
+        "changing" => format!("volume {name} changes its copies"),
         _ => format!("volume {name} has {} of {} copies in sync", in_sync.len(), nodes.len()),
     };
     format!("{head}; {}", faults.join("; "))
@@ -425,9 +482,32 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_leaves_is_no_problem_and_a_place_that_was_left_is_no_copy() {
+        let both = Members::first(0, [(0, 1), (2, 3)].into());
+        let mut copies = ["io1", "", "io3"].map(|node| PlacedCopy::new(node, "fast"));
+        copies[0].leaves = Some(CopyLeave::Asked);
+        let placement = PlacementRecord { copies: copies.into(), ..PlacementRecord::default() };
+        let primary = || Some(vec![copy("primary", "")]);
+        let nodes = vec![node("io1", primary()), node("io3", Some(vec![]))];
+        let mut all = contents(record(&both, &["io1", "io2"]), nodes);
+        all.placements = vec![("alice".to_owned(), placement)];
+        let (alice, problems) = one(&all);
+        assert_eq!((&*alice.state, problems.len()), ("changing", 0));
+        assert_eq!(alice.nodes, ["io1", "io3"]);
+        let told = problem(&alice);
+        assert!(told.contains("the copy of io1: it leaves; the volume goes on"), "{told}");
+        let copies = &mut all.placements[0].1.copies;
+        (copies[0].leaves, copies[2].leaves) = (None, Some(CopyLeave::Out));
+        all.volumes = contents(record(&both.without(2), &["io1"]), vec![]).volumes;
+        all.nodes[1].presence = None;
+        let (alice, _) = one(&all);
+        assert_eq!((&*alice.state, alice.in_sync.len()), ("changing", 1));
+        assert!(alice.faults[0].why.contains("it has left, and its node is away"), "{alice:?}");
+    }
+
+    #[test]
     fn a_placed_volume_is_told_before_its_first_record_and_while_it_is_removed() {
-        let copies = ["io1", "io2"]
-            .map(|node| PlacedCopy { node: node.to_owned(), pool: "fast".to_owned() });
+        let copies = ["io1", "io2"].map(|node| PlacedCopy::new(node, "fast"));
         let mut placement =
             PlacementRecord { size_bytes: 9, copies: copies.into(), ..PlacementRecord::default() };
         let both = Members::first(0, [(0, 1), (1, 2)].into());

@@ -36,7 +36,7 @@ pub use kinds::disk::{VolumeRef, WhenLost};
 pub use kinds::network::RemotePorts;
 pub use kinds::nic::{MirrorConfig, NIC_CHANGEABLE};
 pub use kinds::peer::PeerKey;
-pub use kinds::volume::REPLICAS_MAX;
+pub use kinds::volume::{REPLICA_PLACES_MAX, REPLICAS_MAX};
 pub use kinds::{Kind, ListedObject, ObjectConfigs};
 pub use object::{AnyObject, InPlace, Object, PartOf};
 pub use quantity::{duration_ns, show_duration, size_bytes};

@@ -1,14 +1,18 @@
 //! Commands about the copies of a replicated volume.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use config::{REPLICA_PLACES_MAX, REPLICAS_MAX};
+use member::MemberList;
+use replica::MemberId;
 use serde::Deserialize;
 
 use api::status::{CopyRole, CopyStatus};
 use api::{Refused, RefusedKind};
 use sessions::LinkedSidecore;
 
-use crate::served::{MemberOrder, ServedMember};
+use crate::served::{MemberOrder, MemberSeats, ServedMember, by_place};
 
 /// How long a command waits for its effect: a planned move takes some milliseconds, and a change of
 /// the record as long as the registry, which answers within 8 s or not at all.
@@ -27,6 +31,19 @@ pub enum CopyCommand {
     Gone(String),
     /// The same, also if acknowledged writes go with it.
     GoneWithWrites(String),
+    /// The nodes with copies are these from now on, by their places.
+    List(CopyList),
+}
+
+/// The nodes of a volume's copies.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyList {
+    /// By their places; empty names are places without a copy.
+    pub nodes: Vec<String>,
+    /// The nodes of these that must go.
+    #[serde(default)]
+    pub leaving: Vec<String>,
 }
 
 impl ServedMember {
@@ -37,7 +54,7 @@ impl ServedMember {
     /// Why nothing was changed, or the effect did not come in time.
     pub fn carry_out(
         &self,
-        cores: &[LinkedSidecore],
+        (cores, seats): (&[LinkedSidecore], &MemberSeats),
         own: &str,
         command: &CopyCommand,
     ) -> Result<(String, Option<String>), Refused> {
@@ -52,7 +69,47 @@ impl ServedMember {
                 let note = self.evict(cores, own, (node, loses))?;
                 Ok((format!("evict the copy of volume {name} on {node}"), note))
             }
+            CopyCommand::List(list) => {
+                let said: Vec<_> = list.nodes.iter().filter(|it| !it.is_empty()).collect();
+                let said = said.iter().map(|it| it.as_str()).collect::<Vec<_>>().join(", ");
+                self.change_list(cores, seats, list)?;
+                Ok((format!("volume {name} has its copies on {said}"), None))
+            }
         }
+    }
+
+    /// Changes the nodes with copies. A place keeps its node for ever: the members know each other
+    /// by their places.
+    fn change_list(
+        &self,
+        cores: &[LinkedSidecore],
+        seats: &MemberSeats,
+        list: &CopyList,
+    ) -> Result<(), Refused> {
+        let wrong = |why: &str| {
+            let error = format!("the copies of volume {:?}: {why}", self.volume());
+            let way_out = "the node's agent gives the list of the volume's placement";
+            Refused::new(RefusedKind::Bad, error, way_out)
+        };
+        let nodes = by_place(&list.nodes);
+        let names: BTreeSet<_> = nodes.values().collect();
+        let before = self.list().nodes;
+        let moved =
+            |(place, node): (&MemberId, &String)| before.get(place).is_some_and(|it| it != node);
+        let has_own = before
+            .iter()
+            .any(|(place, node)| self.is_own(*place) && nodes.get(place) == Some(node));
+        if !has_own || names.len() < nodes.len() || nodes.iter().any(moved) {
+            return Err(wrong("a node is at another place, or this node is not in the list"));
+        }
+        if list.nodes.len() > REPLICA_PLACES_MAX || nodes.len() > REPLICAS_MAX {
+            return Err(wrong("there are more of them than a volume has"));
+        }
+        let place = |node: &String| nodes.iter().find(|(_, it)| *it == node).map(|(at, _)| *at);
+        let leaving = list.leaving.iter().map(place).collect::<Option<_>>();
+        let leaving = leaving.ok_or_else(|| wrong("a node that must go is not in the list"))?;
+        self.set_list(MemberList { nodes, leaving }, cores, seats.doors());
+        Ok(())
     }
 
     fn make_primary(&self, cores: &[LinkedSidecore], own: &str, node: &str) -> Result<(), Refused> {
@@ -134,7 +191,8 @@ impl ServedMember {
 fn no_copy(member: &ServedMember, node: &str) -> Refused {
     let name = member.volume();
     let error = format!("node {node:?} has no copy of volume {name:?}");
-    let way_out = format!("its copies are on {}", member.nodes().join(", "));
+    let nodes: Vec<_> = member.list().nodes.into_values().collect();
+    let way_out = format!("its copies are on {}", nodes.join(", "));
     Refused::new(RefusedKind::Unknown, error, way_out)
 }
 

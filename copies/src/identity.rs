@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use config::VolumeConfig;
 use serde::{Deserialize, Serialize};
 use volume::record::file_name;
 
@@ -22,8 +23,13 @@ pub(crate) struct CopyIdentity {
     version: u32,
     /// The node that has the copy.
     node: String,
-    /// The nodes of all copies, in their order.
+    /// The nodes of all copies, in their order; for a volume that the cluster has placed, this node
+    /// alone, before it as many empty names as its place has places before it.
     nodes: Vec<String>,
+    /// The number of the placement, for such a volume: its list changes, and a place in it has one
+    /// node for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    placement: Option<u64>,
     /// The pool, by its uuid.
     pool: String,
     /// The volume's number in the pool.
@@ -31,9 +37,25 @@ pub(crate) struct CopyIdentity {
 }
 
 impl CopyIdentity {
-    pub(crate) fn new(node: &str, nodes: &[String], pool: [u8; 16], number: u32) -> Self {
+    pub(crate) fn new(node: &str, wanted: &VolumeConfig, pool: [u8; 16], number: u32) -> Self {
+        let VolumeConfig { replicas, placement, .. } = wanted;
+        Self::of(node, replicas, *placement, (pool, number))
+    }
+
+    fn of(
+        node: &str,
+        list: &[String],
+        placement: Option<u64>,
+        (pool, number): ([u8; 16], u32),
+    ) -> Self {
         let pool = pool.iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { version: VERSION, node: node.to_owned(), nodes: nodes.to_vec(), pool, number }
+        let own_only = |name: &String| if name == node { name.clone() } else { String::new() };
+        let to_own = list.iter().position(|name| name == node).map_or(0, |at| at + 1);
+        let nodes = match placement {
+            None => list.to_vec(),
+            Some(_) => list[..to_own].iter().map(own_only).collect(),
+        };
+        Self { version: VERSION, node: node.to_owned(), nodes, placement, pool, number }
     }
 
     /// Whether a directory has a note about a copy of this volume.
@@ -92,6 +114,13 @@ impl CopyIdentity {
                 "{path:?} is missing, and the member has a state: restore the directory whole from \
                  a backup"
             ));
+        }
+        if has_content && self.placement.is_some() {
+            return Err(
+                "the volume has content, and the copies of a volume that the cluster places begin \
+                 empty: remove it with `vrio volume remove --data`"
+                    .to_owned(),
+            );
         }
         if has_content && self.nodes.first() != Some(&self.node) {
             return Err(format!(
@@ -168,10 +197,29 @@ mod tests {
     }
 
     #[test]
+    fn a_placed_copy_stays_what_it_was_while_its_list_changes() {
+        let home = tempfile::tempdir().unwrap();
+        let of = |list: &[&str], placement| {
+            let list: Vec<_> = list.iter().map(|it| (*it).to_owned()).collect();
+            CopyIdentity::of("io2", &list, Some(placement), ([1; 16], 3))
+        };
+        of(&["io1", "io2"], 7).verify(home.path(), "a", (false, false)).unwrap();
+        of(&["", "io2", "io3"], 7).verify(home.path(), "a", (true, true)).unwrap();
+        for other in [of(&["io2", "io1"], 7), of(&["io1", "", "io2"], 7), of(&["io1", "io2"], 8)] {
+            let error = other.verify(home.path(), "a", (true, true)).unwrap_err();
+            assert!(error.contains("Put the old ones back"), "{error}");
+        }
+        // All of its copies begin empty, also the first one.
+        let first = CopyIdentity::of("io2", &["io2".to_owned()], Some(7), ([1; 16], 4));
+        let error = first.verify(home.path(), "b", (false, true)).unwrap_err();
+        assert!(error.contains("has content"), "{error}");
+    }
+
+    #[test]
     fn a_copy_is_what_it_was_or_it_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let nodes = ["io1", "io2"].map(str::to_owned);
-        let copy = CopyIdentity::new("io2", &nodes, [1; 16], 3);
+        let copy = CopyIdentity::of("io2", &nodes, None, ([1; 16], 3));
         assert!(!CopyIdentity::is_noted(home.path(), "a").unwrap());
         let error = copy.verify(home.path(), "a", (true, false)).unwrap_err();
         assert!(error.contains("is missing"), "{error}");
@@ -183,16 +231,17 @@ mod tests {
         assert_eq!(copy.verify(home.path(), "a", (true, true)), Ok(()));
         let reordered = ["io2", "io1"].map(str::to_owned);
         for other in [
-            CopyIdentity::new("io2", &reordered, [1; 16], 3),
-            CopyIdentity::new("io1", &nodes, [1; 16], 3),
-            CopyIdentity::new("io2", &nodes, [2; 16], 3),
-            CopyIdentity::new("io2", &nodes, [1; 16], 4),
+            CopyIdentity::of("io2", &reordered, None, ([1; 16], 3)),
+            CopyIdentity::of("io1", &nodes, None, ([1; 16], 3)),
+            CopyIdentity::of("io2", &nodes, None, ([2; 16], 3)),
+            CopyIdentity::of("io2", &nodes, None, ([1; 16], 4)),
+            CopyIdentity::of("io2", &nodes, Some(9), ([1; 16], 3)),
         ] {
             let error = other.verify(home.path(), "a", (true, true)).unwrap_err();
             assert!(error.contains("Put the old ones back"), "{error}");
         }
         // The first node of a list may bring the content.
-        let first = CopyIdentity::new("io1", &nodes, [1; 16], 3);
+        let first = CopyIdentity::of("io1", &nodes, None, ([1; 16], 3));
         assert_eq!(first.verify(home.path(), "b", (false, true)), Ok(()));
         // The data of another volume is removed, then its own.
         std::fs::write(state_path(home.path(), "a"), "promises").unwrap();

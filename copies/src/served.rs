@@ -22,10 +22,10 @@ use config::VolumeConfig;
 use member::door::{MemberDoor, MemberDoors};
 use member::plane::{PlaneMail, ReplicaPlane};
 use member::{
-    DeskLanes, DeskThreads, DeskWork, FrontVolume, HostOutside, MemberHost, MemberPart, MemberPlan,
-    MemberSetup, MemberStatus, MemberView, NODE_PACING, PlaceWatch, PoolTasks, RecordClerk,
-    RecordDeskError, StateFile, VolumeRecords, VolumeTasks, form_text, record_from_text,
-    record_text,
+    DeskLanes, DeskThreads, DeskWork, FrontVolume, HostOutside, MemberHost, MemberList, MemberPart,
+    MemberPlan, MemberSetup, MemberStatus, MemberView, NODE_PACING, PlaceWatch, PoolTasks,
+    RecordClerk, RecordDeskError, StateFile, VolumeRecords, VolumeTasks, form_text,
+    record_from_text, record_text,
 };
 use parking_lot::Mutex;
 use replica::{Durable, MemberId, Pacing, Place, SwapOutcome, VolumeRecord};
@@ -63,9 +63,10 @@ const _: () = assert!(config::REPLICAS_MAX <= replica::MEMBERS_MAX);
 #[derive(Debug)]
 pub struct ServedMember {
     volume: String,
-    /// Its own place in the list of nodes, and the nodes by their places.
+    /// Its own place in the list of nodes.
     id: MemberId,
-    nodes: BTreeMap<MemberId, String>,
+    /// The nodes by their places, which also the questions to the registry name.
+    list: Arc<Mutex<MemberList>>,
     /// The index of its sidecore.
     home: usize,
     front: Arc<FrontVolume>,
@@ -132,7 +133,7 @@ impl PlannedCopy<'_> {
         let (pool, own) = self.backend.in_pool().ok_or("only a volume of a pool has copies")?;
         let has_content = |it: &PoolVolume| it.owned_blocks > 0 || it.parent.is_some();
         let has_content = pool.volumes().iter().any(|it| it.id == own && has_content(it));
-        let identity = CopyIdentity::new(self.node, &self.wanted.replicas, pool.uuid(), own.0);
+        let identity = CopyIdentity::new(self.node, self.wanted, pool.uuid(), own.0);
         identity.verify(directory, &self.wanted.name, (has_state, has_content))?;
         Ok(PoolTasks::new(Arc::clone(pool), own))
     }
@@ -182,8 +183,7 @@ impl MemberSeats {
         let kept = state.load().map_err(|error| error.to_string())?;
         let (has_state, durable) = (kept.is_some(), kept.unwrap_or_default());
         records.filter(|_| !has_state).map_or(Ok(()), |it| refuse_open_attachments(it))?;
-        let nodes: BTreeMap<MemberId, String> =
-            (0..).zip(wanted.replicas.iter().cloned()).collect();
+        let nodes = by_place(&wanted.replicas);
         let id = nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id);
         let id = id.ok_or_else(|| format!("node {node:?} is not in \"replicas\""))?;
         let drawn = || random().map_err(|error| error.to_string());
@@ -208,6 +208,7 @@ impl MemberSeats {
             durable,
             cuts,
             settings,
+            changes: wanted.placement.is_some(),
             own,
         };
         let home = {
@@ -220,7 +221,7 @@ impl MemberSeats {
         Ok(ServedMember {
             volume,
             id,
-            nodes,
+            list: Arc::new(Mutex::new(MemberList::new(nodes))),
             home,
             front: Arc::clone(&plan.front),
             records,
@@ -265,7 +266,8 @@ impl ServedMember {
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
         // A record can name this node while its member does not serve.
         let is_serving = matches!(part, MemberPart::Serves | MemberPart::TakesOver);
-        let primary = primary.filter(|it| is_serving || self.nodes.get(&self.id) != Some(it));
+        let MemberList { nodes, leaving } = self.list();
+        let primary = primary.filter(|it| is_serving || nodes.get(&self.id) != Some(it));
         let role = match part {
             _ if has_ended => CopyRole::Failed,
             MemberPart::Outside => CopyRole::Outside,
@@ -274,10 +276,11 @@ impl ServedMember {
             MemberPart::Serves => CopyRole::Primary,
             MemberPart::Failed => CopyRole::Failed,
         };
-        let missing = self.nodes.values().filter(|node| !in_sync.contains(node));
+        let missing = nodes.values().filter(|node| !in_sync.contains(node));
         let missing = missing.cloned().collect();
+        let leaving = leaving.iter().filter_map(|member| nodes.get(member).cloned()).collect();
         let why = failed.or(waits).unwrap_or_default();
-        CopyStatus { role, primary, epoch, in_sync, missing, filling, why }
+        CopyStatus { role, primary, epoch, in_sync, missing, leaving, filling, why }
     }
 
     /// Starts the member on its sidecore.
@@ -301,7 +304,7 @@ impl ServedMember {
             cluster: cluster.clone(),
             volume: self.volume.clone(),
             form: form_text(self.door.form()),
-            nodes: self.nodes.values().cloned().collect(),
+            list: Arc::clone(&self.list),
             is_over: Arc::clone(&self.is_over),
         };
         let records = Box::new(records) as Box<dyn VolumeRecords>;
@@ -312,12 +315,12 @@ impl ServedMember {
             .map_err(|error| format!("no thread for its member: {error}"))?;
         let wakers = cores.iter().map(|core| core.sidecore.waker()).collect();
         let watch = ExportWatch { export: Arc::clone(export), wakers };
-        let (volume, id, nodes) = (self.volume.clone(), self.id, self.nodes.clone());
+        let (volume, id, list) = (self.volume.clone(), self.id, self.list());
         let form = self.door.form();
         let started = home.call(move |local| {
             let services = local.services().clone();
             let plane = services.get::<ReplicaPlane>().ok_or("this node has no sessions")?;
-            let mut others = nodes;
+            let mut others = list.nodes.clone();
             others.remove(&id);
             let outside = HostOutside {
                 mail: Box::new(PlaneMail::new(plane, &volume, form, &others)),
@@ -326,7 +329,10 @@ impl ServedMember {
                 clock: Box::new(sidecore::boot_ns),
             };
             let host = MemberHost::start(plan, &services, outside);
-            let host = Rc::new(RefCell::new(host.map_err(|error| error.to_string())?));
+            let mut host = host.map_err(|error| error.to_string())?;
+            // It may have changed since the plan was made.
+            host.set_list(list);
+            let host = Rc::new(RefCell::new(host));
             let poller = local.add(RoundStage::Serve, Box::new(Rc::clone(&host)));
             let hosts = services.get::<HostsHere>().unwrap_or_default();
             hosts.borrow_mut().insert(volume, (poller, host));
@@ -415,14 +421,28 @@ impl ServedMember {
         &self.volume
     }
 
-    /// The nodes with a copy, in their order.
-    pub(crate) fn nodes(&self) -> Vec<&str> {
-        self.nodes.values().map(String::as_str).collect()
+    /// Whether the place is this member's.
+    pub(crate) fn is_own(&self, place: MemberId) -> bool {
+        self.id == place
+    }
+
+    /// The nodes with a copy, by their places.
+    pub(crate) fn list(&self) -> MemberList {
+        self.list.lock().clone()
     }
 
     /// The place of a node in the list of nodes.
     pub(crate) fn place_of(&self, node: &str) -> Option<MemberId> {
-        self.nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id)
+        self.list().nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id)
+    }
+
+    /// The nodes with a copy are these from now on.
+    pub(crate) fn set_list(&self, list: MemberList, cores: &[LinkedSidecore], doors: &MemberDoors) {
+        self.list.lock().clone_from(&list);
+        self.door.set_peers(list.peers(self.id));
+        doors.look_again();
+        // A member that has not started takes the list when it does.
+        let _ = self.with_host(cores, move |host| host.set_list(list));
     }
 
     /// Gives the member an operator's word. Returns whether there is a member that hears it.
@@ -442,7 +462,11 @@ impl ServedMember {
     fn order_move(&self, cores: &[LinkedSidecore]) -> bool {
         let view = self.view();
         let is_other = |id: &MemberId| *id != self.id;
-        let next = self.nodes.iter().find(|(id, node)| is_other(id) && view.in_sync.contains(node));
+        let MemberList { nodes, leaving } = self.list();
+        let mut others =
+            nodes.iter().filter(|(id, node)| is_other(id) && view.in_sync.contains(node));
+        // Not to a member that must go itself, if there is another member.
+        let next = others.clone().find(|(id, _)| !leaving.contains(id)).or_else(|| others.next());
         let (MemberPart::Serves, Some((next, _))) = (view.part, next) else { return false };
         self.order(cores, MemberOrder::Move(*next))
     }
@@ -511,11 +535,18 @@ fn move_all_away(members: &[&ServedMember], cores: &[LinkedSidecore]) {
 /// The settings about which all nodes must agree, or a copy has other bytes, another guest, or
 /// forgets writes that are durable elsewhere.
 fn settings(wanted: &VolumeConfig, key: Option<&VolumeKey>) -> Vec<String> {
-    vec![
+    let mut settings = vec![
         format!("shared {}", wanted.shared),
         format!("write-through {}", wanted.write_through),
         format!("encrypted {}", key.map_or_else(String::new, VolumeKey::check)),
-    ]
+    ];
+    settings.extend(wanted.placement.map(|number| format!("placement {number}")));
+    settings
+}
+
+/// The nodes of a list by their places. A place without a name is empty.
+pub(crate) fn by_place(list: &[String]) -> BTreeMap<MemberId, String> {
+    (0..).zip(list.iter().cloned()).filter(|(_, node)| !node.is_empty()).collect()
 }
 
 /// Refuses a private file that is older than the pool: the member may have promised more. A member
@@ -598,7 +629,7 @@ struct AgentRecords {
     volume: String,
     /// The volume's form here, as text.
     form: String,
-    nodes: Vec<String>,
+    list: Arc<Mutex<MemberList>>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -637,8 +668,14 @@ impl AgentRecords {
         if self.is_over.load(SeqCst) {
             return RecordOutcome::NoAnswer("the member was ended on this node".to_owned());
         }
-        let Self { volume, form, nodes, .. } = self;
-        self.cluster.ask(RecordOf { volume, form, nodes }, ask)
+        let Self { volume, form, list, .. } = self;
+        let list = list.lock().nodes.clone();
+        let places = list.keys().last().map_or(0, |last| usize::from(*last) + 1);
+        let mut nodes = vec![String::new(); places];
+        for (place, node) in list {
+            nodes[usize::from(place)] = node;
+        }
+        self.cluster.ask(RecordOf { volume, form, nodes: &nodes }, ask)
     }
 }
 
@@ -672,7 +709,8 @@ mod tests {
         };
         let plain = settings(&read(""), None);
         assert_eq!(plain, settings(&read("chain = [\"meter\"]\n"), None));
-        for more in ["shared = true\n", "durability = \"write-through\"\n"] {
+        let more = ["shared = true\n", "durability = \"write-through\"\n"];
+        for more in more.into_iter().chain(["replicas = [\"n\"]\nplacement = 7\n"]) {
             assert_ne!(settings(&read(more), None), plain, "{more}");
         }
     }

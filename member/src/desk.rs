@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use registry::membership::{ClusterKeys, HeldVolume, Membership};
+use registry::membership::{ClusterKeys, HeldPlacement, HeldVolume, Membership};
 use registry::{Registry, RegistryError, Swap, private_file, store_text};
 use replica::wire::{decode_durable, decode_formed_record, encode_durable, encode_record};
 use replica::{Durable, SwapOutcome, VolumeRecord};
@@ -241,7 +241,8 @@ impl RecordDesk {
         first: &VolumeRecord,
     ) -> Result<(), RecordDeskError> {
         let store = registry.stamp()?.store;
-        let swap = self.next(None, store, first)?;
+        let placed = Membership::new(registry, &self.keys).placement(&self.volume)?;
+        let swap = self.next((None, placed.as_ref()), store, first)?;
         match registry.swap(&swap)? {
             registry::SwapOutcome::Made { .. } => Ok(()),
             _ => match self.look(registry)? {
@@ -253,19 +254,23 @@ impl RecordDesk {
 
     fn next(
         &self,
-        held: Option<&HeldVolume>,
+        (held, placed): (Option<&HeldVolume>, Option<&HeldPlacement>),
         store: u64,
         next: &VolumeRecord,
     ) -> Result<Swap, RecordDeskError> {
         let content = [&self.form.0[..], &encode_record(next)].concat();
-        let (nodes, now_s) = (self.nodes.clone(), (self.now_s)());
+        // A node's own list may be older than the placement.
+        let nodes = placed.map_or_else(|| self.nodes.clone(), |it| it.record.nodes());
+        let now_s = (self.now_s)();
         let lacked = held.map(|held| &held.record.lacking);
         let lacks = (0..).zip(&nodes).filter(|(id, _)| !next.in_sync.contains_key(id));
+        let lacks = lacks.filter(|(_, node)| !node.is_empty());
         let since_s = |node: &String| lacked.and_then(|it| it.get(node).copied()).unwrap_or(now_s);
         let lacking = lacks.map(|(_, node)| (node.clone(), since_s(node))).collect();
         let (epoch, store) = (next.epoch, store_text(store));
         let stored = registry::VolumeRecord { epoch, content, nodes, lacking, store };
-        Ok(self.keys.next_volume(Swap::new(), &self.volume, held, &stored)?)
+        let swap = self.keys.with_placement(Swap::new(), &self.volume, placed)?;
+        Ok(self.keys.next_volume(swap, &self.volume, held, &stored)?)
     }
 
     /// Replaces the record by the next one, if the registry still has the record before.
@@ -290,7 +295,16 @@ impl RecordDesk {
         if found.epoch + 1 != target.epoch {
             return Ok(SwapOutcome::Conflict(found));
         }
-        let swap = self.next(Some(&held), held.store, target)?;
+        let placed = Membership::new(registry, &self.keys).placement(&self.volume)?;
+        let is_out = |id: &u8| {
+            let members = placed.as_ref().map(|it| it.record.members());
+            members.is_some_and(|mut all| all.all(|(place, _)| place != *id))
+        };
+        // The node of a copy that is out removes its data, so the copy must not count again.
+        if target.in_sync.keys().any(is_out) {
+            return Ok(SwapOutcome::Conflict(found));
+        }
+        let swap = self.next((Some(&held), placed.as_ref()), held.store, target)?;
         Ok(match registry.swap(&swap)? {
             registry::SwapOutcome::Made { .. } => SwapOutcome::Done,
             registry::SwapOutcome::Lost => SwapOutcome::Conflict(self.look(registry)?),

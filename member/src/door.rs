@@ -61,6 +61,11 @@ impl MemberDoors {
         self.generation.fetch_add(1, SeqCst);
     }
 
+    /// A door has other peers: planes look again which of their peers may say something.
+    pub fn look_again(&self) {
+        self.generation.fetch_add(1, SeqCst);
+    }
+
     /// The member of this volume has gone.
     pub fn remove(&self, volume: &str) {
         self.lock().remove(volume);
@@ -75,7 +80,8 @@ impl MemberDoors {
 
 /// The way to one member.
 pub struct MemberDoor {
-    peers: BTreeMap<String, MemberId>,
+    /// Looked at when a volume is named in a session, and not for each message.
+    peers: Mutex<BTreeMap<String, MemberId>>,
     form: VolumeForm,
     waker: Waker,
     /// Ends of mailboxes that the host has not taken yet; none once the host is gone.
@@ -88,7 +94,17 @@ impl MemberDoor {
     /// have the other copies of the volume, by their names; `form` is the volume's form here.
     pub fn new(peers: BTreeMap<String, MemberId>, form: VolumeForm, waker: Waker) -> Arc<Self> {
         let (fresh, has_fresh) = (Mutex::new(Some(Vec::new())), AtomicBool::new(false));
-        Arc::new(Self { peers, form, waker, fresh, has_fresh })
+        Arc::new(Self { peers: Mutex::new(peers), form, waker, fresh, has_fresh })
+    }
+
+    /// The nodes with the other copies are these from now on. The planes see it when they look again
+    /// ([`MemberDoors::look_again`]).
+    pub fn set_peers(&self, peers: BTreeMap<String, MemberId>) {
+        *self.peers() = peers;
+    }
+
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<String, MemberId>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The volume's form here. A member of another form says nothing to this member.
@@ -99,7 +115,7 @@ impl MemberDoor {
     /// The member that a peer is, by the name that its key has here. A peer without a copy of the
     /// volume is none, and may say nothing about it.
     pub fn member(&self, peer: &str) -> Option<MemberId> {
-        self.peers.get(peer).copied()
+        self.peers().get(peer).copied()
     }
 
     /// A mailbox of its own for the plane of one sidecore, which `waker` wakes when there is room
@@ -122,7 +138,7 @@ impl MemberDoor {
 
 impl fmt::Debug for MemberDoor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemberDoor").field("peers", &self.peers).finish_non_exhaustive()
+        f.debug_struct("MemberDoor").field("peers", &*self.peers()).finish_non_exhaustive()
     }
 }
 

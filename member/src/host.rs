@@ -93,6 +93,9 @@ pub trait MemberMail {
         message: Message<RangeContent>,
     ) -> Result<(), Message<RangeContent>>;
 
+    /// The other members are these from now on, by the names of their nodes.
+    fn set_members(&mut self, others: &BTreeMap<MemberId, String>);
+
     /// Grows with each session to the member that was lost, with what was under way in it.
     fn losses(&self, to: MemberId) -> u64;
 }
@@ -130,6 +133,8 @@ pub struct MemberSetup {
     pub cuts: BTreeSet<Place>,
     /// Settings that all members must have alike besides the nodes and the size, each as text.
     pub settings: Vec<String>,
+    /// The list of nodes may change: the settings name it, and the form has no nodes.
+    pub changes: bool,
     /// The member's own volume, with blocks of 512 bytes.
     pub own: Arc<dyn Volume>,
 }
@@ -151,15 +156,39 @@ pub struct MemberPlan {
 impl MemberPlan {
     /// The plan of a member. `home` wakes the sidecore that it will be on.
     pub fn new(setup: MemberSetup, home: &Waker) -> Self {
-        let MemberSetup { volume, id, nodes, own, settings, .. } = &setup;
-        let others = nodes.iter().filter(|(other, _)| *other != id);
-        let peers = others.map(|(other, node)| (node.clone(), *other)).collect();
+        let MemberSetup { volume, id, nodes, own, settings, changes, .. } = &setup;
         let info = own.info();
-        let form = VolumeForm::of(nodes, info.size_bytes, settings);
+        let form = match changes {
+            false => VolumeForm::of(nodes, info.size_bytes, settings),
+            true => VolumeForm::of(&BTreeMap::new(), info.size_bytes, settings),
+        };
+        let peers = MemberList::new(nodes.clone()).peers(*id);
         let front = Arc::new(FrontVolume::new(&info, home.clone()));
         let records = NoteRecords::new(volume, home.clone());
         let (door, status) = (MemberDoor::new(peers, form, home.clone()), Arc::default());
         Self { front, records, door, status, setup }
+    }
+}
+
+/// The nodes of a volume's members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberList {
+    /// By the members' places.
+    pub nodes: BTreeMap<MemberId, String>,
+    /// The members that must go: the volume goes on without them as soon as it can.
+    pub leaving: BTreeSet<MemberId>,
+}
+
+impl MemberList {
+    /// A list of members of which none must go.
+    pub fn new(nodes: BTreeMap<MemberId, String>) -> Self {
+        Self { nodes, leaving: BTreeSet::new() }
+    }
+
+    /// The places of the other members, by their nodes.
+    pub fn peers(&self, own: MemberId) -> BTreeMap<String, MemberId> {
+        let others = self.nodes.iter().filter(|(member, _)| **member != own);
+        others.map(|(member, node)| (node.clone(), *member)).collect()
     }
 }
 
@@ -202,7 +231,7 @@ struct RoundInputs {
 pub struct MemberHost {
     volume: String,
     id: MemberId,
-    nodes: BTreeMap<MemberId, String>,
+    list: MemberList,
     life: Life,
     number: [u8; 16],
     member: VolumeMember,
@@ -226,9 +255,12 @@ pub struct MemberHost {
     notes: u64,
     /// Attachments of other lives may be in the table of applied requests.
     sweeps: bool,
-    /// While the node is drained: the members in sync that the volume was given to, or that gave it
-    /// here. Each is given the volume once, since its node may be drained as well.
-    drained: Option<BTreeSet<MemberId>>,
+    /// The node is drained.
+    is_drained: bool,
+    /// While the node is drained, or the member must go: the members in sync that the volume was
+    /// given to, or that gave it here. Each is given the volume once, since its node may be drained
+    /// as well.
+    given: Option<BTreeSet<MemberId>>,
     /// The other member that was the primary last.
     served_before: Option<MemberId>,
     patience_ns: u64,
@@ -285,13 +317,14 @@ impl MemberHost {
             note: None,
             notes: 0,
             sweeps: false,
-            drained: None,
+            is_drained: false,
+            given: None,
             served_before: None,
             patience_ns: pacing.patience_ns,
             shown: None,
             volume,
             id,
-            nodes,
+            list: MemberList::new(nodes),
             life,
             number,
         })
@@ -317,25 +350,58 @@ impl MemberHost {
     /// The node is drained, or is not any more. While it is, the member takes over last, and gives
     /// the volume to another member in sync when there is one.
     pub fn set_drained(&mut self, drained: bool) {
-        let patience_ns = if drained { DRAINED_PATIENCE_NS } else { self.patience_ns };
+        self.is_drained = drained;
+        self.set_reserve();
+    }
+
+    /// The nodes of the members are these from now on. This member keeps its place.
+    pub fn set_list(&mut self, list: MemberList) {
+        let mut others = list.nodes.clone();
+        others.remove(&self.id);
+        self.outside.mail.set_members(&others);
+        self.outgoing.retain(|member, _| others.contains_key(member));
+        for member in others.keys() {
+            self.outgoing.entry(*member).or_default();
+        }
+        self.member.set_members(list.nodes.len());
+        self.list = list;
+        // The status has the names.
+        self.shown = None;
+        self.set_reserve();
+        self.show();
+    }
+
+    /// A member of a drained node, or one that must go, takes over last, and gives the volume away.
+    fn set_reserve(&mut self) {
+        let is_reserve = self.is_drained || self.list.leaving.contains(&self.id);
+        let patience_ns = if is_reserve { DRAINED_PATIENCE_NS } else { self.patience_ns };
         self.member.set_patience(patience_ns);
-        match drained {
-            true => _ = self.drained.get_or_insert_default(),
-            false => self.drained = None,
+        match is_reserve {
+            true => _ = self.given.get_or_insert_default(),
+            false => self.given = None,
         }
     }
 
-    /// Gives the volume away, if the node is drained and another member has come into sync.
+    /// Gives the volume away, if this member must not have it and another member has come into
+    /// sync. Otherwise it goes on without members that must go.
     fn give_away(&mut self, clock_ns: u64) {
         let takes = self.reign.is_some() && self.member.takes_requests();
-        let record = self.member.record().filter(|_| takes);
-        let (Some(given), Some(record)) = (&mut self.drained, record) else { return };
-        // The node of a member that was out of sync meanwhile may not be drained any more.
-        given.retain(|member| record.in_sync.contains_key(member));
-        let next = record.others(self.id).find(|member| !given.contains(member));
-        if let Some(next) = next {
-            given.insert(next);
-            self.member.tell(clock_ns, Input::Move(next), &mut self.out);
+        let Some(record) = self.member.record().filter(|_| takes) else { return };
+        let leaving = &self.list.leaving;
+        if let Some(given) = &mut self.given {
+            // The node of a member that was out of sync meanwhile may not be drained any more.
+            given.retain(|member| record.in_sync.contains_key(member));
+            let is_next = |member: &MemberId| !given.contains(member) && !leaving.contains(member);
+            if let Some(next) = record.others(self.id).find(is_next) {
+                given.insert(next);
+                return self.member.tell(clock_ns, Input::Move(next), &mut self.out);
+            }
+        }
+        if leaving.contains(&self.id) {
+            return;
+        }
+        if let Some(gone) = record.others(self.id).find(|member| leaving.contains(member)) {
+            self.member.tell(clock_ns, Input::Evicted(gone), &mut self.out);
         }
     }
 
@@ -399,6 +465,10 @@ impl MemberHost {
             self.member.end(clock_ns, end, &mut self.out);
         }
         for ArrivedMessage { from, message, body } in inputs.arrived.drain(..) {
+            // It would come into sync and go again without end.
+            if matches!(message, Message::Join { .. }) && self.list.leaving.contains(&from) {
+                continue;
+            }
             self.member.hear(clock_ns, from, from_wire(message, body), &mut self.out);
         }
         for attachment in inputs.gone.drain(..) {
@@ -551,7 +621,7 @@ impl MemberHost {
     fn elsewhere(&self) -> String {
         let record = self.member.record().filter(|_| self.member.failed().is_none());
         let primary = record.map(|record| record.primary).filter(|primary| *primary != self.id);
-        primary.and_then(|primary| self.nodes.get(&primary)).cloned().unwrap_or_default()
+        primary.and_then(|primary| self.list.nodes.get(&primary)).cloned().unwrap_or_default()
     }
 
     /// Its reign has ended. The guard hears of it before anything of the term is over: from then on
@@ -583,7 +653,7 @@ impl MemberHost {
         self.records.begin(book);
         self.terms += 1;
         (self.reign, self.term, self.sweeps) = (Some(reign), self.terms, true);
-        if let Some(given) = &mut self.drained {
+        if let Some(given) = &mut self.given {
             given.extend(self.served_before);
         }
         self.fronts.shared().begin_term(self.term, incarnation);
@@ -625,7 +695,7 @@ impl MemberHost {
         }
         let waits = waits.map(str::to_owned);
         self.shown = Some((epoch, part, follows, filled, waits.clone()));
-        let node = |member: &MemberId| self.nodes.get(member).cloned();
+        let node = |member: &MemberId| self.list.nodes.get(member).cloned();
         let in_sync = record.into_iter().flat_map(|record| record.in_sync.keys());
         self.status.set(MemberView {
             part,
@@ -633,9 +703,10 @@ impl MemberHost {
             epoch,
             in_sync: in_sync.filter_map(node).collect(),
             follows,
-            filling: (0..)
-                .zip(filled)
-                .filter_map(|(id, percent)| Some((node(&id)?, percent?)))
+            filling: filled
+                .iter()
+                .flatten()
+                .filter_map(|(id, percent)| Some((node(id)?, *percent)))
                 .collect(),
             waits,
             failed: self.member.failed().map(str::to_owned),

@@ -41,7 +41,8 @@ pub use desk_threads::{DeskLanes, DeskThreads, DeskWork, ErrandDesk, RecordClerk
 pub use form::VolumeForm;
 pub use front::FrontVolume;
 pub use host::{
-    HostOutside, MemberHost, MemberMail, MemberPlan, MemberSetup, NODE_PACING, PlaceWatch,
+    HostOutside, MemberHost, MemberList, MemberMail, MemberPlan, MemberSetup, NODE_PACING,
+    PlaceWatch,
 };
 pub use member::{
     Answer, Errand, ErrandEnd, MemberCounters, MemberStart, Outbox, TICK_NS, VolumeMember,

@@ -223,17 +223,19 @@ impl VolumeMember {
         self.runs() && self.replica.serves(now_ns)
     }
 
-    /// How much of what they lack the members have that this member fills, in percent by their
-    /// numbers.
+    /// The members that this member fills, and how much of what they lack they have.
     pub(crate) fn filling(&self) -> FilledPercent {
         let mut filled = FilledPercent::default();
-        for (id, known) in self.replica.filling() {
+        for (place, (id, known)) in filled.iter_mut().zip(self.replica.filling()) {
             let percent = known.map_or(100, |sector| sector * 100 / self.sectors.max(1));
-            if let Some(place) = filled.get_mut(usize::from(id)) {
-                *place = Some(percent.min(100) as u8 / PERCENT_STEP * PERCENT_STEP);
-            }
+            *place = Some((id, percent.min(100) as u8 / PERCENT_STEP * PERCENT_STEP));
         }
         filled
+    }
+
+    /// The volume has so many members.
+    pub(crate) fn set_members(&mut self, members: usize) {
+        self.replica.set_members(members);
     }
 
     /// Why it has stopped, if it has.

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use replica::MEMBERS_MAX;
+use replica::{MEMBERS_MAX, MemberId};
 
-/// How much of what they lack members have, in percent by their numbers; none of a member that is
-/// not filled.
-pub(crate) type FilledPercent = [Option<u8>; MEMBERS_MAX];
+/// The members that are filled, and how much of what they lack they have, in percent.
+pub(crate) type FilledPercent = [Option<(MemberId, u8)>; MEMBERS_MAX];
 
 /// A member's part in its volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,10 @@ use member::{
     VolumeTaskEnd, VolumeTasks,
 };
 use registry::membership::{ClusterKeys, Membership};
-use registry::{MemoryRegistry, Registry, RegistryError, Swap, UnknownSwap};
+use registry::{
+    CopyLeave, MemoryRegistry, PlacedCopy, PlacementRecord, Registry, RegistryError, Swap,
+    UnknownSwap,
+};
 use replica::{Durable, Place, SwapOutcome, VolumeRecord};
 use sidecore::Waker;
 
@@ -50,6 +53,38 @@ fn a_node_with_another_list_or_size_or_key_has_no_part_in_the_record() {
             assert!(why.contains("another key of encryption"), "{why}");
         }
     }
+}
+
+/// The node of a copy that is out removes its data.
+#[test]
+fn a_copy_that_is_out_comes_into_no_record_again() {
+    let (mut registry, keys) = (MemoryRegistry::new(7), ClusterKeys::new("ab12").unwrap());
+    let nodes = ["io0", "io1", "io2", "io3"];
+    let placement = PlacementRecord {
+        size_bytes: 4096,
+        copies: nodes.map(|node| PlacedCopy::new(node, "fast")).into(),
+        ..PlacementRecord::default()
+    };
+    Membership::new(&mut registry, &keys).place_volume("alice", &placement).unwrap();
+    desk().create(&mut registry, &first()).unwrap();
+    let alone = first().without(2);
+    assert_eq!(desk().swap(&mut registry, &alone), SwapOutcome::Done);
+    let mut cluster = Membership::new(&mut registry, &keys);
+    let out = |it: &mut PlacementRecord, _: Option<&registry::VolumeRecord>| {
+        it.copies[2].leaves = Some(CopyLeave::Out);
+        Ok(())
+    };
+    cluster.change_placement("alice", out).unwrap();
+    let again = alone.with(2, 23);
+    assert_eq!(desk().swap(&mut registry, &again), SwapOutcome::Conflict(alone.clone()));
+    assert_eq!(
+        desk().swap(&mut registry, &alone.with(4, 44)),
+        SwapOutcome::Conflict(alone.clone())
+    );
+    assert_eq!(desk().swap(&mut registry, &alone.with(3, 33)), SwapOutcome::Done);
+    let record = Membership::new(&mut registry, &keys).volume("alice").unwrap().unwrap().record;
+    assert_eq!(record.nodes, ["io0", "io1", "", "io3"]);
+    assert_eq!(record.lacking.keys().collect::<Vec<_>>(), ["io0"]);
 }
 
 /// A copy that has not heard of the last record finds the record before it in a registry that was

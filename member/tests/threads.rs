@@ -35,6 +35,8 @@ impl MemberMail for NoMail {
         Ok(())
     }
 
+    fn set_members(&mut self, _others: &BTreeMap<MemberId, String>) {}
+
     fn losses(&self, _to: MemberId) -> u64 {
         0
     }
@@ -129,6 +131,7 @@ fn a_member_and_its_user_on_sleeping_sidecores_wake_each_other() {
         durable: Durable::default(),
         cuts: BTreeSet::new(),
         settings: Vec::new(),
+        changes: false,
         own: Arc::new(MemoryVolume::new(1 << 20).unwrap()),
     };
     let form = VolumeForm::of(&BTreeMap::new(), 1 << 20, &[]);

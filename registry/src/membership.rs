@@ -19,10 +19,10 @@ pub use presence::{Kept, PRESENCE_S, PresenceKeeper};
 use crate::error::RegistryError;
 use crate::key::Key;
 use crate::record::{
-    ClusterRecord, NodeRecord, PlacementRecord, PresenceRecord, StoredRecord, TokenRecord,
-    VolumeRecord, read, store_text, stored,
+    ClusterRecord, CopyLeave, NodeRecord, PlacedCopy, PlacementRecord, PresenceRecord,
+    StoredRecord, TokenRecord, VolumeRecord, read, store_text, stored,
 };
-use crate::registry::{Registry, Stamp};
+use crate::registry::{Entry, Registry, Stamp};
 use crate::swap::{Swap, SwapOutcome};
 
 /// How often a change is tried again after a conflict or a lost answer.
@@ -109,6 +109,15 @@ pub struct HeldVolume {
     pub revision: u64,
     /// The id of the registry.
     pub store: u64,
+}
+
+/// A volume's placement, and the revision that changed it last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldPlacement {
+    /// The placement.
+    pub record: PlacementRecord,
+    /// The revision.
+    pub revision: u64,
 }
 
 /// The next step of a change, after its keys were read.
@@ -339,11 +348,36 @@ impl<'a> Membership<'a> {
         })
     }
 
-    /// Changes the placement of a volume.
-    fn change_placement(
+    /// The placement of a volume, with the revision of its last change; none of a volume that the
+    /// cluster has not placed.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or the record cannot be read.
+    pub fn placement(&mut self, name: &str) -> Result<Option<HeldPlacement>, RegistryError> {
+        let key = self.keys.placement(name)?;
+        Ok(self.read(&key)?.map(|(record, revision)| HeldPlacement { record, revision }))
+    }
+
+    /// Changes the placement of a volume. `change` is given the volume's record as well, which stays
+    /// as it is if the change is made; it says why there is no change.
+    ///
+    /// # Errors
+    /// When the cluster has not placed it, `change` refuses, or the registry does not answer.
+    pub fn change_placement(
         &mut self,
         name: &str,
-        change: impl Fn(&mut PlacementRecord),
+        change: impl Fn(&mut PlacementRecord, Option<&VolumeRecord>) -> Result<(), String>,
+    ) -> Result<(), RegistryError> {
+        self.change_placed(name, true, change)
+    }
+
+    /// The same. Without `beside_record` the volume's record is not looked at, and may be damaged.
+    /// When no node is left that must remove its copy, the placement goes with that record.
+    fn change_placed(
+        &mut self,
+        name: &str,
+        beside_record: bool,
+        change: impl Fn(&mut PlacementRecord, Option<&VolumeRecord>) -> Result<(), String>,
     ) -> Result<(), RegistryError> {
         let [placed, volume] = [self.keys.placement(name)?, self.keys.volume(name)?];
         let mut tried = false;
@@ -354,21 +388,29 @@ impl<'a> Membership<'a> {
                     false => Err(refused(format!("the cluster has placed no volume {name:?}"))),
                 };
             };
+            let entry = this.registry.get(&volume)?.entry;
+            let read_record = |entry: &Entry| read::<VolumeRecord>(&volume, &entry.value);
+            let record = entry.as_ref().filter(|_| beside_record).map(read_record).transpose()?;
             let mut next = found.clone();
-            change(&mut next);
+            change(&mut next, record.as_ref()).map_err(refused)?;
             if next == found {
                 return Ok(ChangePlan::Done(()));
             }
-            tried = true;
-            let swap = Swap::new().unchanged(&placed, revision);
-            if next.removing.as_ref().is_none_or(|left| !left.is_empty()) {
-                return Ok(ChangePlan::Try(swap.put(&placed, stored(&next)), ()));
+            if let Some(fault) = next.fault(name) {
+                return Err(refused(format!("the placement of volume {name:?}: {fault}")));
             }
-            // No node has anything of it any more.
-            let swap = swap.delete(&placed);
-            let swap = match this.registry.get(&volume)?.entry {
-                Some(entry) => swap.unchanged(&volume, entry.revision).delete(&volume),
+            tried = true;
+            let is_gone = next.removing.as_ref().is_some_and(Vec::is_empty);
+            let swap = Swap::new().unchanged(&placed, revision);
+            let swap = match &entry {
+                Some(entry) => swap.unchanged(&volume, entry.revision),
                 None => swap.absent(&volume),
+            };
+            let swap = match (is_gone, entry) {
+                (false, _) => swap.put(&placed, stored(&next)),
+                // No node has anything of it any more.
+                (true, Some(_)) => swap.delete(&placed).delete(&volume),
+                (true, None) => swap.delete(&placed),
             };
             Ok(ChangePlan::Try(swap, ()))
         })
@@ -379,22 +421,29 @@ impl<'a> Membership<'a> {
     /// # Errors
     /// When the cluster has not placed it, or the registry does not answer.
     pub fn remove_placed(&mut self, name: &str, nodes: &[String]) -> Result<(), RegistryError> {
-        self.change_placement(name, |it| {
+        self.change_placed(name, false, |it, _| {
             let left = it.removing.take().unwrap_or_else(|| nodes.to_vec());
             it.removing = Some(left.into_iter().filter(|node| nodes.contains(node)).collect());
+            Ok(())
         })
     }
 
-    /// Notes that a node has removed its copy of a volume that is being removed. With the last copy
-    /// the placement and the volume's record go.
+    /// Notes that a node has removed its copy, of a volume that is being removed, or a copy that is
+    /// out. With the last copy the placement and the volume's record go.
     ///
     /// # Errors
     /// As [`Self::remove_placed`].
     pub fn copy_removed(&mut self, name: &str, node: &str) -> Result<(), RegistryError> {
-        let noted = self.change_placement(name, |it| {
+        let noted = self.change_placed(name, false, |it, _| {
             if let Some(left) = &mut it.removing {
                 left.retain(|other| other != node);
             }
+            for copy in &mut it.copies {
+                if copy.node == node && copy.leaves == Some(CopyLeave::Out) {
+                    *copy = PlacedCopy::default();
+                }
+            }
+            Ok(())
         });
         // A placement that is gone has nothing left to note: the answer of an earlier try was lost.
         match noted {
@@ -510,6 +559,23 @@ impl<'a> Membership<'a> {
 }
 
 impl ClusterKeys {
+    /// Adds to a swap that the placement of a volume is unchanged, or that there is none.
+    ///
+    /// # Errors
+    /// When the name is none of a volume.
+    pub fn with_placement(
+        &self,
+        swap: Swap,
+        name: &str,
+        held: Option<&HeldPlacement>,
+    ) -> Result<Swap, RegistryError> {
+        let key = self.placement(name)?;
+        Ok(match held {
+            Some(held) => swap.unchanged(&key, held.revision),
+            None => swap.absent(&key),
+        })
+    }
+
     /// Adds the next record of a volume to a swap: several volumes change together. The volume must
     /// have no record, or the one that is given.
     ///

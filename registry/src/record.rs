@@ -325,9 +325,12 @@ impl StoredRecord for VolumeRecord {
 /// files would say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementRecord {
+    /// A random number: a later volume of the name has another one.
+    #[serde(default)]
+    pub number: u64,
     /// The volume's size.
     pub size_bytes: u64,
-    /// Its copies, in their order.
+    /// Its copies by their places, which never change. The place of a copy that has gone is empty.
     pub copies: Vec<PlacedCopy>,
     /// The nodes whose disks may use it: `vm1`, or `vm1=KEY`, of whose disks only those that prove
     /// the attachment key may.
@@ -339,6 +342,9 @@ pub struct PlacementRecord {
     /// Several disks may use it at once.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shared: bool,
+    /// The rules for the places of further copies.
+    #[serde(default, skip_serializing_if = "PlacementRules::is_default")]
+    pub rules: PlacementRules,
     /// When it was placed, in seconds since 1970.
     pub placed_s: u64,
     /// The nodes that still have a copy of a volume that is being removed.
@@ -346,30 +352,108 @@ pub struct PlacementRecord {
     pub removing: Option<Vec<String>>,
 }
 
+/// The rules by which the places of a volume's copies are chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementRules {
+    /// The class of the pools; none: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Kinds of places of which no two copies have the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<String>,
+    /// The pools may have promised more than they have.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub overcommits: bool,
+    /// For how long a copy lacks writes before another node gets a copy in its stead; none: until
+    /// an operator says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild_after_s: Option<u64>,
+}
+
+impl PlacementRules {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 impl PlacementRecord {
     /// The nodes whose disks may use it.
     pub fn users(&self) -> impl Iterator<Item = &str> {
         self.allow.iter().map(|it| it.split_once('=').map_or(&**it, |(node, _)| node))
     }
+
+    /// The copies that there are, with their places.
+    pub fn placed(&self) -> impl Iterator<Item = (u8, &PlacedCopy)> {
+        (0..=u8::MAX).zip(&self.copies).filter(|(_, copy)| !copy.node.is_empty())
+    }
+
+    /// The copies that are members of the volume, with their places: a copy that is out is none.
+    pub fn members(&self) -> impl Iterator<Item = (u8, &PlacedCopy)> {
+        self.placed().filter(|(_, copy)| copy.leaves != Some(CopyLeave::Out))
+    }
+
+    /// The names of the members' nodes, by their places; empty where there is no member.
+    pub fn nodes(&self) -> Vec<String> {
+        let mut nodes = vec![String::new(); self.copies.len()];
+        for (place, copy) in self.members() {
+            nodes[usize::from(place)].clone_from(&copy.node);
+        }
+        nodes
+    }
+
+    /// The copy of a node, with its place.
+    pub fn copy_of(&self, node: &str) -> Option<(u8, &PlacedCopy)> {
+        self.placed().find(|(_, copy)| copy.node == node)
+    }
 }
 
-/// The place of a copy.
+/// A copy at its place. Members of the volume know each other by their places, so no other copy
+/// ever has the place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedCopy {
-    /// The node.
+    /// The node; empty: the copy has gone.
     pub node: String,
     /// The node's pool.
     pub pool: String,
+    /// The copy must go, and how far that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaves: Option<CopyLeave>,
+    /// The place of the copy that must go when this copy is in sync.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<u8>,
+}
+
+impl PlacedCopy {
+    /// A copy on a node, in this pool.
+    pub fn new(node: &str, pool: &str) -> Self {
+        Self { node: node.to_owned(), pool: pool.to_owned(), ..Self::default() }
+    }
+}
+
+/// How far a copy is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyLeave {
+    /// The volume must go on without it.
+    Asked,
+    /// It is not in sync, and comes into sync never again: its node may remove it.
+    Out,
 }
 
 impl StoredRecord for PlacementRecord {
     fn fault(&self, name: &str) -> Option<&'static str> {
-        let nodes: BTreeSet<_> = self.copies.iter().map(|copy| &copy.node).collect();
-        if !(2..=COPIES_MAX).contains(&nodes.len()) || nodes.len() < self.copies.len() {
-            return Some("it has not two or more copies on as many nodes");
+        let nodes: BTreeSet<_> = self.placed().map(|(_, copy)| &copy.node).collect();
+        let count = self.placed().count();
+        if count == 0 || self.copies.len() > COPIES_MAX || nodes.len() < count {
+            return Some("it has no copies, or two on a node, or more than a volume has");
         }
-        if self.allow.len() > PARTS_MAX || name.len() > NAME_BYTES_MAX {
-            return Some("its name, or its list of nodes that may use it, is too long");
+        let is_known = |place: u8| usize::from(place) < self.copies.len();
+        if !self.copies.iter().filter_map(|copy| copy.replaces).all(is_known) {
+            return Some("a copy replaces one that there is not");
+        }
+        if self.allow.len().max(self.rules.domains.len()) > PARTS_MAX || name.len() > NAME_BYTES_MAX
+        {
+            return Some("its name, or one of its lists, is too long");
         }
         if self.size_bytes == 0 {
             return Some("it has no size");
@@ -378,7 +462,9 @@ impl StoredRecord for PlacementRecord {
             return Some("it is removed from more nodes than a volume has copies");
         }
         let copies = self.copies.iter().flat_map(|copy| [&copy.node, &copy.pool]);
-        fault_of_texts(copies.chain(&self.allow).chain(self.removing.iter().flatten()))
+        let rules = self.rules.domains.iter().chain(&self.rules.class);
+        let texts = copies.chain(&self.allow).chain(self.removing.iter().flatten());
+        fault_of_texts(texts.chain(rules))
     }
 }
 

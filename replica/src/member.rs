@@ -332,6 +332,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.pacing.patience_ns = patience_ns.max(self.pacing.lease_ns);
     }
 
+    /// The volume has so many members from now on, in sync or not.
+    pub fn set_members(&mut self, members: usize) {
+        self.pacing.members = members;
+    }
+
     /// Its life.
     pub fn life(&self) -> Life {
         self.life

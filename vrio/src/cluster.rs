@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 mod clock;
+pub(crate) mod copies;
 pub(crate) mod volumes;
 
 use std::io::Read;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use random::Random;
 use serde_json::Value;
 use testbed::nodes::{Node, NodePlan};
+use testbed::stand_in::StandIn;
 
 use crate::pools::{refused, told};
-use crate::replicas::{PATIENCE, Rack, connect, succeeds, work_a_while, work_on};
+use crate::replicas::{PATIENCE, Rack, connect, succeeds, work_a_while, work_on, work_until};
 
 /// A node with a pool, in a rack. No peer and no volume is in its file.
 fn member(rack: &Rack, name: &str) -> NodePlan {
@@ -167,13 +168,121 @@ fn remove_placed(rack: &Rack, io2: &mut Node, random: &mut Random) -> Node {
     told(&vm1, "disk remove alice");
     wait(rack, "its user is gone", |status| status["volumes"][0]["users"] == 0);
     succeeds(&vrio(rack, remove, "of-io3"));
-    io2.wait_until("nothing of it is there", |node| {
+    wait_until_empty(io2);
+    vm1
+}
+
+/// Runs `vrio` as the operator while the guest works.
+fn meanwhile(rack: &Rack, guest: &mut StandIn, words: &str) {
+    let output = std::thread::scope(|scope| {
+        let running = scope.spawn(|| vrio(rack, words, "operator"));
+        work_until(guest, || running.is_finished());
+        running.join().expect("the command ends")
+    });
+    succeeds(&output);
+    work_on(guest, 100);
+}
+
+/// The nodes of the volume, when no copy comes or goes any more.
+fn nodes_of(rack: &Rack, wanted: &[&str]) -> Value {
+    wait(rack, "its copies are on the wanted nodes", |status| {
+        let volume = &status["volumes"][0];
+        volume["state"] == "well" && volume["nodes"] == *wanted && volume["in_sync"] == *wanted
+    })
+}
+
+/// Waits until a node has nothing of any volume.
+fn wait_until_empty(node: &mut Node) {
+    node.wait_until("nothing of it is there", |node| {
         let status = node.status().expect("it answers");
         let is_empty = |list: &Value| list.as_array().is_some_and(Vec::is_empty);
         is_empty(&status["volumes"]) && is_empty(&status["pools"][0]["volumes"])
     })
     .expect("it is removed");
-    vm1
+}
+
+#[test]
+fn the_copies_of_a_volume_move_to_other_nodes_while_its_guest_works() {
+    let mut random = Random::new(8);
+    let rack = Rack::new(8);
+    let [mut io1, mut io2, mut io3] = ["io1", "io2", "io3"].map(|name| start(&rack, name));
+    let vm1 = rack.plan("vm1", &format!("[cluster]\ndirectory = {:?}\n", rack.path("of-vm1")));
+    let mut vm1 = vm1.start().expect("the VMhost starts");
+    rack.join(&vm1);
+    wait_for_nodes(&rack, 4);
+    succeeds(&vrio(&rack, "volume create alice --size 16MiB --on io1 --allow vm1", "operator"));
+    vm1.wait_until("its peers", |vm1| {
+        vm1.status().is_ok_and(|it| it["peers"].as_array().is_some_and(|all| all.len() == 1))
+    })
+    .expect("the agent adds them");
+    told(&vm1, "disk add alice --socket alice.sock --volume alice");
+    let mut guest = connect(&mut vm1, &mut random);
+    work_a_while(&mut guest, &mut random);
+    let last = "volume copies alice --remove io1";
+    fails(&vrio(&rack, last, "operator"), "the last writes would go");
+    // One copy becomes two, and both move.
+    meanwhile(&rack, &mut guest, "volume copies alice --add io2");
+    nodes_of(&rack, &["io1", "io2"]);
+    fails(&vrio(&rack, "volume copies alice --add io2", "operator"), "it has a copy");
+    meanwhile(&rack, &mut guest, "volume copies alice --replace io2 --by io3");
+    nodes_of(&rack, &["io1", "io3"]);
+    wait_until_empty(&mut io2);
+    meanwhile(&rack, &mut guest, "volume copies --all --replace io1");
+    nodes_of(&rack, &["io3", "io2"]);
+    wait_until_empty(&mut io1);
+    meanwhile(&rack, &mut guest, "volume copies alice --remove io3");
+    wait_until_empty(&mut io3);
+    nodes_of(&rack, &["io2"]);
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0, "a guest notices nothing");
+    guest.disconnect();
+    for node in [io1, io2, io3, vm1] {
+        node.stop().expect("a node stops in order");
+    }
+}
+
+#[test]
+fn a_copy_of_a_node_that_stays_away_is_made_anew_on_another_node() {
+    let mut random = Random::new(9);
+    let rack = Rack::new(9);
+    let [io1, io2, io3] = ["io1", "io2", "io3"].map(|name| start(&rack, name));
+    let vm1 = rack.plan("vm1", &format!("[cluster]\ndirectory = {:?}\n", rack.path("of-vm1")));
+    let mut vm1 = vm1.start().expect("the VMhost starts");
+    rack.join(&vm1);
+    wait_for_nodes(&rack, 4);
+    let create = "volume create alice --size 16MiB --on io1,io2 --allow vm1 --rebuild-after 1h";
+    succeeds(&vrio(&rack, create, "operator"));
+    vm1.wait_until("its peers", |vm1| {
+        vm1.status().is_ok_and(|it| it["peers"].as_array().is_some_and(|all| all.len() == 2))
+    })
+    .expect("the agent adds them");
+    told(&vm1, "disk add alice --socket alice.sock --volume alice");
+    let mut guest = connect(&mut vm1, &mut random);
+    work_a_while(&mut guest, &mut random);
+    let away = io2.kill().expect("it ran until now");
+    wait(&rack, "people are told what will be done", |status| {
+        let told = status["problems"].to_string();
+        told.contains("60 min after it went another node gets a copy in its stead")
+    });
+    succeeds(&vrio(&rack, "volume copies alice --rebuild-after 1s", "operator"));
+    work_until(&mut guest, || {
+        let output = vrio(&rack, "cluster status --json", "operator");
+        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        status["volumes"][0]["in_sync"] == *["io1", "io3"]
+    });
+    // The node that is back has nothing of the volume any more.
+    let mut io2 = away.start().expect("the node starts again");
+    wait_until_empty(&mut io2);
+    nodes_of(&rack, &["io1", "io3"]);
+    // The new copy has all of it.
+    let io1 = io1.kill().expect("it ran until now");
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!(guest.workload.counts.errors, 0, "a guest notices nothing");
+    guest.disconnect();
+    let io1 = io1.start().expect("the node starts again");
+    for node in [io1, io2, io3, vm1] {
+        node.stop().expect("a node stops in order");
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Rack {
     pub(crate) fn new(test: u16) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let keys = NodeKeys::make(home.path(), &NODES).expect("keys");
-        let port = 36_000 + (std::process::id() % 90) as u16 * 130 + test * 16;
+        let port = 36_000 + (std::process::id() % 80) as u16 * 160 + test * 16;
         let this = Self { home, keys, port };
         let registry = this.path("registry");
         let words = ["cluster", "init", "lab", "--file"].map(str::to_owned);
@@ -226,7 +226,7 @@ pub(crate) fn work_on(guest: &mut StandIn, requests: u64) {
 }
 
 /// Works until something holds that comes by itself.
-fn work_until(guest: &mut StandIn, mut holds: impl FnMut() -> bool) {
+pub(crate) fn work_until(guest: &mut StandIn, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < until, "it has not come");

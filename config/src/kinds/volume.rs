@@ -76,11 +76,14 @@ pub struct VolumeConfig {
     /// The nodes that have a copy of it, this node among them; empty for a volume of this node
     /// alone. A node's place in the list is the name of its copy for all of them.
     pub replicas: Vec<String>,
+    /// The number of its placement, of a volume that the cluster has placed: its list of nodes may
+    /// change, and a place that no node has is empty in it.
+    pub placement: Option<u64>,
     /// Where its keys are.
     pub lines: Lines,
 }
 
-const VOLUME_KEYS: [SettingKey; 11] = [
+const VOLUME_KEYS: [SettingKey; 12] = [
     key("name", "The volume's name."),
     key("backend", "The place of its blocks; see [backends](#backends)."),
     key(
@@ -118,6 +121,12 @@ const VOLUME_KEYS: [SettingKey; 11] = [
          [replicated volumes](replicas.md). Default: the volume is on this node alone.",
     ),
     key(
+        "placement",
+        "The number of the volume's placement, which the node's agent gives with a volume of `vrio \
+         volume create`: then `replicas` has one to eight nodes, `\"\"` for a place that a copy has \
+         left, and may change. It is not for files.",
+    ),
+    key(
         "physical-block-size",
         "The size that the storage writes as a whole, which guests see: a power of two up \
          to 64 KiB, for files only. Default: the size that the storage reports.",
@@ -132,6 +141,9 @@ const VOLUME_KEYS: [SettingKey; 11] = [
 /// Copies of a volume at most, as many as the record of a volume has members
 /// (`replica::MEMBERS_MAX`): each of them is sent each write.
 pub const REPLICAS_MAX: usize = 8;
+
+/// The most places of a placed volume's list, with the places that copies have left.
+pub const REPLICA_PLACES_MAX: usize = 64;
 
 /// The beginning of a piece of a file, for the manual.
 const SAMPLE: &str = "[[volume]]\nname = \"a\"\nbackend = { null = \"1GiB\" }\n";
@@ -177,7 +189,8 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
         table.fail("read-only", format!("\"read-only\": {why}"));
     }
     let topology = topology(&table, backend.as_ref());
-    let replicas = replicas(&table, backend.as_ref());
+    let placement = table.get("placement").and_then(|value| value.integer(0..=i64::MAX as u64));
+    let replicas = replicas(&table, backend.as_ref(), placement.is_some());
     Some(VolumeConfig {
         topology,
         backend: backend?,
@@ -188,6 +201,7 @@ fn volume(value: &Value<'_, '_>, directories: &Directories) -> Option<VolumeConf
         read_only,
         shared: flag("shared"),
         replicas,
+        placement,
         lines: table.lines.clone(),
         name: name?,
     })
@@ -210,10 +224,23 @@ fn timed_snapshots(
 }
 
 /// Reads the list of nodes that have a copy.
-fn replicas(table: &TableReader<'_, '_>, backend: Option<&BackendConfig>) -> Vec<String> {
-    let Some(value) = table.get("replicas") else { return Vec::new() };
+fn replicas(
+    table: &TableReader<'_, '_>,
+    backend: Option<&BackendConfig>,
+    is_placed: bool,
+) -> Vec<String> {
+    let Some(value) = table.get("replicas") else {
+        if is_placed {
+            table.fail("placement", "a placed volume has \"replicas\"".to_owned());
+        }
+        return Vec::new();
+    };
     let mut nodes: Vec<String> = Vec::new();
     for entry in value.array().unwrap_or_default() {
+        if is_placed && entry.is_str() && entry.str() == Some("") {
+            nodes.push(String::new());
+            continue;
+        }
         let Some(node) = name(&entry) else { continue };
         if nodes.contains(&node) {
             entry.fail(format!("{node:?} is in the list twice; a node has one copy"));
@@ -221,11 +248,12 @@ fn replicas(table: &TableReader<'_, '_>, backend: Option<&BackendConfig>) -> Vec
             nodes.push(node);
         }
     }
-    if !(2..=REPLICAS_MAX).contains(&nodes.len()) {
+    let count = nodes.iter().filter(|node| !node.is_empty()).count();
+    let fewest = if is_placed { 1 } else { 2 };
+    if !(fewest..=REPLICAS_MAX).contains(&count) || nodes.len() > REPLICA_PLACES_MAX {
         value.fail(format!(
-            "{} nodes; a volume with copies names 2 to {REPLICAS_MAX} nodes, and any other volume \
-             has no such key",
-            nodes.len()
+            "{count} nodes; a volume with copies names {fewest} to {REPLICAS_MAX} nodes, and any \
+             other volume has no such key"
         ));
     }
     if backend.is_some_and(|backend| backend.pool().is_none()) {
@@ -342,8 +370,8 @@ fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surround
             let object = format!("volume {:?}", volume.name);
             reader.note(volume.lines.of("replicas"), &object, format!("\"replicas\": {text}"));
         };
-        let (own, others): (Vec<_>, Vec<_>) =
-            volume.replicas.iter().partition(|node| *node == around.node);
+        let named = || volume.replicas.iter().filter(|node| !node.is_empty());
+        let (own, others): (Vec<_>, Vec<_>) = named().partition(|node| *node == around.node);
         if own.is_empty() {
             note(format!(
                 "this node, {:?}, is not in the list; name it, or remove the volume here",
@@ -358,7 +386,7 @@ fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surround
             ));
         }
         let reached = |node: &&String| !around.has("reached", node) && around.has("peer", node);
-        if let Some(node) = volume.replicas.iter().find(reached) {
+        if let Some(node) = named().find(reached) {
             note(format!("peer {node:?} has no \"address\", and its copy is reached by it"));
         }
         if !around.is_in_cluster {
@@ -494,6 +522,7 @@ impl Object for VolumeConfig {
             ("read-only", self.read_only != wanted.read_only),
             ("shared", self.shared != wanted.shared),
             ("replicas", self.replicas != wanted.replicas),
+            ("placement", self.placement != wanted.placement),
             ("physical-block-size", told.physical_bytes != tell.physical_bytes),
             ("optimal-io-size", told.optimal_bytes != tell.optimal_bytes),
         ];

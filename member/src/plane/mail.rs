@@ -15,6 +15,8 @@ use crate::host::MemberMail;
 #[derive(Debug)]
 pub struct PlaneMail {
     plane: Rc<RefCell<ReplicaPlane>>,
+    volume: String,
+    form: VolumeForm,
     routes: BTreeMap<MemberId, ReplicaRoute>,
 }
 
@@ -27,11 +29,10 @@ impl PlaneMail {
         form: VolumeForm,
         peers: &BTreeMap<MemberId, String>,
     ) -> Self {
-        let open = |(member, node): (&MemberId, &String)| {
-            (*member, plane.borrow_mut().open(volume, form, node))
-        };
-        let routes = peers.iter().map(open).collect();
-        Self { plane, routes }
+        let (volume, routes) = (volume.to_owned(), BTreeMap::new());
+        let mut mail = Self { plane, volume, form, routes };
+        mail.set_members(peers);
+        mail
     }
 }
 
@@ -45,6 +46,17 @@ impl MemberMail for PlaneMail {
     ) -> Result<(), Message<RangeContent>> {
         let Some(route) = self.routes.get(&to) else { return Ok(()) };
         self.plane.borrow_mut().send(now_ns, *route, message)
+    }
+
+    fn set_members(&mut self, others: &BTreeMap<MemberId, String>) {
+        let mut plane = self.plane.borrow_mut();
+        for (_, gone) in self.routes.extract_if(.., |member, _| !others.contains_key(member)) {
+            plane.close(gone);
+        }
+        for (member, node) in others {
+            let open = || plane.open(&self.volume, self.form, node);
+            self.routes.entry(*member).or_insert_with(open);
+        }
     }
 
     fn losses(&self, to: MemberId) -> u64 {

@@ -176,6 +176,37 @@ fn of_three_nodes_two_are_drained_and_the_third_one_serves() {
 }
 
 #[test]
+fn members_that_must_go_give_the_volume_away_and_never_come_into_sync_again() {
+    for seed in 50..56 {
+        let world = World::new(3, seed);
+        (0..3).for_each(|at| world.start(at));
+        world.run_until("three members serve", World::is_well);
+        let first = world.server().unwrap();
+        let (next, last) = ((first + 1) % 3, (first + 2) % 3);
+        assert_eq!(write(&world, first, 3, 7), Status::Done);
+        world.set_leaving(&[first, next]);
+        world.run_until("the member that stays is alone", |world| {
+            world.server() == Some(last) && world.in_sync() == 1
+        });
+        assert_eq!(read(&world, last, 3), Ok(content(7, 1)));
+        assert_eq!(write(&world, last, 3, 8), Status::Done);
+        let epoch = || world.registry.lock().record.as_ref().unwrap().epoch;
+        let before = epoch();
+        world.run(20_000 * MS);
+        assert_eq!((world.server(), world.in_sync(), epoch()), (Some(last), 1, before));
+        // One of them stays all the same, and gets what it lacks.
+        world.set_leaving(&[first]);
+        world.run_until("it is in sync", |world| world.in_sync() == 2);
+        // The last member with all writes goes nowhere.
+        world.kill(next);
+        world.set_leaving(&[first, last]);
+        world.run(20_000 * MS);
+        assert_eq!(world.server(), Some(last), "seed {seed}");
+        assert_eq!(read(&world, last, 3), Ok(content(8, 1)));
+    }
+}
+
+#[test]
 fn requests_wait_while_no_member_is_known_to_serve_and_a_backup_sends_them_away() {
     let world = World::new(2, 2);
     world.registry.lock().is_away = true;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use block::export::{Export, ExportOptions};
 use member::door::{ArrivedMessage, DoorSender};
 use member::{
-    Errand, ErrandDesk, ErrandEnd, FrontVolume, HostOutside, MemberHost, MemberMail, MemberPart,
-    MemberPlan, MemberSetup, NODE_PACING, NoteRecords, PlaceWatch, RangeContent, RecordClerk,
-    RecordDeskError, VolumeRecords, to_wire,
+    Errand, ErrandDesk, ErrandEnd, FrontVolume, HostOutside, MemberHost, MemberList, MemberMail,
+    MemberPart, MemberPlan, MemberSetup, NODE_PACING, NoteRecords, PlaceWatch, RangeContent,
+    RecordClerk, RecordDeskError, VolumeRecords, to_wire,
 };
 use parking_lot::Mutex;
 use random::Random;
@@ -145,6 +145,7 @@ impl World {
             durable: durable.unwrap_or_default(),
             cuts: node.volume.borrow_mut().cuts(),
             settings: Vec::new(),
+            changes: true,
             own: Arc::new(node.volume.clone()),
         };
         let plan = MemberPlan::new(setup, &Waker::none());
@@ -189,6 +190,18 @@ impl World {
     pub(crate) fn set_drained(&self, at: usize, drained: bool) {
         if let Some(host) = &mut *self.nodes[at].host.borrow_mut() {
             host.set_drained(drained);
+        }
+    }
+
+    /// The placement of the volume has changed: these members must go.
+    pub(crate) fn set_leaving(&self, leaving: &[usize]) {
+        let nodes = (0..self.nodes.len()).map(|at| (at as MemberId, Self::name(at))).collect();
+        let leaving = leaving.iter().map(|at| *at as MemberId).collect();
+        let list = MemberList { nodes, leaving };
+        for node in &self.nodes {
+            if let Some(host) = &mut *node.host.borrow_mut() {
+                host.set_list(list.clone());
+            }
         }
     }
 
@@ -385,6 +398,9 @@ impl MemberMail for SimMail {
         way.push_back(message);
         Ok(())
     }
+
+    /// A member that leaves the list hears and says nothing: the test closes the way.
+    fn set_members(&mut self, _others: &std::collections::BTreeMap<MemberId, String>) {}
 
     fn losses(&self, to: MemberId) -> u64 {
         let world = self.world.upgrade().expect("the test has it");

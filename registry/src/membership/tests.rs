@@ -266,7 +266,7 @@ fn tokens_are_used_once_also_when_answers_are_lost() {
 
 #[test]
 fn a_volume_is_placed_once_and_goes_with_its_last_copy_also_when_answers_are_lost() {
-    let copy = |node: &str| PlacedCopy { node: node.to_owned(), pool: "fast".to_owned() };
+    let copy = |node: &str| PlacedCopy::new(node, "fast");
     let placement = PlacementRecord {
         size_bytes: 4096,
         copies: vec![copy("io1"), copy("io2")],
@@ -310,5 +310,58 @@ fn a_volume_is_placed_once_and_goes_with_its_last_copy_also_when_answers_are_los
         let mut cluster = Membership::new(&mut registry, &keys);
         assert!(cluster.contents().unwrap().placements.is_empty());
         assert_eq!(cluster.volume("alice").unwrap(), None);
+    }
+}
+
+#[test]
+fn a_copy_that_is_out_goes_from_its_place_and_the_volumes_record_guards_the_change() {
+    let (mut registry, keys) = (registry(), keys());
+    let placement = PlacementRecord {
+        size_bytes: 4096,
+        copies: ["io1", "io2"].map(|node| PlacedCopy::new(node, "fast")).into(),
+        placed_s: 7,
+        ..PlacementRecord::default()
+    };
+    let mut cluster = Membership::new(&mut registry, &keys);
+    cluster.place_volume("alice", &placement).unwrap();
+    let out = |it: &mut PlacementRecord, record: Option<&VolumeRecord>| {
+        if record.is_none() {
+            return Err("it was never served".to_owned());
+        }
+        it.copies[1].leaves = Some(CopyLeave::Out);
+        Ok(())
+    };
+    let error = cluster.change_placement("alice", out).unwrap_err().to_string();
+    assert!(error.contains("never served"), "{error}");
+    let record = VolumeRecord { epoch: 1, ..VolumeRecord::default() };
+    let swap = keys.next_volume(Swap::new(), "alice", None, &record).unwrap();
+    assert!(matches!(registry.swap(&swap), Ok(SwapOutcome::Made { .. })));
+    // A copy that is not out stays, also if its node says that it has removed it.
+    Membership::new(&mut registry, &keys).copy_removed("alice", "io2").unwrap();
+    let mut cluster = Membership::new(&mut registry, &keys);
+    let held = cluster.volume("alice").unwrap().unwrap();
+    let placed = cluster.placement("alice").unwrap().unwrap();
+    assert_eq!(placed.record, placement);
+    cluster.change_placement("alice", out).unwrap();
+    // A record that was planned beside the placement of before is not written.
+    let next = VolumeRecord { epoch: 2, ..record };
+    let swap = keys.with_placement(Swap::new(), "alice", Some(&placed)).unwrap();
+    let swap = keys.next_volume(swap, "alice", Some(&held), &next).unwrap();
+    assert!(matches!(registry.swap(&swap), Ok(SwapOutcome::Lost)));
+    Membership::new(&mut registry, &keys).copy_removed("alice", "io2").unwrap();
+    let placed = Membership::new(&mut registry, &keys).placement("alice").unwrap().unwrap();
+    assert_eq!(placed.record.copies[1], PlacedCopy::default());
+    assert_eq!(placed.record.nodes(), ["io1", ""]);
+    // A change that makes a record which is none is refused.
+    let mut cluster = Membership::new(&mut registry, &keys);
+    for bad in [
+        PlacedCopy::new("io1", "fast"),
+        PlacedCopy { replaces: Some(9), ..PlacedCopy::new("io3", "fast") },
+    ] {
+        let push = |it: &mut PlacementRecord, _: Option<&VolumeRecord>| {
+            it.copies.push(bad.clone());
+            Ok(())
+        };
+        assert!(cluster.change_placement("alice", push).is_err(), "{bad:?}");
     }
 }

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use ::cluster::registry::membership::{ClusterContents, Membership};
-use ::cluster::registry::{Guarded, PlacementRecord};
-use ::cluster::{ClusterDirectory, ClusterVolumeStatus, PlacementAsk, of_volumes, place, volumes};
+use ::cluster::registry::{Guarded, PlacementRecord, PlacementRules, VolumeRecord};
+use ::cluster::{ClusterDirectory, ClusterVolumeStatus, PlacementAsk, place, problem, volumes};
 use anyhow::anyhow;
 use node::config::{name_problem, show_size, size_bytes};
 
-use super::{ClusterPlace, now_s, refused};
+use super::copies::rebuild_after_s;
+use super::{ClusterPlace, now_s, random, refused};
 use crate::failure::CommandFailure;
 use crate::output::{print, say};
 
@@ -37,7 +38,7 @@ pub(crate) struct VolumeCreate {
     size: String,
     /// How many copies it has, each on another node.
     #[arg(long, value_name = "COUNT", default_value_t = 2,
-          value_parser = clap::value_parser!(u8).range(2..=8))]
+          value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
     /// The nodes with the copies, in this order; instead of --replicas.
     #[arg(long, value_name = "NODES", value_delimiter = ',', conflicts_with = "replicas")]
@@ -62,6 +63,10 @@ pub(crate) struct VolumeCreate {
     /// Also in pools that have promised, or have, less space than its size: it is thin.
     #[arg(long)]
     overcommit: bool,
+    /// After how long away a node's copy is made anew elsewhere ("30min"); "never": by `vrio volume
+    /// copies`.
+    #[arg(long, value_name = "TIME", default_value = "never")]
+    rebuild_after: String,
     /// How long to wait until all copies are in sync; 0: not at all.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     wait: u64,
@@ -70,13 +75,13 @@ pub(crate) struct VolumeCreate {
 }
 
 /// The cluster's records, as a command reads and changes them.
-struct VolumeDesk {
+pub(super) struct VolumeDesk {
     directory: ClusterDirectory,
     registry: Guarded,
 }
 
 impl VolumeDesk {
-    fn open(place: &ClusterPlace) -> Result<Self, CommandFailure> {
+    pub(super) fn open(place: &ClusterPlace) -> Result<Self, CommandFailure> {
         let directory = place.open()?;
         let registry = directory.registry().map_err(refused)?;
         Ok(Self { directory, registry })
@@ -86,8 +91,17 @@ impl VolumeDesk {
         Membership::new(&mut self.registry, self.directory.keys())
     }
 
-    fn contents(&mut self) -> Result<ClusterContents, CommandFailure> {
+    pub(super) fn contents(&mut self) -> Result<ClusterContents, CommandFailure> {
         self.records().contents().map_err(CommandFailure::running)
+    }
+
+    /// Changes the placement of a volume.
+    pub(super) fn change(
+        &mut self,
+        name: &str,
+        change: impl Fn(&mut PlacementRecord, Option<&VolumeRecord>) -> Result<(), String>,
+    ) -> Result<(), CommandFailure> {
+        self.records().change_placement(name, change).map_err(CommandFailure::running)
     }
 
     fn find(&mut self, name: &str) -> Result<Option<ClusterVolumeStatus>, CommandFailure> {
@@ -102,7 +116,7 @@ impl VolumeDesk {
     }
 
     /// Waits until the volume is so, and says what is new. Returns whether it is.
-    fn wait(
+    pub(super) fn wait(
         &mut self,
         name: &str,
         wait_s: u64,
@@ -115,7 +129,7 @@ impl VolumeDesk {
             if is_done(found.as_ref()) {
                 return Ok(Ok(()));
             }
-            let now = of_volumes(found.as_slice()).join("; ");
+            let now = found.as_ref().map(problem).unwrap_or_default();
             if Instant::now() >= until {
                 return Ok(Err(now));
             }
@@ -129,7 +143,7 @@ impl VolumeDesk {
     }
 }
 
-fn wrong(text: String) -> CommandFailure {
+pub(super) fn wrong(text: String) -> CommandFailure {
     CommandFailure::configuration(anyhow!(text))
 }
 
@@ -151,21 +165,31 @@ impl VolumeCreate {
             class: self.pool_class.clone(),
             domains: self.domain.clone(),
             overcommits: self.overcommit,
+            ..PlacementAsk::default()
+        };
+        let rules = PlacementRules {
+            class: self.pool_class.clone(),
+            domains: self.domain.clone(),
+            overcommits: self.overcommit,
+            rebuild_after_s: rebuild_after_s(&self.rebuild_after)?,
         };
         let copies = place(&contents, &ask, show_size);
         let copies = copies.map_err(|why| CommandFailure::running(anyhow!(why)))?;
         let placement = PlacementRecord {
+            // As a node's file can have it.
+            number: u64::from_be_bytes(random()?) >> 1,
             size_bytes,
             copies,
             allow: self.allow.clone(),
             write_through: self.durability == "write-through",
             shared: self.shared,
+            rules,
             placed_s: now_s(),
             removing: None,
         };
         let placed = desk.records().place_volume(&self.name, &placement);
         placed.map_err(CommandFailure::running)?;
-        let at = placement.copies.iter().map(|it| format!("{} (pool {})", it.node, it.pool));
+        let at = placement.placed().map(|(_, it)| format!("{} (pool {})", it.node, it.pool));
         let at = at.collect::<Vec<_>>().join(", ");
         print(&format!("volume {} has copies on {at}\n", self.name))?;
         if self.wait == 0 {
@@ -200,8 +224,8 @@ impl VolumeCreate {
                 return Err(wrong(format!("{name:?} {problem}")));
             }
         }
-        if !self.on.is_empty() && !(2..=8).contains(&self.on.len()) {
-            return Err(wrong("--on: a volume has copies on two to eight nodes".to_owned()));
+        if self.on.len() > 8 {
+            return Err(wrong("--on: a volume has copies on one to eight nodes".to_owned()));
         }
         match ::cluster::twice(&self.on) {
             Some(twice) => Err(wrong(format!("--on: {twice:?} is in the list twice"))),
@@ -229,7 +253,7 @@ pub(crate) fn remove(name: &str, place: &ClusterPlace, wait_s: u64) -> Result<()
     }
     // A node that was removed from the cluster has no copy any more that counts.
     let is_node = |name: &String| contents.nodes.iter().any(|node| node.record.name == *name);
-    let nodes: Vec<_> = placement.copies.iter().map(|copy| copy.node.clone()).collect();
+    let nodes: Vec<_> = placement.placed().map(|(_, copy)| copy.node.clone()).collect();
     let nodes: Vec<_> = nodes.into_iter().filter(is_node).collect();
     desk.records().remove_placed(name, &nodes).map_err(CommandFailure::running)?;
     match desk.wait(name, wait_s, |found| found.is_none())? {

@@ -13,6 +13,7 @@ use super::{
     Fields, Named, NodeChoice, Resize, allow, ask, change, delete, list, one, segment, stages,
     understood,
 };
+use crate::cluster::copies::{COPIES_EXAMPLES, VolumeCopies};
 use crate::cluster::volumes::{CREATE_EXAMPLES, VolumeCreate};
 use crate::cluster::{self, ClusterPlace};
 use crate::failure::CommandFailure;
@@ -52,6 +53,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume export ann@monday ann.img
   vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
   vrio volume remove max --cluster --data   all its copies
+  vrio volume copies max --replace io2      its copy there goes elsewhere; guests go on
   vrio volume move max io2            the copy on io2 serves from now on; guests go on
   vrio volume evict max io2           its copy there is gone for good: do not wait for it
   vrio volume show bob --json
@@ -65,6 +67,9 @@ pub(crate) enum VolumeCommand {
     /// Make a volume with copies on nodes of the cluster, and wait until these are in sync.
     #[command(after_help = CREATE_EXAMPLES)]
     Create(Box<VolumeCreate>),
+    /// Change which nodes of the cluster have copies of a volume, while guests use it.
+    #[command(after_help = COPIES_EXAMPLES)]
+    Copies(Box<VolumeCopies>),
     /// Open a volume until the node is restarted.
     Add(Box<VolumeAdd>),
     /// Remove a volume; its file, or its data in a pool, stays. Or remove a snapshot.
@@ -444,6 +449,7 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
     match command {
         VolumeCommand::Add(add) => change(&add.which, "POST", "/v1/volumes", &add.fields()?.into()),
         VolumeCommand::Create(create) => create.run(),
+        VolumeCommand::Copies(copies) => copies.run(),
         VolumeCommand::Remove(volume) if volume.cluster => {
             cluster::volumes::remove(&volume.name, &volume.place, REMOVED_S_MAX)
         }

@@ -57,7 +57,13 @@ impl Inside {
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         };
         let mut done = Done { version: API_VERSION, ..Done::default() };
-        let (applied, note) = member.carry_out(&self.cores, &objects.config.name, &command)?;
+        let parts = (&self.cores[..], self.volumes.seats());
+        let (applied, note) = member.carry_out(parts, &objects.config.name, &command)?;
+        if let CopyCommand::List(list) = &command {
+            let mut objects = self.objects();
+            let config = objects.volume_config(name).expect("it has just been found");
+            config.replicas.clone_from(&list.nodes);
+        }
         done.applied.push(applied);
         done.notes.extend(note);
         log(&done);

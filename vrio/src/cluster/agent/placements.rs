@@ -2,20 +2,23 @@
 //! control socket, as a command would, and keeps them in the node's memory. It works on a
 //! thread of its own, since the node's presence does not wait for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::cluster::registry::CopyLeave;
 use ::cluster::registry::membership::Membership;
 use ::cluster::registry::{Guarded, PlacementRecord};
-use ::cluster::{ClusterDirectory, KeptPeer, KeptPlacements, OpenedMark, ROUND};
+use ::cluster::{ClusterDirectory, KeptPeer, KeptPlacements, OpenedMark, ROUND, next_steps};
 use node::Config;
-use node::status::{CopyRole, PooledStatus, Status};
+use node::config::show_size;
+use node::status::{CopyRole, CopyStatus, PooledStatus, Status, VolumeStatus};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::cluster::clock::now_s;
 use crate::live;
 
 /// The time between two looks while the node does not answer: it is starting.
@@ -115,6 +118,16 @@ impl PlacementOffice {
             self.kept.opened.remove(volume);
         }
         let contents = membership.contents().map_err(|error| error.to_string())?;
+        for (volume, step) in next_steps(&contents, Some(&self.node), now_s(), show_size) {
+            // The status of the cluster has the reason of a step that cannot be taken.
+            let Ok(step) = step else { continue };
+            let take = |placement: &mut _, record: Option<&_>| step.take(placement, record);
+            match membership.change_placement(&volume, take) {
+                Ok(()) => tracing::info!(volume, ?step, "the copies of a placed volume change"),
+                // Another change came first: the next look finds the next step.
+                Err(error) => tracing::debug!(volume, %error, "a copy does not change now"),
+            }
+        }
         self.opened = Some(registry);
         let found = KeptPlacements::of(&contents, &self.node, &self.kept);
         if found != self.kept || !removed.is_empty() {
@@ -131,14 +144,14 @@ impl PlacementOffice {
         let (mut refused, mut removed) = (BTreeMap::new(), Vec::new());
         let peers = self.add_peers(&status);
         for (name, placement) in &self.kept.volumes.clone() {
-            let Some(own) = placement.copies.iter().find(|copy| copy.node == self.node) else {
-                continue;
+            let Some((_, own)) = placement.copy_of(&self.node) else { continue };
+            let goes = match &placement.removing {
+                None => own.leaves == Some(CopyLeave::Out),
+                Some(left) => left.contains(&self.node),
             };
             let done = match &placement.removing {
+                _ if goes => self.remove((name, &own.pool), placement, &status),
                 None => self.follow((name, &own.pool), placement, &status).map(|()| false),
-                Some(left) if left.contains(&self.node) => {
-                    self.remove((name, &own.pool), placement, &status)
-                }
                 Some(_) => Ok(false),
             };
             match done {
@@ -165,7 +178,8 @@ impl PlacementOffice {
         status: &Status,
     ) -> Result<(), String> {
         match status.volumes.iter().find(|volume| volume.name == *name) {
-            Some(found) if found.copy.is_some() || found.stopped.is_some() => Ok(()),
+            Some(VolumeStatus { copy: Some(copy), .. }) => self.follow_list(name, placement, copy),
+            Some(found) if found.stopped.is_some() => Ok(()),
             Some(_) => Err(format!("node {} has another volume of this name", self.node)),
             None if self.pools.as_ref().is_some_and(|all| !all.iter().any(|it| it == pool)) => {
                 Err(format!("the cluster does not see pool {pool}: \"pools\" in [cluster]"))
@@ -184,6 +198,28 @@ impl PlacementOffice {
                 self.open(name, pool, placement)
             }
         }
+    }
+
+    /// Gives the node the list of nodes with copies, if its list is another one.
+    fn follow_list(
+        &self,
+        name: &str,
+        placement: &PlacementRecord,
+        copy: &CopyStatus,
+    ) -> Result<(), String> {
+        let nodes = placement.nodes();
+        let leaving = placement.members().filter(|(_, copy)| copy.leaves.is_some());
+        let leaving: BTreeSet<_> = leaving.map(|(_, copy)| &copy.node).collect();
+        let wanted: BTreeSet<_> = nodes.iter().filter(|node| !node.is_empty()).collect();
+        let known: BTreeSet<_> = copy.in_sync.iter().chain(&copy.missing).collect();
+        // A name stays at its place, so the names are the list.
+        if known == wanted && copy.leaving.iter().collect::<BTreeSet<_>>() == leaving {
+            return Ok(());
+        }
+        let body = json!({ "list": { "nodes": nodes, "leaving": leaving } });
+        let path = format!("/v1/volumes/{name}/copies");
+        let changed = live::ask(&self.control, "POST", &path, Some(&body));
+        changed.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// Removes a placed volume with its data. Returns whether nothing is left of it.
@@ -303,12 +339,12 @@ fn find_pooled<'s>(status: &'s Status, pool: &str) -> impl Iterator<Item = &'s P
 
 /// A placed volume as a node's file would have it.
 fn fields(name: &str, pool: &str, placement: &PlacementRecord) -> Value {
-    let PlacementRecord { size_bytes, copies, allow, write_through, shared, .. } = placement;
-    let replicas: Vec<_> = copies.iter().map(|copy| &copy.node).collect();
+    let PlacementRecord { number, size_bytes, allow, write_through, shared, .. } = placement;
     let mut fields = json!({
         "name": name,
         "backend": { "pool": pool, "size": format!("{size_bytes}B") },
-        "replicas": replicas,
+        "replicas": placement.nodes(),
+        "placement": number,
     });
     if let Some(allow) = live::allow(allow) {
         fields["allow"] = allow;

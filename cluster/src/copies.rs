@@ -1,0 +1,379 @@
+//! Changes of a placed volume's copies: which copies come, which must go, and the next step of
+//! each. Pure functions of what the registry holds.
+//!
+//! ```text
+//!   add      ─▶ a copy at a new place ─▶ it is filled ─▶ in sync
+//!   replace  ─▶ the same, and when it is in sync, the other copy must go
+//!   leave    ─▶ asked ─▶ the members go on without it ─▶ out ─▶ its node removes it ─▶ gone
+//! ```
+//!
+//! *Out* is a promise: the change is made in one swap with the record of the members, which does
+//! not have the copy in sync, and no later record has. Only then its node removes its data.
+
+use registry::membership::ClusterContents;
+use registry::{CopyLeave, PlacedCopy, PlacementRecord, VolumeRecord};
+use replica::MEMBERS_MAX;
+use replica::wire::decode_formed_record;
+
+use crate::placement::{PlacementAsk, place};
+
+/// A step towards the copies that a volume must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyStep {
+    /// This copy comes.
+    Add(PlacedCopy),
+    /// The copy at this place must go.
+    Leave(u8),
+    /// The copy at this place is out.
+    Out(u8),
+    /// The copy at this place was on a node that the cluster does not know any more.
+    Gone(u8),
+}
+
+/// The members of a record: the primary, and the members in sync.
+fn members(record: Option<&VolumeRecord>) -> Result<replica::VolumeRecord, String> {
+    let record = record.ok_or("it was never served: its first node must open it first")?;
+    let decoded = decode_formed_record(&record.content);
+    decoded.map(|(_, members)| members).map_err(|error| error.to_string())
+}
+
+impl CopyStep {
+    /// Takes the step in a placement, beside the record of the volume's members.
+    ///
+    /// # Errors
+    /// Why the step is none any more.
+    pub fn take(
+        &self,
+        placement: &mut PlacementRecord,
+        record: Option<&VolumeRecord>,
+    ) -> Result<(), String> {
+        let members = members(record)?;
+        match self {
+            Self::Add(copy) => add(placement, copy),
+            Self::Leave(at) => leave(placement, &members, *at),
+            Self::Out(at) => {
+                if members.primary == *at || members.in_sync.contains_key(at) {
+                    return Err("the copy is in sync".to_owned());
+                }
+                match placement.copies.get_mut(usize::from(*at)) {
+                    Some(copy) if copy.leaves.is_some() => copy.leaves = Some(CopyLeave::Out),
+                    _ => return Err("the copy does not leave".to_owned()),
+                }
+                Ok(())
+            }
+            Self::Gone(at) => match placement.copies.get_mut(usize::from(*at)) {
+                Some(copy) if copy.leaves == Some(CopyLeave::Out) => {
+                    *copy = PlacedCopy::default();
+                    Ok(())
+                }
+                _ => Err("the copy is not out".to_owned()),
+            },
+        }
+    }
+}
+
+fn add(placement: &mut PlacementRecord, copy: &PlacedCopy) -> Result<(), String> {
+    if let Some((_, known)) = placement.copy_of(&copy.node) {
+        return Err(match known.leaves {
+            None => format!("node {} has a copy already", copy.node),
+            Some(_) => format!("the last copy of node {} has not gone yet", copy.node),
+        });
+    }
+    if placement.removing.is_some() {
+        return Err("it is being removed".to_owned());
+    }
+    if placement.members().count() >= MEMBERS_MAX {
+        return Err(format!("it has {MEMBERS_MAX} copies, the most that a volume has"));
+    }
+    placement.copies.push(copy.clone());
+    Ok(())
+}
+
+fn leave(
+    placement: &mut PlacementRecord,
+    members: &replica::VolumeRecord,
+    at: u8,
+) -> Result<(), String> {
+    let stays = |(other, copy): &(u8, &PlacedCopy)| *other != at && copy.leaves.is_none();
+    let mut staying = placement.members().filter(stays);
+    if !staying.any(|(other, _)| members.in_sync.contains_key(&other)) {
+        return Err(
+            "no other copy that stays is in sync, so the last writes would go: add a copy, or wait \
+             until another one is in sync"
+                .to_owned(),
+        );
+    }
+    match placement.copies.get_mut(usize::from(at)) {
+        Some(copy) if !copy.node.is_empty() => {
+            copy.leaves.get_or_insert(CopyLeave::Asked);
+        }
+        _ => return Err("there is no such copy".to_owned()),
+    }
+    // A copy that was to replace it has nothing to replace any more.
+    for copy in &mut placement.copies {
+        copy.replaces.take_if(|other| *other == at);
+    }
+    Ok(())
+}
+
+/// The choice of one more copy of a volume: on this node, or where the rules of the volume want
+/// it. With `replaces` the copy at that place goes when the new one is in sync.
+///
+/// # Errors
+/// Why there is no choice, with each node's reason and numbers.
+pub fn another_copy(
+    contents: &ClusterContents,
+    placement: &PlacementRecord,
+    (on, replaces): (Option<&str>, Option<u8>),
+    size: fn(u64) -> String,
+) -> Result<PlacedCopy, String> {
+    let ask = PlacementAsk {
+        size_bytes: placement.size_bytes,
+        copies: 1,
+        on: on.iter().map(|&node| node.to_owned()).collect(),
+        class: placement.rules.class.clone(),
+        domains: placement.rules.domains.clone(),
+        overcommits: placement.rules.overcommits,
+        beside: placement.placed().map(|(_, copy)| copy.node.clone()).collect(),
+        instead: replaces
+            .and_then(|at| placement.copies.get(usize::from(at)))
+            .map(|copy| copy.node.clone()),
+    };
+    let copy = place(contents, &ask, size)?.remove(0);
+    Ok(PlacedCopy { replaces, ..copy })
+}
+
+/// The next steps of the volumes that a node serves, which its agent takes, or of all volumes. A
+/// step that cannot be taken has its reason.
+pub fn next_steps(
+    contents: &ClusterContents,
+    node: Option<&str>,
+    now_s: u64,
+    size: fn(u64) -> String,
+) -> Vec<(String, Result<CopyStep, String>)> {
+    let mut steps = Vec::new();
+    for (name, placement) in contents.placements.iter().filter(|(_, it)| it.removing.is_none()) {
+        let record = contents.volumes.iter().find(|(known, _)| known == name);
+        let Some((_, record)) = record else { continue };
+        let Ok(members) = members(Some(record)) else { continue };
+        let primary = placement.copies.get(usize::from(members.primary));
+        if node.is_some_and(|node| primary.is_none_or(|copy| copy.node != node)) {
+            continue;
+        }
+        let known = (contents, placement, record);
+        if let Some(step) = next_step(known, &members, now_s, size) {
+            steps.push((name.clone(), step));
+        }
+    }
+    steps
+}
+
+fn next_step(
+    (contents, placement, record): (&ClusterContents, &PlacementRecord, &VolumeRecord),
+    members: &replica::VolumeRecord,
+    now_s: u64,
+    size: fn(u64) -> String,
+) -> Option<Result<CopyStep, String>> {
+    let is_in = |at: u8| members.primary == at || members.in_sync.contains_key(&at);
+    let node = |name: &str| contents.nodes.iter().find(|it| it.record.name == name);
+    for (at, copy) in placement.placed() {
+        match (copy.leaves, copy.replaces) {
+            (None, Some(other)) if is_in(at) => return Some(Ok(CopyStep::Leave(other))),
+            (Some(CopyLeave::Asked), _) if !is_in(at) => return Some(Ok(CopyStep::Out(at))),
+            (Some(CopyLeave::Out), _) if node(&copy.node).is_none() => {
+                return Some(Ok(CopyStep::Gone(at)));
+            }
+            _ => {}
+        }
+    }
+    let after_s = placement.rules.rebuild_after_s?;
+    let is_replaced = |at: u8| placement.copies.iter().any(|copy| copy.replaces == Some(at));
+    let late = placement.members().find(|(at, copy)| {
+        let since_s = record.lacking.get(&copy.node);
+        let is_late = since_s.is_some_and(|since_s| now_s.saturating_sub(*since_s) >= after_s);
+        let is_away = node(&copy.node).is_none_or(|node| node.presence.is_none());
+        is_late && is_away && copy.leaves.is_none() && !is_in(*at) && !is_replaced(*at)
+    });
+    let (at, _) = late?;
+    Some(another_copy(contents, placement, (None, Some(at)), size).map(CopyStep::Add))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use registry::membership::KnownNode;
+    use registry::{NodeRecord, PlacementRules, PoolSpace, PresenceRecord, Stamp};
+    use replica::VolumeRecord as Members;
+    use replica::wire::encode_record;
+
+    use super::*;
+
+    fn size(bytes: u64) -> String {
+        format!("{bytes} bytes")
+    }
+
+    /// A cluster of four nodes in three racks, with a volume on the first two.
+    struct Rack {
+        contents: ClusterContents,
+        now_s: u64,
+    }
+
+    impl Rack {
+        fn new(rules: PlacementRules) -> Self {
+            let racks = [("io1", "r1"), ("io2", "r2"), ("io3", "r1"), ("io4", "r3")];
+            let placement = PlacementRecord {
+                size_bytes: 100,
+                copies: ["io1", "io2"].map(|node| PlacedCopy::new(node, "fast")).into(),
+                rules,
+                ..PlacementRecord::default()
+            };
+            let contents = ClusterContents {
+                stamp: Stamp { store: 1, revision: 1 },
+                cluster: None,
+                nodes: racks.map(|(name, rack)| node(name, rack)).into(),
+                tokens: Vec::new(),
+                volumes: Vec::new(),
+                placements: vec![("alice".to_owned(), placement)],
+                unreadable: Vec::new(),
+            };
+            let mut rack = Self { contents, now_s: 1000 };
+            rack.record(&Members::first(0, BTreeMap::from([(0, 1), (1, 2)])));
+            rack
+        }
+
+        /// The members' record, as their primary writes it.
+        fn record(&mut self, members: &Members) {
+            let content = [&[7; 16][..], &encode_record(members)].concat();
+            let placement = &self.contents.placements[0].1;
+            let lacks = placement.members().filter(|(at, _)| !members.in_sync.contains_key(at));
+            let lacking = lacks.map(|(_, copy)| (copy.node.clone(), self.now_s)).collect();
+            let record = VolumeRecord {
+                epoch: members.epoch,
+                content,
+                lacking,
+                nodes: placement.nodes(),
+                ..VolumeRecord::default()
+            };
+            self.contents.volumes = vec![("alice".to_owned(), record)];
+        }
+
+        fn placement(&mut self) -> &mut PlacementRecord {
+            &mut self.contents.placements[0].1
+        }
+
+        fn take(&mut self, step: &CopyStep) -> Result<(), String> {
+            let record = self.contents.volumes[0].1.clone();
+            step.take(self.placement(), Some(&record))
+        }
+
+        fn steps(&self, node: &str) -> Vec<Result<CopyStep, String>> {
+            let steps = next_steps(&self.contents, Some(node), self.now_s, size);
+            steps.into_iter().map(|(_, step)| step).collect()
+        }
+
+        /// Takes each next step of a node, until there is none.
+        fn settle(&mut self, node: &str) {
+            for _ in 0..16 {
+                let Some(Ok(step)) = self.steps(node).pop() else { return };
+                self.take(&step).unwrap();
+            }
+            panic!("the steps have no end: {:?}", self.steps(node));
+        }
+    }
+
+    fn node(name: &str, rack: &str) -> KnownNode {
+        let key = Some("key".to_owned());
+        let record = NodeRecord { name: name.to_owned(), key, joined_s: 1, token: String::new() };
+        let presence = PresenceRecord {
+            addresses: vec!["10.0.0.1:4870".to_owned()],
+            pools: vec![PoolSpace::new("fast", 1600, 0)],
+            domain: [("rack".to_owned(), rack.to_owned())].into(),
+            ..PresenceRecord::default()
+        };
+        KnownNode { record, presence: Some(presence) }
+    }
+
+    fn racks() -> PlacementRules {
+        PlacementRules { domains: vec!["rack".to_owned()], ..PlacementRules::default() }
+    }
+
+    #[test]
+    fn a_copy_is_replaced_when_the_new_one_is_in_sync() {
+        let mut rack = Rack::new(racks());
+        let copy = {
+            let placement = rack.placement().clone();
+            another_copy(&rack.contents, &placement, (None, Some(1)), size).unwrap()
+        };
+        // Not io3, which is in the rack of io1.
+        assert_eq!((&*copy.node, copy.replaces), ("io4", Some(1)));
+        rack.take(&CopyStep::Add(copy.clone())).unwrap();
+        assert!(rack.take(&CopyStep::Add(copy)).unwrap_err().contains("has a copy already"));
+        assert_eq!(rack.steps("io1"), [], "it is not filled yet");
+        let three = Members::first(0, BTreeMap::from([(0, 1), (1, 2)])).with(2, 3);
+        rack.record(&three);
+        assert_eq!(rack.steps("io2"), [], "another node serves the volume");
+        assert_eq!(rack.steps("io1"), [Ok(CopyStep::Leave(1))]);
+        rack.settle("io1");
+        assert_eq!(rack.placement().copies[1].leaves, Some(CopyLeave::Asked));
+        assert_eq!(rack.placement().copies[2].replaces, None);
+        let error = rack.take(&CopyStep::Out(1)).unwrap_err();
+        assert!(error.contains("in sync"), "{error}");
+        rack.record(&three.without(1));
+        rack.settle("io1");
+        assert_eq!(rack.placement().copies[1].leaves, Some(CopyLeave::Out));
+        assert_eq!(rack.placement().nodes(), ["io1", "", "io4"]);
+        assert!(rack.take(&CopyStep::Gone(0)).is_err(), "it has not left");
+        // Its node is not in the cluster any more, so it will never say that it has removed it.
+        rack.contents.nodes.remove(1);
+        rack.settle("io1");
+        assert_eq!(rack.placement().copies[1], PlacedCopy::default());
+    }
+
+    #[test]
+    fn the_last_writes_never_go() {
+        let mut rack = Rack::new(PlacementRules::default());
+        let both = Members::first(0, BTreeMap::from([(0, 1), (1, 2)]));
+        rack.record(&both.without(1));
+        let error = rack.take(&CopyStep::Leave(0)).unwrap_err();
+        assert!(error.contains("the last writes would go"), "{error}");
+        // The copy that lacks writes may go.
+        rack.take(&CopyStep::Leave(1)).unwrap();
+        rack.record(&both);
+        let error = rack.take(&CopyStep::Leave(0)).unwrap_err();
+        assert!(error.contains("the last writes would go"), "the other one leaves: {error}");
+        rack.contents.volumes.clear();
+        let error = CopyStep::Leave(0).take(rack.placement(), None).unwrap_err();
+        assert!(error.contains("never served"), "{error}");
+    }
+
+    #[test]
+    fn a_copy_of_a_node_that_stays_away_is_rebuilt_elsewhere_after_the_delay() {
+        let mut rack = Rack::new(PlacementRules { rebuild_after_s: Some(600), ..racks() });
+        let both = Members::first(0, BTreeMap::from([(0, 1), (1, 2)]));
+        let alone = both.without(1);
+        rack.record(&alone);
+        rack.contents.nodes[1].presence = None;
+        rack.now_s += 599;
+        assert_eq!(rack.steps("io1"), []);
+        rack.now_s += 1;
+        let [Ok(CopyStep::Add(copy))] = &rack.steps("io1")[..] else { panic!("a copy comes") };
+        assert_eq!((&*copy.node, copy.replaces), ("io4", Some(1)));
+        // A node that is back is filled.
+        let away = std::mem::replace(&mut rack.contents.nodes[1], node("io2", "r2"));
+        assert_eq!(rack.steps("io1"), []);
+        rack.contents.nodes[1] = away;
+        rack.settle("io1");
+        assert_eq!(rack.placement().nodes(), ["io1", "io2", "io4"]);
+        rack.record(&alone.with(2, 3));
+        rack.settle("io1");
+        assert_eq!(rack.placement().copies[1].leaves, Some(CopyLeave::Out));
+        // Where no node can have it the reason is told.
+        let mut rack = Rack::new(PlacementRules { rebuild_after_s: Some(0), ..racks() });
+        rack.record(&alone);
+        rack.contents.nodes.truncate(2);
+        rack.contents.nodes[1].presence = None;
+        let [Err(why)] = &rack.steps("io1")[..] else { panic!("there is no node for it") };
+        assert!(why.contains("1 copies of 100 bytes cannot be placed"), "{why}");
+    }
+}
