@@ -95,8 +95,8 @@ fn leave(
     at: u8,
 ) -> Result<(), String> {
     let stays = |(other, copy): &(u8, &PlacedCopy)| *other != at && copy.leaves.is_none();
-    let mut staying = placement.members().filter(stays);
-    if !staying.any(|(other, _)| members.in_sync.contains_key(&other)) {
+    let is_in = |(other, _): (u8, &PlacedCopy)| members.in_sync.contains_key(&other);
+    if !placement.members().filter(stays).any(is_in) {
         return Err(
             "no other copy that stays is in sync, so the last writes would go: add a copy, or wait \
              until another one is in sync"

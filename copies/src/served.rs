@@ -709,10 +709,12 @@ mod tests {
         };
         let plain = settings(&read(""), None);
         assert_eq!(plain, settings(&read("chain = [\"meter\"]\n"), None));
-        let more = ["shared = true\n", "durability = \"write-through\"\n"];
-        for more in more.into_iter().chain(["replicas = [\"n\"]\nplacement = 7\n"]) {
+        for more in ["shared = true\n", "durability = \"write-through\"\n"] {
             assert_ne!(settings(&read(more), None), plain, "{more}");
         }
+        let placed = |number| VolumeConfig { placement: Some(number), ..read("") };
+        assert_ne!(settings(&placed(7), None), plain);
+        assert_ne!(settings(&placed(7), None), settings(&placed(8), None));
     }
 
     #[test]

@@ -388,20 +388,22 @@ impl MemberHost {
         let takes = self.reign.is_some() && self.member.takes_requests();
         let Some(record) = self.member.record().filter(|_| takes) else { return };
         let leaving = &self.list.leaving;
+        let mut order = None;
         if let Some(given) = &mut self.given {
             // The node of a member that was out of sync meanwhile may not be drained any more.
             given.retain(|member| record.in_sync.contains_key(member));
             let is_next = |member: &MemberId| !given.contains(member) && !leaving.contains(member);
             if let Some(next) = record.others(self.id).find(is_next) {
                 given.insert(next);
-                return self.member.tell(clock_ns, Input::Move(next), &mut self.out);
+                order = Some(Input::Move(next));
             }
         }
-        if leaving.contains(&self.id) {
-            return;
+        if order.is_none() && !leaving.contains(&self.id) {
+            let gone = record.others(self.id).find(|member| leaving.contains(member));
+            order = gone.map(Input::Evicted);
         }
-        if let Some(gone) = record.others(self.id).find(|member| leaving.contains(member)) {
-            self.member.tell(clock_ns, Input::Evicted(gone), &mut self.out);
+        if let Some(order) = order {
+            self.member.tell(clock_ns, order, &mut self.out);
         }
     }
 

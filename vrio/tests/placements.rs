@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use random::Random;
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::nodes::{Node, NodePlan};
 use testbed::stand_in::StandIn;
 
@@ -157,6 +157,7 @@ fn move_registry(rack: &Rack, from: &Path, to: &Path) {
 /// A VMhost whose file names the volume alone, and no peer, starts with the disk. The volume is
 /// removed when no disk uses it. Gives the VMhost.
 fn remove_placed(rack: &Rack, io2: &mut Node, random: &mut Random) -> Node {
+    wait(rack, "its last user is gone", |status| status["volumes"][0]["users"] == 0);
     let disk = "[[disk]]\nsocket = \"alice.sock\"\nvolume = \"alice\"\n";
     let config = format!("[cluster]\ndirectory = {:?}\n{disk}", rack.path("of-vm1"));
     let mut vm1 = rack.plan("vm1", &config).start().expect("the VMhost starts again");
@@ -187,7 +188,8 @@ fn meanwhile(rack: &Rack, guest: &mut StandIn, words: &str) {
 fn nodes_of(rack: &Rack, wanted: &[&str]) -> Value {
     wait(rack, "its copies are on the wanted nodes", |status| {
         let volume = &status["volumes"][0];
-        volume["state"] == "well" && volume["nodes"] == *wanted && volume["in_sync"] == *wanted
+        let is_so = |key: &str| volume[key] == json!(wanted);
+        volume["state"] == "well" && is_so("nodes") && is_so("in_sync")
     })
 }
 
@@ -268,7 +270,7 @@ fn a_copy_of_a_node_that_stays_away_is_made_anew_on_another_node() {
     work_until(&mut guest, || {
         let output = vrio(&rack, "cluster status --json", "operator");
         let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        status["volumes"][0]["in_sync"] == *["io1", "io3"]
+        status["volumes"][0]["in_sync"] == json!(["io1", "io3"])
     });
     // The node that is back has nothing of the volume any more.
     let mut io2 = away.start().expect("the node starts again");

@@ -378,7 +378,9 @@ fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surround
                 around.node
             ));
         }
-        let unknown: Vec<_> = others.into_iter().filter(|it| !around.has("peer", it)).collect();
+        // The agent adds a node of a placed volume as a peer once the node has told its address.
+        let others = others.into_iter().filter(|_| volume.placement.is_none());
+        let unknown: Vec<_> = others.filter(|it| !around.has("peer", it)).collect();
         if let [first, ..] = unknown[..] {
             note(format!(
                 "{} no peer of this node; add [[peer]] name = {first:?} with its address and key",
@@ -386,7 +388,7 @@ fn its_replicas(reader: &Reader<'_>, volumes: &[VolumeConfig], around: &Surround
             ));
         }
         let reached = |node: &&String| !around.has("reached", node) && around.has("peer", node);
-        if let Some(node) = named().find(reached) {
+        if let Some(node) = named().find(reached).filter(|_| volume.placement.is_none()) {
             note(format!("peer {node:?} has no \"address\", and its copy is reached by it"));
         }
         if !around.is_in_cluster {

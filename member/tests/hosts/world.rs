@@ -400,7 +400,7 @@ impl MemberMail for SimMail {
     }
 
     /// A member that leaves the list hears and says nothing: the test closes the way.
-    fn set_members(&mut self, _others: &std::collections::BTreeMap<MemberId, String>) {}
+    fn set_members(&mut self, _others: &BTreeMap<MemberId, String>) {}
 
     fn losses(&self, to: MemberId) -> u64 {
         let world = self.world.upgrade().expect("the test has it");
