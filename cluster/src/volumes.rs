@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use registry::membership::ClusterContents;
 use registry::{
-    CopyLeave, CopyReport, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord,
+    CopyLeave, CopyReport, PlacedCopy, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord,
 };
 use replica::wire::decode_formed_record;
 use serde::{Deserialize, Serialize};
@@ -18,9 +18,9 @@ pub(crate) const PROBLEMS_MAX: usize = 64;
 pub struct ClusterVolumeStatus {
     /// Its name.
     pub name: String,
-    /// `well`; `degraded`: it is served, and a copy lacks writes or waits; `changing`: it is served,
-    /// and a copy leaves; `stopped`: no node serves it at the moment; `new`: it is placed, and was
-    /// never served; or `removing`.
+    /// `well`; `degraded`: it is served, and a copy lacks writes or waits; `changing`: it is
+    /// served, and a copy leaves; `stopped`: no node serves it at the moment; `new`: it is placed,
+    /// and was never served; or `removing`.
     pub state: String,
     /// The nodes with copies, in their order.
     pub nodes: Vec<String>,
@@ -149,6 +149,7 @@ fn unserved(
 
 /// The copy on a node, as far as it is known.
 struct KnownCopy<'c> {
+    place: u8,
     node: String,
     is_present: bool,
     is_in_sync: bool,
@@ -157,8 +158,55 @@ struct KnownCopy<'c> {
     filled_percent: Option<u8>,
     /// It must go.
     leaves: Option<CopyLeave>,
+    /// It must go when another copy is in sync.
+    is_replaced: bool,
     /// After how long away another node gets a copy in its stead.
     rebuild_after_s: Option<u64>,
+}
+
+/// The name of a place without a name.
+fn number(place: u8) -> String {
+    format!("number {place}")
+}
+
+/// The copies of a volume by its record, by its placement, if there is one, and by what nodes tell.
+fn known_copies<'c>(
+    (name, record, placement): (&str, &VolumeRecord, Option<&PlacementRecord>),
+    members: &replica::VolumeRecord,
+    present: &BTreeMap<&str, &'c PresenceRecord>,
+) -> Vec<KnownCopy<'c>> {
+    // The placement is newer than the names in the record of the members.
+    let placed = |id: u8| placement.and_then(|it| it.copies.get(usize::from(id)));
+    // Records of older releases have no names, and a hostile client's may have any.
+    let named = |id: u8| {
+        let name = placed(id).map(|copy| &copy.node);
+        let name = name.or_else(|| record.nodes.get(usize::from(id))).cloned();
+        let is_in_sync = members.in_sync.contains_key(&id);
+        name.filter(|it| !it.is_empty() || !is_in_sync).unwrap_or_else(|| number(id))
+    };
+    let in_sync = members.in_sync.keys().map(|id| usize::from(*id) + 1).max().unwrap_or(0);
+    let placed_count = placement.map_or(0, |it| it.copies.len());
+    let primary = named(members.primary);
+    let of_volume = |it: &'c PresenceRecord| it.copies.iter().find(|copy| copy.volume == name);
+    let fills = present.get(&*primary).and_then(|it| of_volume(it));
+    let copy = |place: u8| {
+        let node = named(place);
+        let presence = present.get(&*node);
+        let replaces = |copy: &PlacedCopy| copy.replaces == Some(place);
+        KnownCopy {
+            place,
+            is_present: presence.is_some(),
+            is_in_sync: members.in_sync.contains_key(&place),
+            report: presence.and_then(|it| of_volume(it)),
+            filled_percent: fills.and_then(|it| it.filling.get(&node).copied()),
+            leaves: placed(place).and_then(|copy| copy.leaves),
+            is_replaced: placement.is_some_and(|it| it.copies.iter().any(replaces)),
+            rebuild_after_s: placement.and_then(|it| it.rules.rebuild_after_s),
+            node,
+        }
+    };
+    let places = (0..=u8::MAX).take(record.nodes.len().max(in_sync).max(placed_count));
+    places.map(copy).filter(|copy| !copy.node.is_empty()).collect()
 }
 
 fn volume(
@@ -167,42 +215,9 @@ fn volume(
     now_s: u64,
 ) -> Result<ClusterVolumeStatus, String> {
     let (_, members) = decode_formed_record(&record.content).map_err(|error| error.to_string())?;
-    // The placement is newer than the names in the record of the members, where there is one.
-    let placed = |id: u8| placement.and_then(|it| it.copies.get(usize::from(id)));
-    // Records of older releases have no names, and a hostile client's may have any.
-    let named = |id: u8| {
-        let name = placed(id).map(|copy| &copy.node);
-        let name = name.or_else(|| record.nodes.get(usize::from(id))).cloned();
-        let is_in_sync = members.in_sync.contains_key(&id);
-        name.filter(|it| !it.is_empty() || !is_in_sync).unwrap_or_else(|| format!("number {id}"))
-    };
-    let places = record
-        .nodes
-        .len()
-        .max(members.in_sync.keys().map(|id| usize::from(*id) + 1).max().unwrap_or(0))
-        .max(placement.map_or(0, |it| it.copies.len()));
-    let primary = named(members.primary);
-    let fills = present.get(&*primary).and_then(|it| it.copies.iter().find(|it| it.volume == name));
-    let copies: Vec<KnownCopy<'_>> = (0..=u8::MAX)
-        .take(places)
-        .filter(|id| !named(*id).is_empty())
-        .map(|id| {
-            let node = named(id);
-            let presence = present.get(&*node);
-            let report = presence.and_then(|it| it.copies.iter().find(|copy| copy.volume == name));
-            let is_in_sync = members.in_sync.contains_key(&id);
-            let filled_percent = fills.and_then(|it| it.filling.get(&node).copied());
-            KnownCopy {
-                node,
-                is_present: presence.is_some(),
-                is_in_sync,
-                report,
-                filled_percent,
-                leaves: placed(id).and_then(|copy| copy.leaves),
-                rebuild_after_s: placement.and_then(|it| it.rules.rebuild_after_s),
-            }
-        })
-        .collect();
+    let copies = known_copies((name, record, placement), &members, present);
+    let primary = copies.iter().find(|copy| copy.place == members.primary);
+    let primary = primary.map_or_else(|| number(members.primary), |copy| copy.node.clone());
     let serves = |copy: &&KnownCopy<'_>| {
         let is_down = |report: &CopyReport| ["failed", "closed"].contains(&&*report.role);
         copy.node == primary && copy.is_present && !copy.report.is_some_and(is_down)
@@ -224,7 +239,9 @@ fn volume(
         })
         .collect();
     let is_leaving = |fault: &CopyFault| {
-        copies.iter().any(|copy| copy.node == fault.node && copy.leaves.is_some())
+        let goes =
+            |copy: &KnownCopy<'_>| copy.leaves.is_some() || copy.is_replaced && copy.is_in_sync;
+        copies.iter().any(|copy| copy.node == fault.node && goes(copy))
     };
     let state = match (is_served, faults.iter().all(is_leaving)) {
         (false, _) => "stopped",
@@ -265,7 +282,7 @@ fn fault(copy: &KnownCopy<'_>, primary: &str, all: &[KnownCopy<'_>]) -> Option<S
     }
     let Some(report) = copy.report.filter(|_| copy.is_present) else {
         return match (copy.is_present, copy.is_in_sync) {
-            (true, true) => None,
+            (true, true) => goes_soon(copy),
             (true, false) => Some("it waits for the node that serves".to_owned()),
             (false, false) => Some(match copy.rebuild_after_s {
                 None => {
@@ -288,7 +305,7 @@ fn fault(copy: &KnownCopy<'_>, primary: &str, all: &[KnownCopy<'_>]) -> Option<S
         ("closed", why) => Some(format!("its node does not open it: {why}")),
         (_, why) if !why.is_empty() => Some(format!("it waits: {why}")),
         ("takes-over", _) => Some("the copies are being made equal".to_owned()),
-        ("primary" | "backup", _) if copy.is_in_sync => None,
+        ("primary" | "backup", _) if copy.is_in_sync => goes_soon(copy),
         (_, _) if !copy.is_in_sync => Some(match copy.filled_percent {
             Some(percent) => format!("it is being filled, {percent} %"),
             None => "it waits for the node that serves".to_owned(),
@@ -296,6 +313,11 @@ fn fault(copy: &KnownCopy<'_>, primary: &str, all: &[KnownCopy<'_>]) -> Option<S
         // By the record it has all writes, and its node does not know so yet.
         (_, _) => Some("its node looks at the record".to_owned()),
     }
+}
+
+/// A copy in order is no fault, unless it goes.
+fn goes_soon(copy: &KnownCopy<'_>) -> Option<String> {
+    copy.is_replaced.then(|| "it goes when the copy in its stead is in sync".to_owned())
 }
 
 /// A node that is away, and by the record has all writes.
@@ -370,7 +392,7 @@ pub(crate) fn of_pools(contents: &ClusterContents) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use registry::membership::KnownNode;
-    use registry::{NodeRecord, PlacedCopy, PoolSpace, Stamp};
+    use registry::{NodeRecord, PoolSpace, Stamp};
     use replica::VolumeRecord as Members;
     use replica::wire::encode_record;
 
@@ -494,6 +516,11 @@ mod tests {
         let (alice, problems) = one(&all);
         assert_eq!((&*alice.state, problems.len()), ("changing", 0));
         assert_eq!(alice.nodes, ["io1", "io3"]);
+        let mut replaced = all.clone();
+        replaced.placements[0].1.copies[0].leaves = None;
+        replaced.placements[0].1.copies[2].replaces = Some(0);
+        let (told, _) = one(&replaced);
+        assert_eq!((&*told.state, told.faults.len()), ("changing", 1), "{told:?}");
         let told = problem(&alice);
         assert!(told.contains("the copy of io1: it leaves; the volume goes on"), "{told}");
         let copies = &mut all.placements[0].1.copies;

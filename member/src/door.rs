@@ -97,8 +97,8 @@ impl MemberDoor {
         Arc::new(Self { peers: Mutex::new(peers), form, waker, fresh, has_fresh })
     }
 
-    /// The nodes with the other copies are these from now on. The planes see it when they look again
-    /// ([`MemberDoors::look_again`]).
+    /// The nodes with the other copies are these from now on. The planes see it when they look
+    /// again ([`MemberDoors::look_again`]).
     pub fn set_peers(&self, peers: BTreeMap<String, MemberId>) {
         *self.peers() = peers;
     }

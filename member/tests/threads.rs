@@ -114,14 +114,9 @@ impl Poll for SleepyUser {
     }
 }
 
-#[test]
-fn a_member_and_its_user_on_sleeping_sidecores_wake_each_other() {
-    let home = tempfile::tempdir().unwrap();
-    let [members, users] = [0, 1].map(|index| {
-        let config = SidecoreConfig { idle: Idle::Sleep, ..SidecoreConfig::new(index) };
-        sidecore::spawn(config).unwrap()
-    });
-    let setup = MemberSetup {
+/// The only member of a volume.
+fn setup() -> MemberSetup {
+    MemberSetup {
         volume: "alice".to_owned(),
         id: 0,
         nodes: BTreeMap::from([(0, "io1".to_owned())]),
@@ -133,7 +128,17 @@ fn a_member_and_its_user_on_sleeping_sidecores_wake_each_other() {
         settings: Vec::new(),
         changes: false,
         own: Arc::new(MemoryVolume::new(1 << 20).unwrap()),
-    };
+    }
+}
+
+#[test]
+fn a_member_and_its_user_on_sleeping_sidecores_wake_each_other() {
+    let home = tempfile::tempdir().unwrap();
+    let [members, users] = [0, 1].map(|index| {
+        let config = SidecoreConfig { idle: Idle::Sleep, ..SidecoreConfig::new(index) };
+        sidecore::spawn(config).unwrap()
+    });
+    let setup = setup();
     let form = VolumeForm::of(&BTreeMap::new(), 1 << 20, &[]);
     let desk = RecordDesk::new(ClusterKeys::new("ab12").unwrap(), "alice", form);
     let registry = Box::new(MemoryRegistry::new(7));

@@ -358,8 +358,8 @@ impl<'a> Membership<'a> {
         Ok(self.read(&key)?.map(|(record, revision)| HeldPlacement { record, revision }))
     }
 
-    /// Changes the placement of a volume. `change` is given the volume's record as well, which stays
-    /// as it is if the change is made; it says why there is no change.
+    /// Changes the placement of a volume. `change` is given the volume's record as well, which
+    /// stays as it is if the change is made; it says why there is no change.
     ///
     /// # Errors
     /// When the cluster has not placed it, `change` refuses, or the registry does not answer.

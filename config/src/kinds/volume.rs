@@ -122,9 +122,9 @@ const VOLUME_KEYS: [SettingKey; 12] = [
     ),
     key(
         "placement",
-        "The number of the volume's placement, which the node's agent gives with a volume of `vrio \
-         volume create`: then `replicas` has one to eight nodes, `\"\"` for a place that a copy has \
-         left, and may change. It is not for files.",
+        "The number of the volume's placement, which the node's agent gives with a volume of \
+         `vrio volume create`: then `replicas` has one to eight nodes, `\"\"` for a place that a \
+         copy has left, and may change. It is not for files.",
     ),
     key(
         "physical-block-size",
