@@ -33,8 +33,8 @@ pub(crate) fn export(volume: Arc<dyn Volume>) -> Arc<Export> {
     export.expect("no records to read")
 }
 
-struct Host {
-    wired: PlaneHost,
+pub(crate) struct Host {
+    pub(crate) wired: PlaneHost,
     services: Services,
     plane: Rc<RefCell<Plane>>,
 }
@@ -87,7 +87,7 @@ const IOHOSTS: [&str; 3] = [IOHOST, "io2", "io3"];
 
 /// A VMhost, and one to three IOhosts.
 pub(crate) struct Peers {
-    vm: Host,
+    pub(crate) vm: Host,
     ios: Vec<Host>,
     /// Of each IOhost: whether nothing reaches it or leaves it.
     pub(crate) are_away: Vec<bool>,
@@ -105,20 +105,11 @@ impl Peers {
         sealed: bool,
         versions: RangeInclusive<u8>,
     ) -> (Self, Arc<RemoteVolume>) {
-        Self::of(&[export(volume)], sealed, versions)
+        Self::listed(&[export(volume)], (&[IOHOST], 1), sealed, versions)
     }
 
-    /// The same, with an IOhost for each export of the same volume.
-    pub(crate) fn of(
-        exports: &[Arc<Export>],
-        sealed: bool,
-        versions: RangeInclusive<u8>,
-    ) -> (Self, Arc<RemoteVolume>) {
-        let names = &IOHOSTS[..exports.len()];
-        Self::listed(exports, (names, exports.len()), sealed, versions)
-    }
-
-    /// The same, with this list of peers of the volume. The VMhost knows so many of the IOhosts.
+    /// The same, with an IOhost for each export of the same volume, and this list of the volume's
+    /// peers. The VMhost knows so many of the IOhosts.
     pub(crate) fn listed(
         exports: &[Arc<Export>],
         (names, known): (&[&str], usize),
@@ -152,11 +143,6 @@ impl Peers {
     pub(crate) fn know(&self, at: usize) {
         let planes = self.vm.wired.planes.borrow();
         planes.peers().borrow_mut().add(IOHOSTS[at], self.ios[at].wired.addr);
-    }
-
-    /// Has the VMhost forget an IOhost. `false`, and nothing is changed, while a disk needs it.
-    pub(crate) fn forget(&self, now_ns: u64, at: usize) -> bool {
-        self.vm.wired.planes.borrow_mut().remove_peer(now_ns, IOHOSTS[at])
     }
 
     /// The services of the VMhost's disks.

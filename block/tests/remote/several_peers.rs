@@ -351,8 +351,9 @@ fn no_session_is_kept_with_a_peer_that_has_left() {
         rig.list("io3,io2");
         rig.move_to(1);
     });
-    let forgotten = |at| rig.peers.forget(rig.now_ns, at);
-    assert_eq!([0, 1, 2].map(forgotten), [true, false, false]);
+    let planes = &rig.peers.vm.wired.planes;
+    let forgotten = NAMES.map(|name| planes.borrow_mut().remove_peer(rig.now_ns, name));
+    assert_eq!(forgotten, [true, false, false]);
 }
 
 #[test]

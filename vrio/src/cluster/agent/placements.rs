@@ -16,6 +16,7 @@ use node::status::{CopyRole, PooledStatus, Status};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::disks::DiskPeers;
 use crate::live;
 
 /// The time between two looks while the node does not answer: it is starting.
@@ -57,6 +58,7 @@ pub(super) fn start(
         kept,
         path,
         opened: None,
+        disks: DiskPeers::default(),
         ask,
         refused: Arc::clone(&refused),
     };
@@ -83,6 +85,7 @@ struct PlacementOffice {
     /// Where they are kept.
     path: PathBuf,
     opened: Option<Guarded>,
+    disks: DiskPeers,
     /// The status of the node at its control socket.
     ask: fn(&Path) -> Option<Status>,
     refused: RefusedPlacements,
@@ -130,6 +133,7 @@ impl PlacementOffice {
         let status = (self.ask)(&self.control)?;
         let (mut refused, mut removed) = (BTreeMap::new(), Vec::new());
         let peers = self.add_peers(&status);
+        self.disks.follow(&self.kept, &self.node, (&self.control, &status));
         for (name, placement) in &self.kept.volumes.clone() {
             let Some(own) = placement.copies.iter().find(|copy| copy.node == self.node) else {
                 continue;
