@@ -144,23 +144,6 @@ fn a_volume_is_created_from_a_third_node_and_outlives_the_node_that_serves_it() 
     }
 }
 
-/// A running disk with another list of peers than the nodes of its volume: the agent of its node
-/// gives it these nodes, the guest notices nothing, and the node is as its file says.
-fn follow_placement(vm1: &mut Node, guest: &mut StandIn) {
-    let errors = guest.workload.counts.errors;
-    for other in [json!(["io2", "io1"]), json!(["io2"])] {
-        done(vm1, "PUT", "/v1/disks/alice/peers", &json!({ "peers": other }));
-        work_on(guest, 100);
-        vm1.wait_until("the disk has the nodes of the volume", |node| {
-            let status = node.status().expect("it answers");
-            status["disks"][0]["volume"] == "io1,io2/alice"
-        })
-        .expect("the agent gives them");
-        work_on(guest, 100);
-    }
-    assert_eq!(guest.workload.counts.errors, errors);
-}
-
 /// A VMhost whose file names the volume alone, and no peer, starts with the disk. The volume is
 /// removed when no disk uses it. Gives the VMhost.
 fn remove_placed(rack: &Rack, io2: &mut Node, random: &mut Random) -> Node {
@@ -183,6 +166,23 @@ fn remove_placed(rack: &Rack, io2: &mut Node, random: &mut Random) -> Node {
     })
     .expect("it is removed");
     vm1
+}
+
+/// A running disk with another list of peers than the nodes of its volume: the agent of its node
+/// gives it these nodes, the guest notices nothing, and the node is as its file says.
+fn follow_placement(vm1: &mut Node, guest: &mut StandIn) {
+    let errors = guest.workload.counts.errors;
+    for other in [json!(["io2", "io1"]), json!(["io2"])] {
+        done(vm1, "PUT", "/v1/disks/alice/peers", &json!({ "peers": other }));
+        work_on(guest, 100);
+        vm1.wait_until("the disk has the nodes of the volume", |node| {
+            let status = node.status().expect("it answers");
+            status["disks"][0]["volume"] == "io1,io2/alice"
+        })
+        .expect("the agent gives them");
+        work_on(guest, 100);
+    }
+    assert_eq!(guest.workload.counts.errors, errors);
 }
 
 #[test]

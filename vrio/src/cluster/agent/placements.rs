@@ -16,7 +16,6 @@ use node::status::{CopyRole, PooledStatus, Status};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::disks::DiskPeers;
 use crate::live;
 
 /// The time between two looks while the node does not answer: it is starting.
@@ -58,7 +57,7 @@ pub(super) fn start(
         kept,
         path,
         opened: None,
-        disks: DiskPeers::default(),
+        disks: super::disks::DiskPeers::default(),
         ask,
         refused: Arc::clone(&refused),
     };
@@ -85,7 +84,7 @@ struct PlacementOffice {
     /// Where they are kept.
     path: PathBuf,
     opened: Option<Guarded>,
-    disks: DiskPeers,
+    disks: super::disks::DiskPeers,
     /// The status of the node at its control socket.
     ask: fn(&Path) -> Option<Status>,
     refused: RefusedPlacements,
