@@ -299,6 +299,9 @@ pub struct DiskStatus {
     pub socket: String,
     /// The volume behind it: `volume` or `peer/volume`.
     pub volume: String,
+    /// Its cluster has placed the volume: the peers are the nodes of the placement, and follow it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub placed: bool,
     /// How many queues it offers.
     pub queues: u16,
     /// One word: see [`DiskState`].

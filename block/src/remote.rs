@@ -13,7 +13,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use peer::{PeerId, Peers};
 use sidecore::{Progress, Wake};
 use transport::Endpoint;
 
@@ -30,11 +29,13 @@ pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod core;
 mod described;
+mod held;
 mod request;
 mod route;
 
 use self::core::RemoteCore;
 pub use self::described::{Reach, RemoteCounters, RemoteVolume, VolumeReach};
+use self::held::HeldRoute;
 pub use self::route::ROUTE_PEERS_MAX;
 
 impl Attach for RemoteVolume {
@@ -67,18 +68,19 @@ impl Attach for RemoteVolume {
             let plane = plane.borrow();
             (Rc::clone(plane.clients.peers()), Rc::clone(&plane.endpoint))
         };
-        let route = clients::peers_of(&self.route, &peers.borrow());
-        let route = route.ok_or(OpenError::NoService("way to this peer"))?;
-        let core = RemoteCore::new(self, (attachment, index), open.depth, self.new_counters());
+        let route = HeldRoute::new(&self.route, &peers);
+        if !route.is_known() {
+            return Err(OpenError::NoService("way to this peer"));
+        }
+        let attached = (attachment, index);
+        let core = RemoteCore::new((self, route), attached, open.depth, self.new_counters());
         let core = Rc::new(RefCell::new(core));
-        let flow = plane.borrow_mut().clients.enlist(route.clone(), &core)?;
+        let flow = plane.borrow_mut().clients.enlist(&core)?;
         core.borrow_mut().enlisted(flow);
         Ok(Box::new(RemoteChannel {
             plane,
-            peers,
             endpoint,
             core,
-            route,
             flow,
             attachment: attachment.clone(),
             index,
@@ -89,11 +91,8 @@ impl Attach for RemoteVolume {
 /// A disk's channel to a remote volume.
 struct RemoteChannel {
     plane: Rc<RefCell<Plane>>,
-    peers: Rc<RefCell<Peers>>,
     endpoint: Rc<RefCell<Endpoint>>,
     core: Rc<RefCell<RemoteCore>>,
-    /// The peers of the volume, by their places in its list.
-    route: Box<[PeerId]>,
     flow: u16,
     attachment: Arc<Attachment>,
     index: u16,
@@ -114,8 +113,7 @@ impl Channel for RemoteChannel {
     fn poll(&mut self, ios: &mut IoTable, now_ns: u64, done: &mut Vec<IoId>) -> Progress {
         let mut core = self.core.borrow_mut();
         let mut endpoint = self.endpoint.borrow_mut();
-        let place = core.follow(&mut endpoint);
-        let session = self.peers.borrow().session(self.route[place]);
+        let session = core.follow(&mut endpoint);
         let driven = core.drive(now_ns, session, &mut endpoint);
         driven | core.hand_back(ios, &mut endpoint, done)
     }
@@ -136,8 +134,7 @@ impl Channel for RemoteChannel {
     fn abandon(&mut self, ios: &mut IoTable, now_ns: u64) -> bool {
         let mut core = self.core.borrow_mut();
         let mut endpoint = self.endpoint.borrow_mut();
-        let place = core.follow(&mut endpoint);
-        let session = self.peers.borrow().session(self.route[place]);
+        let session = core.follow(&mut endpoint);
         core.abandon(ios, now_ns, session, &mut endpoint)
     }
 }

@@ -41,8 +41,8 @@ pub use keeper::DirtyKeeper;
 pub use layer::WriteBackVolume;
 pub use pool::{DirtyStore, WRITE_BACK_DISK_NAME_MAX, kept_for, numbers_rounds_of, writes_of};
 pub(crate) use pool::{attached, dirty_volume_name};
-pub(crate) use rounds::OtherNote;
-pub use rounds::RoundNotes;
+pub use rounds::{ANY_PEERS, RoundNotes};
+pub(crate) use rounds::{OtherNote, as_written};
 
 use map::DirtyMap;
 use rounds::DirtyMark;

@@ -37,7 +37,7 @@ mod works;
 
 pub use counters::{CacheCounters, DirtyCounters};
 pub use dirty::{
-    DamagedBlocks, Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage,
+    ANY_PEERS, DamagedBlocks, Dirty, DirtyBounds, DirtyKeeper, DirtyOwner, DirtyRest, DirtyStorage,
     DirtyStore, RoundNotes, WRITE_BACK_DISK_NAME_MAX, WriteBackVolume, kept_for, numbers_rounds_of,
     writes_of,
 };

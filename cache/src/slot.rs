@@ -15,8 +15,8 @@ use volume::settings::show_size;
 
 use crate::counters::{CacheCounters, DirtyCounters};
 use crate::dirty::{
-    Dirty, DirtyBounds, DirtyStore, GIVE_UP, OtherNote, RoundNotes, WriteBackVolume, attached,
-    dirty_volume_name,
+    Dirty, DirtyBounds, DirtyStore, GIVE_UP, OtherNote, RoundNotes, WriteBackVolume, as_written,
+    attached, dirty_volume_name,
 };
 use crate::map::BLOCK_BYTES;
 use crate::plug::{Cache, CachedVolume};
@@ -270,7 +270,7 @@ impl CacheSlot {
             it.is_marked() && !is_here(it, &it.attachment) && !is_here(it, &self.disk)
         };
         let Some(away) = others.iter().find(is_away) else { return Ok(()) };
-        let OtherNote { volume, attachment, .. } = away;
+        let (volume, attachment) = (as_written(&away.volume), &away.attachment);
         Err(format!(
             "this node had write-back to {volume:?} by the attachment {attachment:?}, and no open \
              pool of it has the last writes that the guest was told of. Give the disk that volume \

@@ -37,6 +37,16 @@ impl Config {
     pub fn placements_path(&self) -> PathBuf {
         self.placements_directory().join(FILE)
     }
+
+    /// The peers that leave the list of a disk with this change of it, and that are in no line of
+    /// the file: they came with a placement.
+    pub fn placed_peers_left(&self, wanted: &DiskConfig) -> Vec<String> {
+        let disk = self.disks.iter().find(|disk| disk.name == wanted.name);
+        let left = disk.into_iter().flat_map(|disk| &disk.volume.peers);
+        let left = left.filter(|name| !wanted.volume.may_be_on(name));
+        let is_placed = |name: &&String| self.peer(name).is_some_and(|it| !it.lines.has("name"));
+        left.filter(is_placed).cloned().collect()
+    }
 }
 
 /// Gives disks that name a volume of the cluster alone its nodes. With `adds_peers` nodes that are
@@ -63,7 +73,8 @@ pub(crate) fn resolve(config: &mut Config, adds_peers: bool) {
         let peers = peers.filter(|name| config.peer(name).is_none());
         let peers: Vec<_> = peers.filter_map(|name| peer(&placed, name)).collect();
         config.objects.peers.extend(peers);
-        config.objects.disks[at].volume.peers = nodes;
+        let volume = &mut config.objects.disks[at].volume;
+        (volume.peers, volume.is_placed) = (nodes, true);
     }
 }
 
@@ -74,12 +85,13 @@ fn read(path: &Path) -> Option<Value> {
 }
 
 /// The nodes with copies of a volume, unless this node is one of them: a disk beside a copy names
-/// the nodes that it may ask.
+/// the nodes that it may ask. A copy without a node has no place yet.
 fn nodes(placed: &Value, volume: &str, own: &str) -> Option<Vec<String>> {
     let copies = placed["volumes"].get(volume)?["copies"].as_array()?;
     let nodes: Option<Vec<String>> =
         copies.iter().map(|copy| copy["node"].as_str().map(str::to_owned)).collect();
-    let nodes = nodes?;
+    let mut nodes = nodes?;
+    nodes.retain(|node| !node.is_empty());
     let is_plain = nodes.iter().all(|node| name_problem(node).is_none() && node != own);
     (is_plain && (1..=ROUTE_PEERS_MAX).contains(&nodes.len())).then_some(nodes)
 }
@@ -100,60 +112,100 @@ fn peer(placed: &Value, name: &str) -> Option<PeerConfig> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_disk_that_names_a_volume_of_the_cluster_alone_names_its_nodes() {
-        let home = tempfile::tempdir().unwrap();
-        let text = |volume: &str| {
-            format!(
+    /// A node whose disk names a volume, and the file that its agent keeps.
+    struct Rig(tempfile::TempDir);
+
+    impl Rig {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn read(&self, volume: &str) -> Result<Config, crate::ConfigError> {
+            let home = self.0.path();
+            let text = format!(
                 "name = \"vm1\"\nlisten = \"127.0.0.1:4870\"\nkey = \"/vm1.key\"\n[cluster]\n\
-                 [directories]\nsockets = {:?}\nstate = {:?}\n\
-                 [[disk]]\nsocket = \"a.sock\"\nvolume = {volume:?}\n",
-                home.path(),
-                home.path()
-            )
-        };
-        let read = |volume: &str| Config::parse(Path::new("/n.toml"), &text(volume));
-        let error = read("alice").unwrap_err().to_string();
-        assert!(error.contains("has no volume \"alice\""), "{error}");
-        assert!(error.contains("vrio volume create"), "{error}");
-        let directory = home.path().join(DIRECTORY);
-        std::fs::create_dir(&directory).unwrap();
-        let keep = |content: &str| std::fs::write(directory.join(FILE), content).unwrap();
+                 [directories]\nsockets = {home:?}\nstate = {home:?}\n\
+                 [[disk]]\nsocket = \"a.sock\"\nvolume = {volume:?}\n"
+            );
+            Config::parse(Path::new("/n.toml"), &text)
+        }
+
+        fn keep(&self, content: &str) {
+            let directory = self.0.path().join(DIRECTORY);
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join(FILE), content).unwrap();
+        }
+    }
+
+    /// The file with these copies of a volume.
+    fn kept(copies: &str) -> String {
         let node = |at: u8| {
             let key = ["", "A", "B"][usize::from(at)].repeat(42);
             format!(r#"{{"address":"10.0.0.{at}:4870","key":"{key}A="}}"#)
         };
-        let kept = |nodes: &str| {
-            let peers = format!(r#"{{"io1":{},"io2":{}}}"#, node(1), node(2));
-            format!(
-                r#"{{"version":1,"volumes":{{"alice":{{"copies":[{nodes}]}}}},"peers":{peers}}}"#
-            )
-        };
-        let both = r#"{"node":"io1","pool":"p"},{"node":"io2","pool":"p"}"#;
-        keep(&kept(both));
-        let config = read("alice").unwrap();
+        let peers = format!(r#"{{"io1":{},"io2":{}}}"#, node(1), node(2));
+        format!(r#"{{"version":1,"volumes":{{"alice":{{"copies":[{copies}]}}}},"peers":{peers}}}"#)
+    }
+
+    const BOTH: &str = r#"{"node":"io1","pool":"p"},{"node":"io2","pool":"p"}"#;
+
+    #[test]
+    fn a_disk_that_names_a_volume_of_the_cluster_alone_names_its_nodes() {
+        let rig = Rig::new();
+        let error = rig.read("alice").unwrap_err().to_string();
+        assert!(error.contains("has no volume \"alice\""), "{error}");
+        assert!(error.contains("vrio volume create"), "{error}");
+        rig.keep(&kept(BOTH));
+        let config = rig.read("alice").unwrap();
         assert_eq!(config.disks[0].volume.to_string(), "io1,io2/alice");
-        assert_eq!(config.disks[0].volume, read("alice").unwrap().disks[0].volume);
+        assert_eq!(config.disks[0].volume, rig.read("alice").unwrap().disks[0].volume);
         let address = |at: usize| config.peers[at].address.as_ref().unwrap().to_string();
         assert_eq!([address(0), address(1)], ["10.0.0.1:4870", "10.0.0.2:4870"]);
         // A running node has its peers from its agent.
         let disk = serde_json::json!({ "socket": "b.sock", "volume": "alice" });
         let more = config.with(crate::Kind::named("disk").unwrap(), disk.as_object().unwrap());
         assert_eq!(more.unwrap().disks[1].volume.to_string(), "io1,io2/alice");
-        assert!(read("bob").is_err());
+        assert!(rig.read("bob").is_err());
         for wrong in [
             "",
             "[]",
             "{}",
             r#"{"volumes":[]}"#,
             &kept(""),
+            &kept(r#"{"node":""}"#),
             &kept(r#"{"node":"vm1"}"#),
             &kept(r#"{"node":"a/b"}"#),
             &kept(r#"{"node":7}"#),
             &kept(r#"{"node":"io9"}"#),
         ] {
-            keep(wrong);
-            assert!(read("alice").is_err(), "{wrong}");
+            rig.keep(wrong);
+            assert!(rig.read("alice").is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn other_nodes_are_no_other_volume_and_a_list_by_hand_is_one() {
+        let rig = Rig::new();
+        rig.keep(&kept(BOTH));
+        let running = rig.read("alice").unwrap();
+        // A copy without a node has no place yet.
+        rig.keep(&kept(r#"{"node":"io2","pool":"p"},{"node":"","pool":""}"#));
+        let moved = rig.read("alice").unwrap();
+        let (before, after) = (&running.disks[0].volume, &moved.disks[0].volume);
+        assert_eq!((before.kept_as(), after.to_string()), (after.kept_as(), "io2/alice".into()));
+        let steps = |running: &Config, wanted: &Config| {
+            let all = crate::changes(running, wanted);
+            let disks = all.iter().filter(|it| it.kind() == crate::Kind::of::<DiskConfig>());
+            disks.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let text = "change disk \"a\": its volume is now io2/alice";
+        assert_eq!(steps(&running, &moved), [text]);
+        assert_eq!(running.placed_peers_left(&moved.disks[0]), ["io1"]);
+        let mut written = moved.clone();
+        written.objects.disks[0].volume.is_placed = false;
+        let again = steps(&moved, &written);
+        assert!(again[0].contains("to add it again below (volume changed)"), "{again:?}");
+        let by_hand = written.disks[0].volume.kept_as();
+        assert_eq!((by_hand.as_str(), after.kept_as().as_str()), ("io2/alice", "*/alice"));
     }
 }

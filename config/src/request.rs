@@ -13,6 +13,7 @@ use crate::cache::cache;
 use crate::config::Config;
 use crate::consistent::consistent;
 use crate::kinds::Kind;
+use crate::kinds::disk::VolumeRef;
 use crate::kinds::nic::{self, NIC_CHANGEABLE};
 use crate::kinds::volume::size_of_volume;
 use crate::placed;
@@ -37,6 +38,11 @@ pub fn value(text: &str) -> Result<Value, String> {
     let value = value.ok_or_else(|| refused(&"it continues in another line"))?;
     serde_json::to_value(value).map_err(|error| refused(&error))
 }
+
+/// Why a disk with write-back keeps a list of peers that an operator wrote.
+const LISTED_WRITE_BACK: &str = "it has write-back, and its dirty blocks are known by its list of \
+     peers: stop its guest; when its writes are written back, change \"volume\" in the file and \
+     reload it. A disk that names a volume of the cluster alone follows by itself";
 
 impl Config {
     /// This configuration and one object more, the last of its kind.
@@ -100,6 +106,51 @@ impl Config {
         }
         consistent(&reader, &config);
         match reader.into_problems() {
+            problems if problems.is_empty() => Ok(config),
+            problems => Err(problems),
+        }
+    }
+
+    /// This configuration with another list of peers of a disk's volume, `{"peers": ["io1"]}`. The
+    /// disk must be there.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the list, or why the disk has none.
+    pub fn with_disk_peers(&self, disk: &str, body: &Value) -> Result<Self, Vec<Problem>> {
+        let object = format!("disk {disk:?}");
+        let fails = |text: &str| {
+            Err(vec![Problem { line: 0, object: object.clone(), text: text.to_owned() }])
+        };
+        let names = |list: &[Value]| -> Option<Vec<String>> {
+            list.iter().map(|name| name.as_str().map(str::to_owned)).collect()
+        };
+        let fields = body.as_object().filter(|fields| fields.len() == 1);
+        let list = fields.and_then(|fields| fields.get("peers")?.as_array());
+        let Some(peers) = list.and_then(|list| names(list)) else {
+            return fails("send {\"peers\": [\"io1\", \"io3\"]}");
+        };
+        let mut config = self.clone();
+        let found = config.disks.iter_mut().find(|it| it.name == disk);
+        let found = found.expect("the caller has looked");
+        let volume = &mut found.volume;
+        if volume.is_here() {
+            return fails("its volume is of this node, and has no peers");
+        }
+        if peers.is_empty() {
+            return fails("the list is empty: nothing could serve the disk");
+        }
+        let all: Vec<_> = peers.iter().map(String::as_str).collect();
+        if let Some(problem) = VolumeRef::peers_problem(&all) {
+            return fails(&format!("the list {problem}"));
+        }
+        let (is_placed, is_same) = (volume.is_placed, volume.peers == peers);
+        volume.peers = peers;
+        // The node's memory and pools know dirty blocks by the disk's volume.
+        let writes_back = found.cache.as_ref().is_some_and(|cache| cache.write_back.is_some());
+        if writes_back && !is_placed && !is_same {
+            return fails(LISTED_WRITE_BACK);
+        }
+        match config.problems() {
             problems if problems.is_empty() => Ok(config),
             problems => Err(problems),
         }

@@ -64,7 +64,7 @@ impl DirectClient {
         let count = config.sidecores.cores.len();
         let objects = PeerObjects::new(&Arc::default(), &Arc::default(), count);
         let (cores, _) = sidecores::start(&config, &keys, links, &objects, &[])?;
-        let VolumeRef { peers, volume } = &plan.volume;
+        let VolumeRef { peers, volume, .. } = &plan.volume;
         let volume = RemoteVolume::of_peers(peers, volume, attachment_key);
         Ok(Self { cores, volume, attachment, name: plan.volume.to_string(), _keys: keys })
     }

@@ -166,7 +166,8 @@ mod tests {
     use super::*;
 
     fn volume() -> VolumeRef {
-        VolumeRef { peers: vec!["io1".to_owned()], volume: "alice-root".to_owned() }
+        let (peers, volume) = (vec!["io1".to_owned()], "alice-root".to_owned());
+        VolumeRef { peers, volume, is_placed: false }
     }
 
     #[test]

@@ -82,7 +82,8 @@ impl AttachPlan {
     pub fn volume_of(words: &str) -> Result<VolumeRef, PlanError> {
         let parts = words.split_once('/').filter(|(peer, volume)| is_name(peer) && is_name(volume));
         let (peer, volume) = parts.ok_or_else(|| PlanError::NoVolume(words.to_owned()))?;
-        Ok(VolumeRef { peers: vec![peer.to_owned()], volume: volume.to_owned() })
+        let (peers, volume) = (vec![peer.to_owned()], volume.to_owned());
+        Ok(VolumeRef { peers, volume, is_placed: false })
     }
 
     /// Checks all parts of the plan that can be checked without a start.

@@ -446,6 +446,10 @@ mod tests {
             Ok(said(format!("cache of {disk} {body}")))
         }
 
+        fn set_disk_peers(&self, disk: &str, body: &Value) -> Result<Done, Refused> {
+            Ok(said(format!("peers of {disk} {body}")))
+        }
+
         fn plan(&self) -> Result<ReloadPlan, Refused> {
             Err(Refused::new(RefusedKind::Conflict, "no", "ask another one"))
         }

@@ -52,6 +52,8 @@ pub struct Peers {
     /// This sidecore's index: its sessions carry it.
     index: u16,
     peers: Vec<PeerEntry>,
+    /// How many peers were made known until now.
+    made_known: u64,
     /// The earliest of the peers' times to be connected to again.
     connect_at_ns: u64,
     /// Something happened after which a peer may need a session.
@@ -61,7 +63,7 @@ pub struct Peers {
 impl Peers {
     /// No peers, on the sidecore with this index.
     pub fn new(index: u16) -> Self {
-        Self { index, peers: Vec::new(), connect_at_ns: u64::MAX, stirred: false }
+        Self { index, peers: Vec::new(), made_known: 0, connect_at_ns: u64::MAX, stirred: false }
     }
 
     /// The sidecore's index.
@@ -77,6 +79,7 @@ impl Peers {
             return;
         }
         self.stirred = true;
+        self.made_known += 1;
         let peer = PeerEntry {
             name: name.to_owned(),
             addr,
@@ -90,6 +93,17 @@ impl Peers {
             Some(vacant) => *vacant = peer,
             None => self.peers.push(peer),
         }
+    }
+
+    /// A number that changes whenever a peer is made known: a name that was not found may be one.
+    #[inline]
+    pub fn made_known(&self) -> u64 {
+        self.made_known
+    }
+
+    /// Whether a session is kept with the peer.
+    pub fn is_held(&self, peer: PeerId) -> bool {
+        self.peers[peer.0].holds > 0
     }
 
     /// Forgets a peer. `Err`, and nothing is changed, while it is held. Gives its session, which

@@ -46,7 +46,7 @@ fn mix(depth: u16) -> Mix {
 }
 
 /// Asks a node to change; gives the code and the answer.
-fn ask(node: &Node, method: &str, path: &str, body: &Value) -> (u16, String) {
+pub(crate) fn ask(node: &Node, method: &str, path: &str, body: &Value) -> (u16, String) {
     let mut stream = UnixStream::connect(node.plan().control()).expect("the node listens");
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = body.len();
@@ -58,7 +58,7 @@ fn ask(node: &Node, method: &str, path: &str, body: &Value) -> (u16, String) {
     (head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code"), body.to_owned())
 }
 
-fn done(node: &Node, method: &str, path: &str, body: &Value) {
+pub(crate) fn done(node: &Node, method: &str, path: &str, body: &Value) {
     let (code, answer) = ask(node, method, path, body);
     assert_eq!(code, 200, "{method} {path} {body}: {answer}\n{}", node.log_tail());
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use testbed::nodes::{Node, NodePlan};
 use testbed::stand_in::StandIn;
 
+use crate::churn::done;
 use crate::pools::{refused, told};
 use crate::replicas::{PATIENCE, Rack, connect, succeeds, work_a_while, work_on, work_until};
 
@@ -161,7 +162,8 @@ fn remove_placed(rack: &Rack, io2: &mut Node, random: &mut Random) -> Node {
     let disk = "[[disk]]\nsocket = \"alice.sock\"\nvolume = \"alice\"\n";
     let config = format!("[cluster]\ndirectory = {:?}\n{disk}", rack.path("of-vm1"));
     let mut vm1 = rack.plan("vm1", &config).start().expect("the VMhost starts again");
-    let guest = connect(&mut vm1, random);
+    let mut guest = connect(&mut vm1, random);
+    follow_placement(&mut vm1, &mut guest);
     let remove = "volume remove alice --cluster --data";
     wait(rack, "its user is told", |status| status["volumes"][0]["users"] != 0);
     fails(&vrio(rack, remove, "of-io3"), "disks use volume \"alice\"");
@@ -285,6 +287,23 @@ fn a_copy_of_a_node_that_stays_away_is_made_anew_on_another_node() {
     for node in [io1, io2, io3, vm1] {
         node.stop().expect("a node stops in order");
     }
+}
+
+/// A running disk with another list of peers than the nodes of its volume: the agent of its node
+/// gives it these nodes, the guest notices nothing, and the node is as its file says.
+fn follow_placement(vm1: &mut Node, guest: &mut StandIn) {
+    let errors = guest.workload.counts.errors;
+    for other in [json!(["io2", "io1"]), json!(["io2"])] {
+        done(vm1, "PUT", "/v1/disks/alice/peers", &json!({ "peers": other }));
+        work_on(guest, 100);
+        vm1.wait_until("the disk has the nodes of the volume", |node| {
+            let status = node.status().expect("it answers");
+            status["disks"][0]["volume"] == "io1,io2/alice"
+        })
+        .expect("the agent gives them");
+        work_on(guest, 100);
+    }
+    assert_eq!(guest.workload.counts.errors, errors);
 }
 
 #[test]

@@ -1,17 +1,20 @@
 //! Write-back with real processes: nodes that are killed, handed over and stopped with writes that
 //! only the VMhost has, an IOhost that is away, and a volume that another node takes.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use random::Random;
-use testbed::nodes::{self, Node, NodePlan};
+use serde_json::json;
+use testbed::nodes::{self, Node, NodeKeys, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
 use workload::checker::Checker;
 
 use crate::caches::{CACHE, Pair, cache, connect, connect_with, work_with_hits};
+use crate::churn::{ask, done};
 use crate::pools::{PATIENCE, make_pool, refused, told, told_to, tried};
 
 /// Nothing is sent before an hour has passed, or half of 64 MiB is dirty: more than the guest has.
@@ -271,6 +274,11 @@ fn an_operator_cannot_lose_dirty_blocks_by_mistake() {
     refused(&vm, &format!("volume remove local:{number} --data"), "disk \"alice\"");
     refused(&vm, "pool remove local --force", "disk \"alice\"");
     refused(&vm, "disk remove alice", "a guest");
+    // Its dirty blocks have the name of its list of peers.
+    done(&vm, "POST", "/v1/peers", &json!({ "name": "io9", "address": "127.0.0.1:9" }));
+    let peers = json!({ "peers": ["io1", "io9"] });
+    let (code, why) = ask(&vm, "PUT", "/v1/disks/alice/peers", &peers);
+    assert!(code == 400 && why.contains("has write-back"), "{why}");
     // Another mode, size or bound by the file, at work: the guest is named.
     for cache in [CACHE, SOON, ""] {
         pair.vm("vm1", cache).write().expect("the file");
@@ -469,6 +477,98 @@ fn put_aside(plan: &NodePlan) -> (PathBuf, PathBuf) {
 fn make_anew(pool: &Path) {
     let _ = std::fs::remove_file(pool);
     make_pool(pool, "128MiB", "1MiB");
+}
+
+/// A VMhost whose disk names a placed volume alone, and its IOhost. The nodes of the placement are
+/// in the file that the VMhost's agent keeps.
+struct PlacedPair {
+    io: NodePlan,
+    vm: NodePlan,
+}
+
+impl PlacedPair {
+    fn new(pair: &Pair, keys: &NodeKeys) -> Self {
+        let with = |plan: NodePlan, changes: &[(&str, String)]| {
+            let config = changes.iter().fold(plan.config.clone(), |config, (from, to)| {
+                assert!(config.contains(from), "{from} in {config}");
+                config.replace(from, to)
+            });
+            NodePlan { config, ..plan }
+        };
+        let own = |name: &str| ("[sidecores]", format!("{}[sidecores]", keys.own(name)));
+        let clients = format!("{}[[volume]]", keys.clients(&["vm1"]));
+        let allow = (", \"vm2\"", String::new());
+        let io = with(pair.io(), &[own("io1"), allow, ("[[volume]]", clients)]);
+        let away = format!(
+            "{}[[peer]]\nname = \"io9\"\naddress = \"127.0.0.1:9\"\n{}[[pool]]",
+            keys.peer("io1"),
+            keys.peer("io9")
+        );
+        let volume = ("\"io1/root\"", "\"root\"".to_owned());
+        let mut vm = with(pair.vm("vm1", LATE), &[own("vm1"), ("[[pool]]", away), volume]);
+        vm.config = format!("{}[cluster]\ndirectory = {:?}\n", vm.config, vm.home.join("of-vm1"));
+        vm.directories = Some(format!(
+            "volumes = [{:?}]\nsockets = {:?}\nstate = {:?}\n",
+            vm.home.join("volumes"),
+            vm.home,
+            vm.home.join("state")
+        ));
+        Self { io, vm }
+    }
+
+    fn place(&self, nodes: &[&str]) {
+        let copies: Vec<_> = nodes.iter().map(|it| json!({ "node": it, "pool": "p" })).collect();
+        let kept = json!({ "version": 1, "volumes": { "root": { "copies": copies } } });
+        let directory = self.vm.home.join("state/own.cluster");
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&directory).expect("ours");
+        std::fs::write(directory.join("placements.json"), kept.to_string()).expect("ours");
+    }
+}
+
+#[test]
+fn dirty_blocks_of_a_placed_volume_are_found_when_it_has_other_nodes() {
+    let (pair, mut random) = (Pair::new(23), Random::new(24));
+    let folder = tempfile::tempdir().expect("a directory");
+    let keys = NodeKeys::make(folder.path(), &["io1", "io9", "vm1"]).expect("keys");
+    let placed = PlacedPair::new(&pair, &keys);
+    placed.place(&["io1"]);
+    let io = placed.io.start().expect("the IOhost starts");
+    let mut vm = placed.vm.start().expect("the VMhost starts");
+    let mut guest = connect_with(&mut vm, WRITES, &mut random);
+    work_writes(&mut guest, 300);
+    // The running disk gets the nodes, and the file that the agent keeps has them.
+    placed.place(&["io1", "io9"]);
+    done(&vm, "PUT", "/v1/disks/alice/peers", &json!({ "peers": ["io1", "io9"] }));
+    let is = |vm: &Node, volume: &str| {
+        let status = vm.status().expect("it answers");
+        let disk = &status["disks"][0];
+        assert_eq!((&disk["volume"], &disk["placed"]), (&json!(volume), &json!(true)));
+    };
+    is(&vm, "io1,io9/root");
+    let reloaded = told(&vm, "node reload --yes");
+    assert!(reloaded.contains("nothing to change"), "{reloaded}");
+    work_writes(&mut guest, 300);
+    assert!(dirty_bytes(&vm) > 0, "{}", cache(&vm));
+    // A node that starts with other nodes of the volume finds its dirty blocks, and its guest.
+    vm.kill().expect("it ran");
+    placed.place(&["io9", "io1"]);
+    let mut vm = placed.vm.start().expect("it starts");
+    work_writes(&mut guest, 300);
+    is(&vm, "io9,io1/root");
+    // By a reload the running disk has them as well.
+    placed.place(&["io1"]);
+    let changed = told(&vm, "node reload --yes");
+    assert!(changed.contains("its volume is now io1/root"), "{changed}");
+    work_writes(&mut guest, 300);
+    guest.read_all().expect("all of the disk is as promised");
+    assert_eq!((stranded(&vm), guest.workload.counts.errors), (0, 0), "{}", cache(&vm));
+    is(&vm, "io1/root");
+    guest.checker.settle();
+    vm.wait_for_disk("alice").expect("the disk is served");
+    vm.stop().expect("the VMhost stops in order");
+    guest.compare_image(&placed.io.file("root.img")).expect("the IOhost has all of it");
+    io.stop().expect("the IOhost stops in order");
 }
 
 #[test]

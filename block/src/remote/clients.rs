@@ -12,7 +12,8 @@ use transport::{Endpoint, LostReason, SessionId};
 use super::calls::{CONFIRM_EVERY_NS, NOTICE_TOKEN, control, flow_of, token};
 use super::core::RemoteCore;
 use super::described::RemoteVolume;
-use super::route::{PeerRoute, TURN_AFTER_NS};
+use super::held::HeldRoute;
+use super::route::TURN_AFTER_NS;
 use crate::wire::{Kind, Names, Outcome, Reply, Request, Title, says_elsewhere};
 use volume::OpenError;
 
@@ -35,10 +36,8 @@ struct Description {
     /// Never used twice: the answer to a question that was taken back must not be another's.
     number: u32,
     volume: Arc<RemoteVolume>,
-    /// The peers of the volume, by their places in its list, and the place of the peer that is
-    /// asked.
-    route: Box<[PeerId]>,
-    place: usize,
+    /// The peers of the volume.
+    route: HeldRoute,
     /// When the peer that is asked has had no session for too long.
     turn_at_ns: u64,
     /// From when on a peer's word that it serves the volume is followed again.
@@ -49,20 +48,19 @@ struct Description {
     late_at_ns: u64,
 }
 
-/// A channel, and the peers that its volume may be on.
-type EnlistedCore = (Box<[PeerId]>, Rc<RefCell<RemoteCore>>);
-
 impl Description {
-    fn peer(&self) -> PeerId {
-        self.route[self.place]
+    fn asks(&self, peer: PeerId) -> bool {
+        self.route.peer() == Some(peer)
     }
 
     /// Asks the peer that the volume's channels ask, by a question of its own.
     fn follow(&mut self, number_next: &mut u32) {
-        let place = self.volume.route.at();
-        if place != self.place {
-            (self.place, self.turn_at_ns) = (place, u64::MAX);
+        let before = self.route.peer();
+        if self.route.follow() {
             self.renumber(number_next);
+        }
+        if self.route.peer() != before {
+            self.turn_at_ns = u64::MAX;
         }
     }
 
@@ -75,20 +73,15 @@ impl Description {
 
     /// The peer that is asked has no session: after a while the next peer is asked.
     fn wait_for_session(&mut self, now_ns: u64) {
-        if self.route.len() == 1 {
+        if !self.route.has_others() {
             return;
         }
         if self.turn_at_ns == u64::MAX {
             self.turn_at_ns = now_ns + TURN_AFTER_NS;
         } else if now_ns >= self.turn_at_ns {
-            self.volume.route.turn(self.place);
+            self.route.turn();
         }
     }
-}
-
-/// The peers of a volume on this sidecore; none if one of them is not known.
-pub(super) fn peers_of(route: &PeerRoute, peers: &Peers) -> Option<Box<[PeerId]>> {
-    route.peers().iter().map(|name| peers.find(name)).collect()
 }
 
 /// The client half of a sidecore's block plane.
@@ -96,7 +89,7 @@ pub(super) fn peers_of(route: &PeerRoute, peers: &Peers) -> Option<Box<[PeerId]>
 pub struct Clients {
     peers: Rc<RefCell<Peers>>,
     /// The channels, by flow.
-    cores: Vec<Option<EnlistedCore>>,
+    cores: Vec<Option<Rc<RefCell<RemoteCore>>>>,
     descriptions: Vec<Description>,
     /// The number of the next description.
     description_next: u32,
@@ -125,16 +118,17 @@ impl Clients {
     }
 
     /// Asks the volume's peer what it is, until it answers; see [`RemoteVolume::described`].
-    /// `false` when one of its peers is not known.
+    /// `false` when none of its peers is known.
     pub fn describe(&mut self, volume: Arc<RemoteVolume>) -> bool {
-        let Some(route) = peers_of(&volume.route, &self.peers.borrow()) else { return false };
-        route.iter().for_each(|peer| self.peers.borrow_mut().hold(*peer));
+        let route = HeldRoute::new(&volume.route, &self.peers);
+        if !route.is_known() {
+            return false;
+        }
         self.stirred = true;
         let number = self.description_next;
         self.description_next = number.wrapping_add(1);
         self.descriptions.push(Description {
             number,
-            place: volume.route.at(),
             volume,
             route,
             turn_at_ns: u64::MAX,
@@ -148,18 +142,11 @@ impl Clients {
 
     /// Does not ask any more: no disk shows the volume.
     pub fn forget(&mut self, volume: &Arc<RemoteVolume>) {
-        let is_its = |it: &mut Description| Arc::ptr_eq(&it.volume, volume);
-        for gone in self.descriptions.extract_if(.., is_its) {
-            gone.route.iter().for_each(|peer| self.peers.borrow_mut().release(*peer));
-        }
+        self.descriptions.retain(|it| !Arc::ptr_eq(&it.volume, volume));
     }
 
-    pub(crate) fn enlist(
-        &mut self,
-        route: Box<[PeerId]>,
-        core: &Rc<RefCell<RemoteCore>>,
-    ) -> Result<u16, OpenError> {
-        let entry = Some((route.clone(), core.clone()));
+    pub(crate) fn enlist(&mut self, core: &Rc<RefCell<RemoteCore>>) -> Result<u16, OpenError> {
+        let entry = Some(Rc::clone(core));
         let free = self.cores.iter().skip(1).position(Option::is_none).map(|at| at + 1);
         let flow = match free {
             Some(flow) => {
@@ -173,14 +160,11 @@ impl Clients {
             }
             None => return Err(OpenError::NoService("room for another remote disk")),
         };
-        route.iter().for_each(|peer| self.peers.borrow_mut().hold(*peer));
         Ok(u16::try_from(flow).expect("below the limit"))
     }
 
     pub(crate) fn dismiss(&mut self, flow: u16) {
-        if let Some((route, _)) = self.cores[usize::from(flow)].take() {
-            route.iter().for_each(|peer| self.peers.borrow_mut().release(*peer));
-        }
+        self.cores[usize::from(flow)] = None;
     }
 
     /// Asks for descriptions.
@@ -190,21 +174,24 @@ impl Clients {
             return Progress::Idle;
         }
         self.stirred = false;
-        let peers = self.peers.borrow();
         let mut progress = Progress::Idle;
         for description in &mut self.descriptions {
             description.follow(&mut self.description_next);
-            let peer = description.peer();
-            let Some(session) = peers.session(peer) else {
-                let why = format!("{}: {}", peers.describe(peer), peers.why_down(peer));
+            let peers = self.peers.borrow();
+            let Some(session) = description.route.session() else {
+                let why = match description.route.peer() {
+                    Some(peer) => format!("{}: {}", peers.describe(peer), peers.why_down(peer)),
+                    None => format!("peer {} is not known yet", description.volume.peer()),
+                };
                 description.volume.waits(now_ns, &why);
                 description.wait_for_session(now_ns);
                 continue;
             };
             description.turn_at_ns = u64::MAX;
             if description.asked && now_ns >= description.late_at_ns {
-                let why =
-                    format!("{}: the peer is connected and does not answer", peers.describe(peer));
+                let peer = description.route.peer().map(|peer| peers.describe(peer));
+                let peer = peer.unwrap_or_default();
+                let why = format!("{peer}: the peer is connected and does not answer");
                 description.volume.waits(now_ns, &why);
                 description.late_at_ns = u64::MAX;
             }
@@ -231,12 +218,10 @@ impl Clients {
         if self.descriptions.is_empty() {
             return None;
         }
-        let peers = self.peers.borrow();
         let next_ns = self.descriptions.iter().map(|it| {
-            // Another channel has found another peer.
-            let follows = it.volume.route.at() != it.place;
-            match peers.session(it.peer()) {
-                _ if follows => 1,
+            match it.route.session() {
+                // Another channel has found another peer, or the list is another one.
+                _ if it.route.is_behind() => 1,
                 Some(_) if it.asked => it.late_at_ns,
                 Some(_) => it.ask_at_ns,
                 None => it.turn_at_ns,
@@ -248,18 +233,18 @@ impl Clients {
     pub(crate) fn connected(&mut self, peer: PeerId) {
         self.stirred = true;
         // Its volumes count as away until it has confirmed them.
-        for description in self.descriptions.iter_mut().filter(|it| it.peer() == peer) {
+        for description in self.descriptions.iter_mut().filter(|it| it.asks(peer)) {
             description.ask_at_ns = 0;
         }
     }
 
     pub(crate) fn lost(&mut self, session: SessionId, peer: PeerId, why: &LostReason) {
         self.stirred = true;
-        for description in self.descriptions.iter_mut().filter(|it| it.peer() == peer) {
+        for description in self.descriptions.iter_mut().filter(|it| it.asks(peer)) {
             description.asked = false;
         }
         let why = why.to_string();
-        for (_, core) in self.cores.iter().flatten().filter(|(of, _)| of.contains(&peer)) {
+        for core in self.cores.iter().flatten() {
             core.borrow_mut().session_lost(session, &why);
         }
     }
@@ -300,39 +285,39 @@ impl Clients {
     /// This process stood still for a while: nothing that arrives now is believed before the
     /// servers have confirmed the epochs.
     pub(crate) fn paused(&self) {
-        for (_, core) in self.cores.iter().flatten() {
+        for core in self.cores.iter().flatten() {
             core.borrow_mut().paused();
         }
     }
 
     /// Whether an epoch is held, which a pause would make doubtful.
     pub(crate) fn holds_any(&self) -> bool {
-        self.cores.iter().flatten().any(|(_, core)| core.borrow().is_held())
+        self.cores.iter().flatten().any(|core| core.borrow().is_held())
     }
 
     /// Whether an answer is waited for, which a pause would make doubtful.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.cores.iter().flatten().any(|(_, core)| core.borrow().is_waiting())
+        self.cores.iter().flatten().any(|core| core.borrow().is_waiting())
     }
 
     fn core(&self, token: Token) -> Option<&Rc<RefCell<RemoteCore>>> {
-        self.cores.get(usize::from(flow_of(token)))?.as_ref().map(|(_, core)| core)
+        self.cores.get(usize::from(flow_of(token)))?.as_ref()
     }
 
     /// A peer says that a volume of its is another one now: it is asked for it anew. A question
     /// that is on its way may have been answered before the change, so its answer is dropped. Of
     /// several peers of a volume, a peer that is not asked says so that it serves the volume now.
     pub(crate) fn changed(&mut self, now_ns: u64, session: SessionId, volume: &str) {
-        let peers = self.peers.borrow();
         for description in self.descriptions.iter_mut().filter(|it| it.volume.name() == volume) {
-            let mut route = description.route.iter();
-            match route.position(|peer| peers.is_session_of(*peer, session)) {
-                Some(place) if place == description.place => {
+            // Of the list as it is now: a peer says so once.
+            description.follow(&mut self.description_next);
+            match description.route.place_of(session) {
+                Some(place) if place == description.route.place() => {
                     description.renumber(&mut self.description_next);
                     description.ask_at_ns = 0;
                 }
                 Some(place) if now_ns >= description.heed_at_ns => {
-                    description.volume.route.go(description.place, place);
+                    description.route.go(place);
                     description.heed_at_ns = now_ns + HEED_EVERY_NS;
                     description.ask_at_ns = 0;
                 }
@@ -360,11 +345,11 @@ impl Clients {
                 let (outcome, text) = reply.map(|it| (it.outcome, it.text)).unzip();
                 let text = text.unwrap_or_default();
                 let peers = self.peers.borrow();
-                let name = peers.name(description.peer());
+                let name = description.route.peer().map_or("", |peer| peers.name(peer));
                 if outcome == Some(Outcome::Elsewhere) {
                     let why = format!("peer {name}: {}", says_elsewhere(&text));
                     description.volume.waits(now_ns, &why);
-                    description.volume.route.follow(description.place, &text);
+                    description.route.sent_to(&text);
                     description.asked = false;
                     // Members that name each other are asked in turn, and not more often.
                     description.ask_at_ns = now_ns + FOLLOW_AFTER_NS;
@@ -372,7 +357,7 @@ impl Clients {
                 }
                 let why = format!("peer {name}: {text}");
                 description.volume.refuses(now_ns, &why);
-                description.volume.route.turn(description.place);
+                description.route.turn();
                 description.asked = false;
                 description.ask_at_ns = now_ns + ASK_AGAIN_NS;
             }

@@ -18,8 +18,9 @@ use transport::{Endpoint, SessionId};
 
 use super::calls::{control, token as token_of};
 use super::described::{RemoteCounters, RemoteVolume, SoleWord};
+use super::held::HeldRoute;
 use super::request::{RemoteRequest, RequestPhase, scatter_at};
-use super::route::{PeerRoute, TURN_AFTER_NS};
+use super::route::TURN_AFTER_NS;
 use crate::attachment::{Attachment, EPOCH_END, Phase, View};
 use crate::wire::{self, Claim, Kind, Names, Outcome, Reply, Title, attachment_id};
 use peer::proof::Binding;
@@ -81,9 +82,8 @@ pub(crate) struct RemoteCore {
     attachment: Arc<Attachment>,
     counters: Arc<RemoteCounters>,
     sole: SoleWord,
-    /// The peers of the volume, and the place of the peer that the way leads to.
-    route: Arc<PeerRoute>,
-    place: usize,
+    /// The peers of the volume. The way leads to the peer that is asked as of the last look.
+    route: HeldRoute,
     index: u16,
     flow: u16,
     write_through: bool,
@@ -114,7 +114,7 @@ pub(crate) struct RemoteCore {
 
 impl RemoteCore {
     pub(super) fn new(
-        volume: &RemoteVolume,
+        (volume, route): (&RemoteVolume, HeldRoute),
         (attachment, index): (&Arc<Attachment>, u16),
         depth: u16,
         counters: Arc<RemoteCounters>,
@@ -130,8 +130,7 @@ impl RemoteCore {
             attachment: attachment.clone(),
             counters,
             sole: volume.sole.clone(),
-            place: volume.route.at(),
-            route: Arc::clone(&volume.route),
+            route,
             index,
             flow: 0,
             write_through: volume.described().is_some_and(|info| info.durability == WriteThrough),
@@ -181,15 +180,17 @@ impl RemoteCore {
         self.waiting.push_back(u16::try_from(at).expect("below the table's capacity"));
     }
 
-    /// Leaves a peer that does not serve the volume any more, and gives the place of the peer that
-    /// is asked now. Its epoch was the other peer's: requests that are on their way there must find
-    /// it over, so it is claimed anew.
-    pub(super) fn follow(&mut self, endpoint: &mut Endpoint) -> usize {
-        let place = self.route.at();
-        if place == self.place {
-            return place;
+    /// Leaves a peer that does not serve the volume any more, or is not one of its peers any more,
+    /// and gives the session with the peer that is asked now. Its epoch was the other peer's:
+    /// requests that are on their way there must find it over, so it is claimed anew.
+    pub(super) fn follow(&mut self, endpoint: &mut Endpoint) -> Option<PeerSession> {
+        if self.route.follow() {
+            self.leave(endpoint);
         }
-        self.place = place;
+        self.route.session()
+    }
+
+    fn leave(&mut self, endpoint: &mut Endpoint) {
         if let Some(session) = self.way.session() {
             self.forget_sent(session, endpoint);
         }
@@ -198,7 +199,6 @@ impl RemoteCore {
         if view.phase == Phase::Held {
             self.attachment.reclaim(view.epoch);
         }
-        place
     }
 
     /// Moves on as far as the session and the attachment allow.
@@ -272,7 +272,7 @@ impl RemoteCore {
         let ended = matches!(view.phase, Phase::Fenced | Phase::Failed);
         // Another sidecore's channel may have changed the phase since this one last looked.
         if !self.ended.is_empty()
-            || self.route.at() != self.place
+            || self.route.is_behind()
             || (view.phase == Phase::Held && unopened && self.way != ServerConnection::Down)
             || (ended && !self.waiting.is_empty())
         {
@@ -290,7 +290,7 @@ impl RemoteCore {
             wake.at(by);
         }
         // Another sidecore may find the peer that serves the volume.
-        if self.route.peers().len() > 1 && self.is_away() {
+        if self.route.has_others() && self.is_away() {
             wake.at(self.now_ns + TURN_AFTER_NS);
         }
         Progress::Idle
@@ -368,7 +368,7 @@ impl RemoteCore {
             (Outcome::Lost, _) => self.attachment.fail(reply.text),
             (Outcome::Elsewhere, _) => {
                 self.attachment.waits(wire::says_elsewhere(&reply.text));
-                self.route.follow(self.place, &reply.text);
+                self.route.sent_to(&reply.text);
                 // The first time at once: members that name each other are asked ever more seldom.
                 if self.refusals > 0 {
                     self.ask_at_ns = now_ns + (ASK_SOON_NS << self.refusals);
@@ -382,7 +382,7 @@ impl RemoteCore {
                 }
                 self.attachment.waits(reply.text);
                 // A member that cannot serve need not know the member that does.
-                self.route.turn(self.place);
+                self.route.turn();
                 self.ask_at_ns = now_ns + (ASK_SOON_NS << self.refusals);
                 self.refusals = REFUSALS_MAX.min(self.refusals + 1);
             }

@@ -135,7 +135,7 @@ impl RemoteVolume {
         key: Option<Arc<AttachmentSecret>>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            route: Arc::new(PeerRoute::new(peers.into())),
+            route: Arc::new(PeerRoute::new(peers)),
             volume: volume.to_owned(),
             key,
             described: Mutex::default(),
@@ -146,8 +146,21 @@ impl RemoteVolume {
     }
 
     /// The name of the peer that is asked now.
-    pub fn peer(&self) -> &str {
-        &self.route.peers()[self.route.at()]
+    pub fn peer(&self) -> String {
+        self.route.asked()
+    }
+
+    /// The names of the peers that may serve it.
+    pub fn peers(&self) -> Vec<String> {
+        self.route.names()
+    }
+
+    /// Replaces the peers that may serve it, one to [`ROUTE_PEERS_MAX`](super::ROUTE_PEERS_MAX) of
+    /// them, while disks use it. Requests that are under way at a peer of both lists go on; a
+    /// request at a peer that has left is sent again to the peer that serves. The sidecores follow
+    /// in their next round: wake them.
+    pub fn set_peers(&self, peers: &[String]) {
+        self.route.set(peers);
     }
 
     /// The volume's name at the peer.

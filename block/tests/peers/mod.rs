@@ -6,7 +6,7 @@ mod hosts;
 #[path = "../keys/mod.rs"]
 mod keys;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -33,8 +33,8 @@ pub(crate) fn export(volume: Arc<dyn Volume>) -> Arc<Export> {
     export.expect("no records to read")
 }
 
-struct Host {
-    wired: PlaneHost,
+pub(crate) struct Host {
+    pub(crate) wired: PlaneHost,
     services: Services,
     plane: Rc<RefCell<Plane>>,
 }
@@ -83,14 +83,17 @@ impl Host {
 }
 
 /// The names of IOhosts, by their number. Only the first has a key.
-const IOHOSTS: [&str; 2] = [IOHOST, "io2"];
+const IOHOSTS: [&str; 3] = [IOHOST, "io2", "io3"];
 
-/// A VMhost, and one or two IOhosts.
+/// A VMhost, and one to three IOhosts.
 pub(crate) struct Peers {
-    vm: Host,
+    pub(crate) vm: Host,
     ios: Vec<Host>,
     /// Of each IOhost: whether nothing reaches it or leaves it.
     pub(crate) are_away: Vec<bool>,
+    /// Each such datagram is lost; 0 for none.
+    pub(crate) lost_each: u64,
+    datagrams: u64,
     datagram: Vec<u8>,
 }
 
@@ -102,12 +105,14 @@ impl Peers {
         sealed: bool,
         versions: RangeInclusive<u8>,
     ) -> (Self, Arc<RemoteVolume>) {
-        Self::of(&[export(volume)], sealed, versions)
+        Self::listed(&[export(volume)], (&[IOHOST], 1), sealed, versions)
     }
 
-    /// The same, with an IOhost for each export of the same volume.
-    pub(crate) fn of(
+    /// The same, with an IOhost for each export of the same volume, and this list of the volume's
+    /// peers. The VMhost knows so many of the IOhosts.
+    pub(crate) fn listed(
         exports: &[Arc<Export>],
+        (names, known): (&[&str], usize),
         sealed: bool,
         versions: RangeInclusive<u8>,
     ) -> (Self, Arc<RemoteVolume>) {
@@ -115,17 +120,16 @@ impl Peers {
         let ios = exports.iter().zip(IOHOSTS).zip(1..).map(|((export, name), number)| {
             let exported = Arc::new(Exports::default());
             exported.insert(Arc::clone(export));
-            let io = Host::new(name, number, security(name, sealed), exported, versions.clone());
-            let planes = vm.wired.planes.borrow();
-            planes.peers().borrow_mut().add(name, io.wired.addr);
-            io
+            Host::new(name, number, security(name, sealed), exported, versions.clone())
         });
         let ios: Vec<Host> = ios.collect();
-        let names: Vec<String> = IOHOSTS[..ios.len()].iter().map(|&it| it.to_owned()).collect();
-        let remote = RemoteVolume::of_peers(&names, VOLUME, None);
-        assert!(vm.plane.borrow_mut().clients.describe(Arc::clone(&remote)));
         let are_away = vec![false; ios.len()];
-        let mut peers = Self { vm, ios, are_away, datagram: Vec::with_capacity(1 << 16) };
+        let (lost_each, datagrams, datagram) = (0, 0, Vec::with_capacity(1 << 16));
+        let mut peers = Self { vm, ios, are_away, lost_each, datagrams, datagram };
+        (0..known).for_each(|at| peers.know(at));
+        let names: Vec<String> = names.iter().map(|&it| it.to_owned()).collect();
+        let remote = RemoteVolume::of_peers(&names, VOLUME, None);
+        assert!(peers.vm.plane.borrow_mut().clients.describe(Arc::clone(&remote)));
         let mut now_ns = 1;
         while remote.described().is_none() {
             now_ns += 1_000_000;
@@ -133,6 +137,12 @@ impl Peers {
             assert!(now_ns < 10_000_000_000, "never described: {:?}", remote.why());
         }
         (peers, remote)
+    }
+
+    /// Makes an IOhost known to the VMhost.
+    pub(crate) fn know(&self, at: usize) {
+        let planes = self.vm.wired.planes.borrow();
+        planes.peers().borrow_mut().add(IOHOSTS[at], self.ios[at].wired.addr);
     }
 
     /// The services of the VMhost's disks.
@@ -149,16 +159,22 @@ impl Peers {
     pub(crate) fn round(&mut self, now_ns: u64, work: impl FnOnce()) {
         self.vm.serve(now_ns);
         work();
-        let Self { vm, ios, are_away, datagram } = self;
+        let Self { vm, ios, are_away, lost_each, datagrams, datagram } = self;
+        let count = Cell::new(*datagrams);
+        let arrives = || {
+            count.set(count.get() + 1);
+            *lost_each == 0 || !count.get().is_multiple_of(*lost_each)
+        };
         let all = |addr: SocketAddr| {
             let at = ios.iter().position(|io| io.wired.addr == addr);
-            at.filter(|at| !are_away[*at]).map(|at| &ios[at])
+            at.filter(|at| !are_away[*at] && arrives()).map(|at| &ios[at])
         };
         vm.send(all, now_ns, datagram);
         for (io, is_away) in ios.iter_mut().zip(are_away) {
             io.serve(now_ns);
-            io.send(|_| (!*is_away).then_some(&*vm), now_ns, datagram);
+            io.send(|_| (!*is_away && arrives()).then_some(&*vm), now_ns, datagram);
         }
+        *datagrams = count.get();
     }
 
     /// Calls that were made and answered in a sealed session, for a check that it was one.

@@ -97,10 +97,22 @@ fn key_of(attachment: &str) -> String {
     format!("{attachment}{KEY_END}")
 }
 
+/// Stands for the list of peers of a volume that a cluster has placed: the nodes change, and the
+/// volume stays the same. It is no name of a peer.
+pub const ANY_PEERS: &str = "*";
+
+/// A volume as an operator names it.
+pub(crate) fn as_written(volume: &str) -> &str {
+    volume.strip_prefix(ANY_PEERS).and_then(|it| it.strip_prefix('/')).unwrap_or(volume)
+}
+
 /// Whether two lists of peers with a volume, as disks name it, have a peer in common.
 fn has_common_peer(one: &str, other: &str) -> bool {
     let peers = |text: &str| text.split('/').next().unwrap_or_default().to_owned();
     let (ours, theirs) = (peers(one), peers(other));
+    if ours == ANY_PEERS || theirs == ANY_PEERS {
+        return true;
+    }
     ours.split(',').any(|peer| theirs.split(',').any(|it| it == peer))
 }
 
@@ -283,6 +295,7 @@ mod tests {
             ("io9,io1/root", true),
             ("io2,io11/root", false),
             ("o1/root", false),
+            ("*/root", true),
         ] {
             assert_eq!(has_common_peer("io1,io3/root", other), is_common, "{other}");
         }

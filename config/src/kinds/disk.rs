@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use block::ROUTE_PEERS_MAX;
-use cache::{CachePlan, DirtyStore, WRITE_BACK_DISK_NAME_MAX, cache_volume_name};
+use cache::{ANY_PEERS, CachePlan, DirtyStore, WRITE_BACK_DISK_NAME_MAX, cache_volume_name};
 use virtio::Access;
 use volume::name::NAME_BYTES_MAX;
 
@@ -57,12 +57,34 @@ pub struct VolumeRef {
     pub peers: Vec<String>,
     /// Its name there.
     pub volume: String,
+    /// The cluster has placed it: the disk names the volume alone, and the peers are the nodes of
+    /// its placement, which change.
+    pub is_placed: bool,
 }
 
 impl VolumeRef {
     /// Whether it is a volume of this node.
     pub fn is_here(&self) -> bool {
         self.peers.is_empty()
+    }
+
+    /// Its name in the memory and in the pools of the disk's node. A list that an operator wrote is
+    /// a part of the name: a volume of other peers is another volume. The nodes of a placed volume
+    /// are not, so that what is kept of the volume is found when they have changed.
+    pub fn kept_as(&self) -> String {
+        match self.is_placed {
+            true => format!("{ANY_PEERS}/{}", self.volume),
+            false => self.to_string(),
+        }
+    }
+
+    /// What is wrong with a list of peers, if something is.
+    pub fn peers_problem(peers: &[&str]) -> Option<String> {
+        if peers.len() > ROUTE_PEERS_MAX {
+            return Some(format!("has more than {ROUTE_PEERS_MAX} peers; leave some out"));
+        }
+        let twice = peers.iter().enumerate().find(|(at, peer)| peers[..*at].contains(peer));
+        twice.map(|(_, peer)| format!("has peer {peer:?} twice; leave one out"))
     }
 
     /// Whether this peer may serve it.
@@ -205,16 +227,12 @@ fn volume_ref(value: &Value<'_, '_>) -> Option<VolumeRef> {
             return None;
         }
     }
-    if peers.len() > ROUTE_PEERS_MAX {
-        value.fail(format!("{text:?} has more than {ROUTE_PEERS_MAX} peers; leave some out"));
-        return None;
-    }
-    if let Some(twice) = peers.iter().enumerate().find(|(at, peer)| peers[..*at].contains(peer)) {
-        value.fail(format!("{text:?} has peer {:?} twice; leave one out", twice.1));
+    if let Some(problem) = VolumeRef::peers_problem(&peers) {
+        value.fail(format!("{text:?} {problem}"));
         return None;
     }
     let peers = peers.into_iter().map(str::to_owned).collect();
-    Some(VolumeRef { peers, volume: volume.to_owned() })
+    Some(VolumeRef { peers, volume: volume.to_owned(), is_placed: false })
 }
 
 fn when_lost(value: &Value<'_, '_>) -> Option<WhenLost> {
@@ -338,8 +356,22 @@ fn write_back(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig)
 }
 
 impl DiskConfig {
-    /// The part of a disk that is changed while it is used: its cache.
+    /// A part of a disk that is changed while it is used: its cache.
     pub const CACHE: &str = "cache";
+
+    /// The other part: the nodes of its placed volume.
+    pub const PEERS: &str = "peers";
+
+    /// Whether the two name the same placed volume, and differ in its nodes at most.
+    fn is_of_same_placement(&self, wanted: &Self) -> bool {
+        let (ours, theirs) = (&self.volume, &wanted.volume);
+        ours.is_placed && theirs.is_placed && ours.volume == theirs.volume
+    }
+
+    /// A change of its peers to the present ones, in words.
+    pub fn peers_text(&self) -> String {
+        format!("change disk {:?}: its volume is now {}", self.name, self.volume)
+    }
 
     /// Whether one of the two has write-back, and they differ.
     fn changes_write_back(&self, wanted: &Self) -> bool {
@@ -415,13 +447,14 @@ impl Object for DiskConfig {
     }
 
     fn replaced_for(&self, wanted: &Self) -> Vec<&'static str> {
+        let moves = self.is_of_same_placement(wanted);
         let different = [
             ("socket", self.socket != wanted.socket),
             ("role", self.role != wanted.role),
             ("socket-user", self.access.uid != wanted.access.uid),
             ("socket-group", self.access.gid != wanted.access.gid),
             ("socket-mode", self.access.mode != wanted.access.mode),
-            ("volume", self.volume != wanted.volume),
+            ("volume", self.volume != wanted.volume && !moves),
             ("queues", self.queues != wanted.queues),
             ("when-lost", self.when_lost != wanted.when_lost),
             ("attachment", self.attachment != wanted.attachment),
@@ -431,18 +464,22 @@ impl Object for DiskConfig {
             ("cache", self.changes_write_back(wanted)),
         ];
         let (lines, cache) = (wanted.lines.clone(), wanted.cache.clone());
-        let moved = Self { lines, cache, ..self.clone() };
+        let volume = if moves { &wanted.volume } else { &self.volume }.clone();
+        let moved = Self { lines, cache, volume, ..self.clone() };
         keys(&different, moved != *wanted || self.changes_write_back(wanted))
     }
 
     fn in_place(&self, wanted: &Self) -> Vec<InPlace> {
-        let text = || {
+        let mut changes = Vec::new();
+        if self.volume != wanted.volume && self.is_of_same_placement(wanted) {
+            changes.push(InPlace { step: Self::PEERS, text: wanted.peers_text() });
+        }
+        if self.cache != wanted.cache && !self.changes_write_back(wanted) {
             let cache = show_cache(wanted.cache.as_ref());
-            format!("change disk {:?}: the cache is now {cache}", self.name)
-        };
-        let change = || InPlace { step: Self::CACHE, text: text() };
-        let is_change = self.cache != wanted.cache && !self.changes_write_back(wanted);
-        is_change.then(change).into_iter().collect()
+            let text = format!("change disk {:?}: the cache is now {cache}", self.name);
+            changes.push(InPlace { step: Self::CACHE, text });
+        }
+        changes
     }
 
     fn added_to(&self) -> String {

@@ -62,6 +62,7 @@ pub(super) fn router(service: Arc<dyn Service>) -> Router {
         .route("/v1/diff", get(diff))
         .route("/v1/disks/{name}/size", named(MethodFilter::PUT, <dyn Service>::resize_disk))
         .route("/v1/disks/{name}/cache", named(MethodFilter::PUT, <dyn Service>::set_disk_cache))
+        .route("/v1/disks/{name}/peers", named(MethodFilter::PUT, <dyn Service>::set_disk_peers))
         .route("/v1/disks/{name}/queues/{queue}", put(move_queue))
         .route("/v1/disks/{name}/take", post(take_disk))
         .route("/v1/nics/{name}", named(MethodFilter::PUT, <dyn Service>::set_nic))

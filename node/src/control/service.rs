@@ -201,6 +201,13 @@ pub trait Service: Send + Sync {
     /// What is wrong with it.
     fn set_disk_cache(&self, disk: &str, body: &Value) -> Result<Done, Refused>;
 
+    /// Replaces the peers that may serve the volume of a disk, `{"peers": ["io1", "io3"]}`, while a
+    /// guest may use it.
+    ///
+    /// # Errors
+    /// Why the disk has the peers that it had.
+    fn set_disk_peers(&self, disk: &str, body: &Value) -> Result<Done, Refused>;
+
     /// The changes that a reload of the configuration would make.
     ///
     /// # Errors

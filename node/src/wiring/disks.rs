@@ -8,6 +8,7 @@
 pub(crate) mod cache;
 pub(crate) mod change;
 pub(crate) mod hand_over;
+pub(crate) mod peers;
 pub(crate) mod report;
 pub(crate) mod shown;
 pub(crate) mod start;
@@ -202,7 +203,8 @@ impl Disks {
     /// Removes a disk. Bounded. Gives notes: its attachment could not be closed clean in time, so
     /// that its volume sees it as torn off; or something of it is left in a pool.
     pub(crate) fn remove(&self, shown: &ServedDisk) -> Vec<String> {
-        let (closed, DiskConfig { name, volume, .. }) = (shown.take_away(), &shown.config);
+        let closed = shown.take_away();
+        let (name, volume) = (&shown.config.name, shown.volume_ref());
         let mut notes = Vec::new();
         if !closed {
             notes.push(format!(
@@ -284,7 +286,7 @@ impl WaitingDisk {
             // Another process has served it until now.
             return true;
         }
-        let (name, volume) = (&disk.config.name, &disk.config.volume);
+        let (name, volume) = (&disk.config.name, disk.volume_ref());
         if remote.described().is_none() {
             let why = remote.why();
             if self.since.elapsed() >= WAIT_QUIETLY && self.is_news(&why) {

@@ -185,7 +185,7 @@ impl Objects {
     /// # Errors
     /// When the key that proves the disk's tenant cannot be read.
     pub(crate) fn source(&self, disk: &DiskConfig) -> Result<DiskVolume, ObjectError> {
-        let VolumeRef { peers, volume } = &disk.volume;
+        let VolumeRef { peers, volume, .. } = &disk.volume;
         Ok(match peers.as_slice() {
             peers @ [_, ..] => {
                 let key = attachment_key(&self.config, disk)?;

@@ -143,6 +143,10 @@ impl Service for Inside {
         self.set_disk_cache(disk, body)
     }
 
+    fn set_disk_peers(&self, disk: &str, body: &Value) -> Result<Done, Refused> {
+        self.set_disk_peers(disk, body)
+    }
+
     fn plan(&self) -> Result<ReloadPlan, Refused> {
         self.plan()
     }

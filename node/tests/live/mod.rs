@@ -4,6 +4,7 @@ mod chains;
 mod commands;
 pub(crate) mod control;
 mod costly;
+mod disk_peers;
 mod domains;
 mod drain;
 mod encryption;

@@ -65,6 +65,7 @@ const TEXT_CHARS_MAX: usize = 1000;
 /// itself.
 const LEAVE: Duration = Duration::from_millis(200);
 
+mod disks;
 mod placements;
 mod records;
 mod view;

@@ -13,8 +13,8 @@ use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
 use api::{API_VERSION, Done, Refused, RefusedKind};
 
-/// The note for a cache that a command has given.
-const UNTIL_RESTART: &str =
+/// The note for a part of a disk that a command has replaced.
+pub(super) const UNTIL_RESTART: &str =
     "this is lost at a restart or a reload of the node; write it into the file to keep it";
 
 impl Inside {

@@ -33,8 +33,11 @@ impl RunningObject for DiskConfig {
         node.add_disk(self)
     }
 
-    fn change(&self, _step: &InPlace, node: &Inside) -> Changed {
-        node.change_disk_cache(self)
+    fn change(&self, step: &InPlace, node: &Inside) -> Changed {
+        match step.step {
+            Self::PEERS => node.change_disk_peers(self),
+            _ => node.change_disk_cache(self),
+        }
     }
 
     fn end_users(name: &str, node: &Inside, force: bool) -> Result<Option<u64>, Refused> {

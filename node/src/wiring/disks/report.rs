@@ -35,7 +35,8 @@ fn of_disk(shown: &ServedDisk, origin: Origin) -> DiskStatus {
     DiskStatus {
         name: config.name.clone(),
         socket: config.socket.display().to_string(),
-        volume: config.volume.to_string(),
+        volume: shown.volume_ref().to_string(),
+        placed: config.volume.is_placed,
         queues: config.queues,
         state,
         detail,
@@ -184,7 +185,7 @@ fn away(shown: &ServedDisk) -> Option<String> {
 }
 
 fn waits_for(shown: &ServedDisk) -> String {
-    away(shown).unwrap_or_else(|| format!("waiting to hear what {} is", shown.config.volume))
+    away(shown).unwrap_or_else(|| format!("waiting to hear what {} is", shown.volume_ref()))
 }
 
 fn counters(shown: &ServedDisk, look: &DiskSnapshot) -> Counters {

@@ -8,7 +8,7 @@ use block::attachment::Remembered;
 use block::disk::{Disk, DiskCore, DiskOptions, Placement};
 use block::{Attach, LocalVolume, RemoteVolume};
 use cache::CacheSlot;
-use config::{Config, DiskConfig, Role, WhenLost};
+use config::{Config, DiskConfig, Role, VolumeRef, WhenLost};
 use parking_lot::{Mutex, MutexGuard};
 use peer::AttachmentSecret;
 use sessions::{ObjectError, key_files};
@@ -33,6 +33,7 @@ static NUMBER_NEXT: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct ServedDisk {
     /// Tells the disk from an earlier disk of the same name.
     pub(crate) number: u64,
+    /// As it began: its peers now are in [`Self::volume_ref`].
     pub(crate) config: DiskConfig,
     pub(crate) volume: DiskVolume,
     /// For a peer's volume: its cache, wanted or there.
@@ -145,7 +146,7 @@ impl ServedDisk {
         let cache = match &volume {
             DiskVolume::Local(_) => None,
             DiskVolume::Remote(remote) => {
-                let (volume, wanted) = (config.volume.to_string(), config.cache.clone());
+                let (volume, wanted) = (config.volume.kept_as(), config.cache.clone());
                 let of = (volume.as_str(), config.attachment.as_str());
                 Some(CacheSlot::new(remote, &config.name, of, wanted))
             }
@@ -162,11 +163,20 @@ impl ServedDisk {
         }
     }
 
+    /// The volume as the disk names it, with the peers that may serve it now.
+    pub(crate) fn volume_ref(&self) -> VolumeRef {
+        let mut volume = self.config.volume.clone();
+        if let DiskVolume::Remote(remote) = &self.volume {
+            volume.peers = remote.peers();
+        }
+        volume
+    }
+
     /// Gives the disk the cache that it should have.
     pub(crate) fn have_cache(&self, ground: &DiskSidecores) {
         if let Some(slot) = &self.cache {
             let DiskConfig { volume, attachment, .. } = &self.config;
-            slot.note_rounds_in(|| ground.own_disks.rounds(&volume.to_string(), attachment));
+            slot.note_rounds_in(|| ground.own_disks.rounds(&volume.kept_as(), attachment));
             slot.have(ground.stock.pools());
         }
     }
@@ -282,11 +292,11 @@ impl ServedDisk {
     /// status say which promise does not hold.
     pub(crate) fn remembered(&self, ground: &DiskSidecores) -> Option<Arc<Remembered>> {
         let DiskConfig { name, volume, attachment, .. } = &self.config;
-        let (remembered, forgets) =
-            match ground.own_disks.remembered(&volume.to_string(), attachment) {
-                Ok(remembered) => (Some(remembered), None),
-                Err(why) => (None, Some(why)),
-            };
+        let (remembered, forgets) = match ground.own_disks.remembered(&volume.kept_as(), attachment)
+        {
+            Ok(remembered) => (Some(remembered), None),
+            Err(why) => (None, Some(why)),
+        };
         let mut told = self.forgets.lock();
         if let Some(why) = &forgets
             && *told != forgets

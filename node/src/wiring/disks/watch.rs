@@ -76,7 +76,7 @@ impl WatchedDisk {
 
     fn failed(&mut self, why: &str) {
         if self.told != LoggedState::Failed {
-            let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
+            let (name, volume) = (&self.disk.config.name, self.disk.volume_ref());
             tracing::error!(disk = name, %volume, why, "the disk has failed for its guest");
             self.told = LoggedState::Failed;
         }
@@ -98,7 +98,7 @@ impl WatchedDisk {
         if before == Some(outlook.reach) {
             return;
         }
-        let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
+        let (name, volume) = (&self.disk.config.name, self.disk.volume_ref());
         let requests = match self.disk.config.when_lost {
             WhenLost::Wait => "wait".to_owned(),
             WhenLost::ErrorAfterNs(ns) => format!("fail after {:?}", Duration::from_nanos(ns)),
@@ -114,7 +114,7 @@ impl WatchedDisk {
 
     fn fine(&mut self, outlook: &VolumeReach) {
         self.claims_since = None;
-        let (name, volume) = (&self.disk.config.name, &self.disk.config.volume);
+        let (name, volume) = (&self.disk.config.name, self.disk.volume_ref());
         let outage = Duration::from_nanos(outlook.outage_ns);
         if let LoggedState::Lost { since, .. } = self.told {
             let after_s = since.elapsed().as_secs();

@@ -60,6 +60,7 @@ pub(super) fn start(
         kept,
         path,
         opened: None,
+        disks: super::disks::DiskPeers::default(),
         ask,
         refused: Arc::clone(&refused),
     };
@@ -86,6 +87,7 @@ struct PlacementOffice {
     /// Where they are kept.
     path: PathBuf,
     opened: Option<Guarded>,
+    disks: super::disks::DiskPeers,
     /// The status of the node at its control socket.
     ask: fn(&Path) -> Option<Status>,
     refused: RefusedPlacements,
@@ -143,6 +145,7 @@ impl PlacementOffice {
         let status = (self.ask)(&self.control)?;
         let (mut refused, mut removed) = (BTreeMap::new(), Vec::new());
         let peers = self.add_peers(&status);
+        self.disks.follow(&self.kept, &self.node, (&self.control, &status));
         for (name, placement) in &self.kept.volumes.clone() {
             let Some((_, own)) = placement.copy_of(&self.node) else { continue };
             let goes = match &placement.removing {
