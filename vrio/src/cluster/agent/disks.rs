@@ -59,11 +59,10 @@ fn wanted<'a>(
     status.disks.iter().filter(|disk| disk.placed).filter_map(wanted).collect()
 }
 
-/// The nodes of a placed volume, as a disk of this node can name them: a copy without a node has no
-/// place yet, and a disk beside a copy is another matter.
+/// The nodes of a placed volume, as a disk of this node can name them: a disk beside a copy is
+/// another matter.
 fn nodes<'a>(placement: &'a PlacementRecord, node: &str) -> Option<Vec<&'a str>> {
-    let all = placement.copies.iter().map(|copy| copy.node.as_str());
-    let nodes: Vec<_> = all.filter(|node| !node.is_empty()).collect();
+    let nodes: Vec<_> = placement.members().map(|(_, copy)| copy.node.as_str()).collect();
     let is_usable = placement.removing.is_none() && !nodes.is_empty() && !nodes.contains(&node);
     is_usable.then_some(nodes)
 }
