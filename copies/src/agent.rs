@@ -195,9 +195,9 @@ impl ClusterView {
         questions.tell_lives();
     }
 
-    /// Has the agent tell nothing of the lives of these volumes' members, since the next process may
-    /// go on with them. Returns whether that is sure: then the agent has the word before it sees
-    /// the end of this process.
+    /// Has the agent tell nothing of the lives of these volumes' members, since the next process
+    /// may go on with them. Returns whether that is sure: then the agent has the word before it
+    /// sees the end of this process.
     pub(crate) fn forget_lives<'v>(&self, volumes: impl Iterator<Item = &'v str>) -> bool {
         let until = Instant::now() + FORGET_TIME_MAX;
         let mut is_told = true;
