@@ -1,12 +1,31 @@
 //! The lines between a node and its agent in a cluster: one JSON object each.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::status::NodeClusterStatus;
 
-/// The longest line, of either side: a report has a dozen problems of some hundred characters, and
-/// a record has some hundred bytes.
-pub const AGENT_LINE_BYTES_MAX: u64 = 64 << 10;
+/// The longest line, of either side: twice a value of a registry, which can be all lives of a node.
+/// A report has a dozen problems of some hundred characters, and a record has some hundred bytes.
+pub const AGENT_LINE_BYTES_MAX: u64 = 128 << 10;
+
+/// The most lives that a node tells its agent, and an agent its node. Copies beyond these have
+/// leases alone, which end by themselves.
+pub const LIVES_MAX: usize = 512;
+
+/// Lives of copies, in hexadecimal digits, by volume.
+pub type CopyLives = BTreeMap<String, String>;
+
+/// A line of the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeLine {
+    /// A question about a record.
+    Question(RecordQuestion),
+    /// All lives that end with the node's process: no other process goes on with one of them.
+    Lives(CopyLives),
+}
 
 /// A line of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +35,13 @@ pub enum AgentLine {
     Report(NodeClusterStatus),
     /// The answer to a question of the node.
     Answer(RecordAnswer),
+    /// A process of another node has ended, with these lives: nothing answers for them any more.
+    Over {
+        /// The node.
+        node: String,
+        /// The lives.
+        lives: CopyLives,
+    },
 }
 
 /// A question of a node about the record of a replicated volume.

@@ -14,8 +14,14 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordAsk, RecordOutcome, RecordQuestion};
+use api::agent::{
+    AGENT_LINE_BYTES_MAX, AgentLine, CopyLives, LIVES_MAX, NodeLine, RecordAsk, RecordOutcome,
+    RecordQuestion,
+};
 use api::status::NodeClusterStatus;
+use member::{ErrandEnd, MemberList};
+use replica::Life;
+use sidecore::mailbox;
 
 /// How long a question waits for its answer: three members of etcd that are silent are asked for
 /// 1 s each, and then for 8 s each.
@@ -25,11 +31,27 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 /// node, and several times 8 s for each of five members of etcd that do not answer.
 const SILENCE_S_MAX: u64 = 180;
 
+/// How long a copy that ends in order waits until its agent has the word that its life goes on. An
+/// agent reads at once; a busy host delays it.
+const FORGET_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The pause between two tries to give an agent this word.
+const SAY_AGAIN: Duration = Duration::from_millis(1);
+
 /// The last report about the cluster, and the way to its registry.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterView {
     heard: Arc<Mutex<Option<HeardReport>>>,
     questions: Arc<Mutex<OpenQuestions>>,
+    members: Arc<Mutex<BTreeMap<String, EndsOfOthers>>>,
+}
+
+/// The way of the ends of other nodes' processes to the member of a volume.
+#[derive(Debug)]
+pub(crate) struct EndsOfOthers {
+    /// The nodes with copies.
+    pub(crate) list: Arc<Mutex<MemberList>>,
+    pub(crate) news: mailbox::Sender<ErrandEnd>,
 }
 
 /// A volume whose record is asked for: its name, the text of its form, and the nodes with copies in
@@ -48,6 +70,10 @@ struct OpenQuestions {
     last: u64,
     /// By number. A question is forgotten when its time is over.
     waiting: BTreeMap<u64, (String, SyncSender<RecordOutcome>)>,
+    /// The lives of members that end with this process, by volume.
+    lives: BTreeMap<String, Life>,
+    /// The agent may know other lives: it was not told the present ones.
+    is_unsure: bool,
 }
 
 impl OpenQuestions {
@@ -69,18 +95,27 @@ impl OpenQuestions {
             nodes: of.nodes.to_vec(),
             ask,
         };
-        let mut line = serde_json::to_vec(&question)?;
+        let mut line = serde_json::to_vec(&NodeLine::Question(question))?;
         line.push(b'\n');
-        // Never waited for: an agent of a node that has not joined reads no question.
-        match send(agent, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(sent) if sent == line.len() => {}
-            Err(Errno::AGAIN) => return Err(io::Error::other("the cluster's agent does not read")),
-            // A part of a line is as a question that the agent does not understand.
-            Ok(_) => return Err(io::Error::other("the cluster's agent reads slowly")),
-            Err(error) => return Err(error.into()),
-        }
+        say(agent, &line)?;
         self.waiting.insert(self.last, (of.volume.to_owned(), answer));
         Ok(self.last)
+    }
+
+    /// Tells the agent all lives that end with this process.
+    fn tell_lives(&mut self) {
+        let Some(agent) = self.agent.as_ref() else { return };
+        let lives = self.lives.iter().take(LIVES_MAX);
+        let lives = lives.map(|(volume, life)| (volume.clone(), format!("{life:016x}"))).collect();
+        // The empty line ends a line of which a part was sent.
+        let mut line = b"\n".to_vec();
+        line.extend(serde_json::to_vec(&NodeLine::Lives(lives)).expect("texts"));
+        line.push(b'\n');
+        self.is_unsure = match say(agent, &line) {
+            Ok(()) => false,
+            // An agent that has ended tells no end.
+            Err(error) => error.kind() != io::ErrorKind::BrokenPipe,
+        };
     }
 
     fn end(&mut self, number: u64, outcome: RecordOutcome) {
@@ -88,6 +123,18 @@ impl OpenQuestions {
         if let Some((_, answer)) = self.waiting.remove(&number) {
             let _ = answer.send(outcome);
         }
+    }
+}
+
+/// Says a line to the agent. It is never waited for: an agent of a node that has not joined reads
+/// nothing.
+fn say(agent: &UnixStream, line: &[u8]) -> io::Result<()> {
+    match send(agent, line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(sent) if sent == line.len() => Ok(()),
+        Err(Errno::AGAIN) => Err(io::Error::other("the cluster's agent does not read")),
+        // A part of a line is as a line that the agent does not understand.
+        Ok(_) => Err(io::Error::other("the cluster's agent reads slowly")),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -139,8 +186,58 @@ impl ClusterView {
         })
     }
 
+    /// The member of a volume takes part with this life: the agent tells when the life ends with
+    /// this process. The member hears of such ends of others.
+    pub(crate) fn follow_ends(&self, volume: &str, life: Life, others: EndsOfOthers) {
+        self.members.lock().insert(volume.to_owned(), others);
+        let mut questions = self.questions.lock();
+        questions.lives.insert(volume.to_owned(), life);
+        questions.tell_lives();
+    }
+
+    /// Has the agent tell nothing of the lives of these volumes' members, since the next process
+    /// may go on with them. Returns whether that is sure: then the agent has the word before it
+    /// sees the end of this process.
+    pub(crate) fn forget_lives<'v>(&self, volumes: impl Iterator<Item = &'v str>) -> bool {
+        let until = Instant::now() + FORGET_TIME_MAX;
+        let mut is_told = true;
+        for volume in volumes {
+            is_told &= self.questions.lock().lives.remove(volume).is_none();
+        }
+        loop {
+            let mut questions = self.questions.lock();
+            if !std::mem::replace(&mut is_told, true) || questions.is_unsure {
+                questions.tell_lives();
+            }
+            if !questions.is_unsure {
+                return true;
+            }
+            drop(questions);
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(SAY_AGAIN);
+        }
+    }
+
+    /// Passes the end of a process of another node on to the members that may have known it.
+    fn pass_on(&self, node: &str, lives: &CopyLives) {
+        let mut members = self.members.lock();
+        for (volume, life) in lives {
+            let (Some(of), Ok(life)) = (members.get_mut(volume), Life::from_str_radix(life, 16))
+            else {
+                continue;
+            };
+            if let Some(member) = of.list.lock().place_of(node) {
+                // Without room the leases end by themselves.
+                let _ = of.news.send(ErrandEnd::Over(member, life));
+            }
+        }
+    }
+
     /// Waits for no answer about a volume any more: this node does not serve it any longer.
     pub fn give_up(&self, volume: &str) {
+        self.members.lock().remove(volume);
         self.questions.lock().waiting.retain(|_, (of, _)| of != volume);
     }
 
@@ -182,6 +279,9 @@ impl ClusterView {
             heard.ended = true;
         }
         let mut questions = self.questions.lock();
+        // An agent that is not heard any more may still see the end of this process.
+        questions.lives.clear();
+        questions.tell_lives();
         questions.agent = None;
         // The threads that wait hear of it by the end of their channels.
         questions.waiting.clear();
@@ -199,9 +299,15 @@ impl ClusterView {
             }
             match serde_json::from_slice::<AgentLine>(&line) {
                 Ok(AgentLine::Report(report)) => {
+                    let pid = report.agent_pid;
                     let heard = HeardReport { report, at: Instant::now(), ended: false };
-                    *self.heard.lock() = Some(heard);
+                    let last = self.heard.lock().replace(heard);
+                    // An agent that was started again knows no lives.
+                    if last.is_none_or(|last| last.report.agent_pid != pid) {
+                        self.questions.lock().tell_lives();
+                    }
                 }
+                Ok(AgentLine::Over { node, lives }) => self.pass_on(&node, &lives),
                 Ok(AgentLine::Answer(answer)) => {
                     self.questions.lock().end(answer.number, answer.outcome);
                 }
@@ -280,7 +386,9 @@ mod tests {
             let mut questions = BufReader::new(&agent);
             let mut line = String::new();
             questions.read_line(&mut line).unwrap();
-            let asked: RecordQuestion = serde_json::from_str(&line).unwrap();
+            let NodeLine::Question(asked) = serde_json::from_str(&line).unwrap() else {
+                panic!("{line}");
+            };
             assert_eq!((&*asked.volume, asked.ask), ("a", RecordAsk::Look));
             // No question waits for the first of these answers.
             for number in [asked.number + 7, asked.number] {
@@ -316,5 +424,103 @@ mod tests {
             line.clear();
             questions.read_line(&mut line).unwrap();
         }
+    }
+
+    fn others() -> (EndsOfOthers, mailbox::Receiver<ErrandEnd>) {
+        let (news, heard) = mailbox::channel(2, sidecore::Waker::none());
+        let nodes = (0..).zip(["io1", "io2"].map(str::to_owned)).collect();
+        let list = Arc::new(Mutex::new(MemberList::new(nodes)));
+        (EndsOfOthers { list, news }, heard)
+    }
+
+    /// The next lives that the node tells.
+    fn lives(lines: &mut impl BufRead) -> CopyLives {
+        loop {
+            let mut line = String::new();
+            lines.read_line(&mut line).unwrap();
+            if let Ok(NodeLine::Lives(lives)) = serde_json::from_str(&line) {
+                return lives;
+            }
+        }
+    }
+
+    #[test]
+    fn the_agent_knows_the_lives_that_end_with_the_process_and_no_others() {
+        let view = ClusterView::default();
+        let (agent, node) = UnixStream::pair().unwrap();
+        view.listen("io1", node);
+        let mut lines = BufReader::new(&agent);
+        view.follow_ends("a", 7, others().0);
+        assert_eq!(lives(&mut lines), [("a".to_owned(), "0000000000000007".to_owned())].into());
+        view.follow_ends("b", 8, others().0);
+        let both = lives(&mut lines);
+        assert_eq!(both.len(), 2);
+        // Another agent is told by its first report, and after that no more.
+        let report = NodeClusterStatus { agent_pid: 5, ..NodeClusterStatus::default() };
+        let mut line = serde_json::to_vec(&AgentLine::Report(report)).unwrap();
+        line.push(b'\n');
+        (&agent).write_all(&line.repeat(2)).unwrap();
+        assert_eq!(lives(&mut lines), both);
+        assert!(view.forget_lives(["a"].into_iter()));
+        assert_eq!(lives(&mut lines), [("b".to_owned(), "0000000000000008".to_owned())].into());
+        // An agent that is not heard any more may see the end of the process all the same.
+        (&agent).write_all(b"x\n").unwrap();
+        assert_eq!(lives(&mut lines), CopyLives::new());
+        wait(&view, |it| it.detail.contains("the agent has ended"));
+        assert!(view.forget_lives(["b"].into_iter()));
+    }
+
+    #[test]
+    fn a_life_goes_on_only_if_no_agent_tells_its_end() {
+        let view = ClusterView::default();
+        view.follow_ends("a", 7, others().0);
+        assert!(view.forget_lives(["a"].into_iter()), "there is no agent");
+        let (agent, node) = UnixStream::pair().unwrap();
+        view.listen("io1", node);
+        view.follow_ends("a", 7, others().0);
+        let put = || view.questions.lock().put(A, RecordAsk::Look, sync_channel(1).0);
+        while put().is_ok() {}
+        assert!(!view.forget_lives(["a"].into_iter()), "it does not read, and knows the life");
+        assert!(!view.forget_lives(["a"].into_iter()), "it was not told meanwhile");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut lines = BufReader::new(&agent);
+                while !lives(&mut lines).is_empty() {}
+            });
+            assert!(view.forget_lives(["a"].into_iter()));
+        });
+        // A process that has ended tells nothing.
+        view.follow_ends("a", 7, others().0);
+        drop(agent);
+        wait(&view, |it| it.detail.contains("the agent has ended"));
+        assert!(view.forget_lives(["a"].into_iter()));
+    }
+
+    #[test]
+    fn an_end_is_passed_on_to_the_member_of_its_volume_and_its_node() {
+        let view = ClusterView::default();
+        let (agent, node) = UnixStream::pair().unwrap();
+        view.listen("io1", node);
+        let (others, mut heard) = others();
+        view.follow_ends("a", 7, others);
+        let lives = |volume: &str, life: &str| [(volume.to_owned(), life.to_owned())].into();
+        for (node, lives) in [
+            ("io3", lives("a", "01")),
+            ("io2", lives("b", "02")),
+            ("io2", lives("a", "x")),
+            ("io2", lives("a", "ff")),
+            // Of these many there is room for one more.
+            ("io2", lives("a", "fe")),
+            ("io2", lives("a", "fd")),
+        ] {
+            let over = AgentLine::Over { node: node.to_owned(), lives };
+            let mut line = serde_json::to_vec(&over).unwrap();
+            line.push(b'\n');
+            (&agent).write_all(&line).unwrap();
+        }
+        drop(agent);
+        wait(&view, |it| it.detail.contains("the agent has ended"));
+        let heard: Vec<_> = std::iter::from_fn(|| heard.receive()).collect();
+        assert_eq!(heard, [ErrandEnd::Over(1, 0xff), ErrandEnd::Over(1, 0xfe)]);
     }
 }

@@ -36,7 +36,7 @@ use volume::backend::BackendVolume;
 use volume::record::{FileRecords, RecordStore, make_private};
 use volume::stage::VolumeKey;
 
-use crate::agent::{ClusterView, RecordOf};
+use crate::agent::{ClusterView, EndsOfOthers, RecordOf};
 use crate::identity::{CopyIdentity, forget_copies, state_path};
 
 /// The directory of the members' private files, among the volumes' records. It cannot be a
@@ -311,8 +311,9 @@ impl ServedMember {
         let clerk = RecordClerk::new(records, &self.volume, (self.id, life), has_state);
         let work = DeskWork { state, clerk, tasks: Box::new(tasks) };
         let home = &cores[self.home].sidecore;
-        let (lanes, threads) = DeskLanes::start(work, &home.waker())
+        let (mut lanes, threads) = DeskLanes::start(work, &home.waker())
             .map_err(|error| format!("no thread for its member: {error}"))?;
+        let news = lanes.news(&home.waker());
         let wakers = cores.iter().map(|core| core.sidecore.waker()).collect();
         let watch = ExportWatch { export: Arc::clone(export), wakers };
         let (volume, id, list) = (self.volume.clone(), self.id, self.list());
@@ -332,14 +333,17 @@ impl ServedMember {
             let mut host = host.map_err(|error| error.to_string())?;
             // It may have changed since the plan was made.
             host.set_list(list);
+            let life = host.life();
             let host = Rc::new(RefCell::new(host));
             let poller = local.add(RoundStage::Serve, Box::new(Rc::clone(&host)));
             let hosts = services.get::<HostsHere>().unwrap_or_default();
             hosts.borrow_mut().insert(volume, (poller, host));
             services.insert(hosts);
-            Ok::<_, String>(())
+            Ok::<_, String>(life)
         });
-        started.map_err(|error| error.to_string()).flatten()?;
+        let life = started.map_err(|error| error.to_string()).flatten()?;
+        let others = EndsOfOthers { list: Arc::clone(&self.list), news };
+        cluster.follow_ends(&self.volume, life, others);
         seats.doors().insert(&self.volume, Arc::clone(&self.door));
         *running = MemberRun::Polled(threads);
         Ok(())
@@ -433,7 +437,7 @@ impl ServedMember {
 
     /// The place of a node in the list of nodes.
     pub(crate) fn place_of(&self, node: &str) -> Option<MemberId> {
-        self.list().nodes.iter().find(|(_, name)| *name == node).map(|(id, _)| *id)
+        self.list.lock().place_of(node)
     }
 
     /// The nodes with a copy are these from now on.
@@ -485,9 +489,13 @@ impl ServedMember {
 
 /// Ends members in order: other members in sync serve, and each of these members keeps the end of
 /// its life, so that its next process goes on where it ended. All of them together have the same
-/// time; a member that needs longer ends as if it was killed.
-pub fn end_in_order(members: &[&ServedMember], cores: &[LinkedSidecore]) {
+/// time; a member that needs longer ends as if it was killed, and so do members of which the agent
+/// may still tell that their lives are over.
+pub fn end_in_order(members: &[&ServedMember], cores: &[LinkedSidecore], cluster: &ClusterView) {
     move_all_away(members, cores);
+    if !cluster.forget_lives(members.iter().map(|member| member.volume())) {
+        return tracing::warn!("the cluster's agent does not read: copies end as if killed");
+    }
     let until = Instant::now() + RETIRE_TIME_MAX;
     let mut retiring = members.to_vec();
     loop {

@@ -21,6 +21,10 @@ use crate::tasks::VolumeTasks;
 /// under way, and a swap for each record that it has asked for.
 const ERRANDS_MAX: usize = 16;
 
+/// Ends of other processes that wait for the member. A process has one end, so only a hostile
+/// registry brings more at once.
+const NEWS_MAX: usize = 16;
+
 /// The pause of a member that waits for the first record of its volume.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -181,6 +185,8 @@ pub struct DeskLanes {
     volume: DeskLane,
     /// Ends of errands that did not begin.
     refused: Vec<ErrandEnd>,
+    /// News of the registry that no errand has asked for.
+    news: Option<mailbox::Receiver<ErrandEnd>>,
 }
 
 impl fmt::Debug for DeskLanes {
@@ -221,8 +227,16 @@ impl DeskLanes {
                 _ => None,
             }),
         )?;
-        let lanes = Self { keep, registry, volume, refused: Vec::new() };
+        let lanes = Self { keep, registry, volume, refused: Vec::new(), news: None };
         Ok((lanes, DeskThreads(threads)))
+    }
+
+    /// The way for news of the registry, in place of the way before; `home` wakes the member's
+    /// sidecore.
+    pub fn news(&mut self, home: &Waker) -> mailbox::Sender<ErrandEnd> {
+        let (sender, news) = mailbox::channel(NEWS_MAX, home.clone());
+        self.news = Some(news);
+        sender
     }
 
     fn lanes(&mut self) -> [&mut DeskLane; 3] {
@@ -301,11 +315,14 @@ impl ErrandDesk for DeskLanes {
         if let Some(end) = self.refused.pop() {
             return Some(end);
         }
-        self.lanes().into_iter().find_map(|lane| lane.ends.receive())
+        let end = self.lanes().into_iter().find_map(|lane| lane.ends.receive());
+        end.or_else(|| self.news.as_mut()?.receive())
     }
 
     fn is_empty(&self) -> bool {
         let lanes = [&self.keep, &self.registry, &self.volume];
-        self.refused.is_empty() && lanes.iter().all(|lane| lane.ends.is_empty())
+        self.refused.is_empty()
+            && lanes.iter().all(|lane| lane.ends.is_empty())
+            && self.news.as_ref().is_none_or(mailbox::Receiver::is_empty)
     }
 }

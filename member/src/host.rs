@@ -37,7 +37,7 @@ use std::sync::Arc;
 use replica::wire::SECTOR_BYTES;
 use replica::{
     ClientId, ClientRequest, Durable, Input, Life, MEMBERS_MAX, MemberId, Message, Note, Pacing,
-    Place, RequestId,
+    Place, RequestId, VolumeRecord,
 };
 use sidecore::{Poll, Progress, Services, Wake, Waker};
 use volume::{Incarnation, OpenArguments, OpenError, Status, Volume};
@@ -185,6 +185,11 @@ impl MemberList {
         Self { nodes, leaving: BTreeSet::new() }
     }
 
+    /// The place of a node.
+    pub fn place_of(&self, node: &str) -> Option<MemberId> {
+        self.nodes.iter().find(|(_, name)| *name == node).map(|(member, _)| *member)
+    }
+
     /// The places of the other members, by their nodes.
     pub fn peers(&self, own: MemberId) -> BTreeMap<String, MemberId> {
         let others = self.nodes.iter().filter(|(member, _)| **member != own);
@@ -330,6 +335,11 @@ impl MemberHost {
         })
     }
 
+    /// Its life: a new one, or the life that its last process ended in order.
+    pub fn life(&self) -> Life {
+        self.member.life()
+    }
+
     /// Why the member has stopped, if it has.
     pub fn failed(&self) -> Option<&str> {
         self.member.failed()
@@ -464,6 +474,11 @@ impl MemberHost {
             }
         }
         for end in inputs.ends.drain(..) {
+            if let ErrandEnd::Over(member, life) = end
+                && !self.counts(member, life)
+            {
+                continue;
+            }
             self.member.end(clock_ns, end, &mut self.out);
         }
         for ArrivedMessage { from, message, body } in inputs.arrived.drain(..) {
@@ -489,6 +504,21 @@ impl MemberHost {
         }
         self.put_note(clock_ns);
         self.inputs = inputs;
+    }
+
+    /// Whether the proved end of a process changes something here. A drained node waits for its
+    /// patience all the same: another node takes over first.
+    fn counts(&self, member: MemberId, life: Life) -> bool {
+        let is_both = |it: &&VolumeRecord| it.has(member, life) && it.has(self.id, self.life());
+        let record = self.member.record().filter(is_both).filter(|_| self.drained.is_none());
+        let step = match record.map(|record| record.primary) {
+            Some(primary) if primary == member => "this copy takes over at once",
+            Some(primary) if primary == self.id => "this copy goes on without it at once",
+            _ => return false,
+        };
+        let (volume, node) = (&*self.volume, self.nodes.get(&member));
+        tracing::info!(volume, node, "the process of another copy has ended, as is proved: {step}");
+        true
     }
 
     /// Offers a request to the protocol, if it takes requests of this term still.

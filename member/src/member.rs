@@ -63,6 +63,8 @@ pub enum ErrandEnd {
     NoRecord(String),
     /// The end of a change of the volume.
     Volume(VolumeTaskEnd),
+    /// Of no errand: the process that had this member in this life has ended, as is proved.
+    Over(MemberId, Life),
 }
 
 /// The end of a client's request.
@@ -456,6 +458,7 @@ impl VolumeMember {
             ErrandEnd::NotSeen(why) => {
                 (self.is_looking, self.unseen) = (false, Some(why));
             }
+            ErrandEnd::Over(member, life) => self.inputs.push(Input::Over(member, life)),
             ErrandEnd::Volume(end) => {
                 if let Err(why) = self.queue.end_task(now_ns, end, &mut self.inputs) {
                     return self.fail(why);

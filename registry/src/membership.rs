@@ -7,13 +7,16 @@
 //!   /vrio/ID/tokens/TOKEN     TokenRecord      a right to join, used once
 //!   /vrio/ID/volumes/NAME     VolumeRecord     the copies in sync of a replicated volume
 //!   /vrio/ID/placements/NAME  PlacementRecord  a volume that the cluster has placed
+//!   /vrio/ID/ends/NAME        EndRecord        the last process of a node that was killed
 //! ```
 //!
 //! Each swap here has a condition on each key that it changes. So a swap whose outcome is not known
 //! is tried again after its keys were read: at most one of the two is made.
 
+mod ends;
 mod presence;
 
+pub use ends::{END_LIVES_MAX, EndRecord, EndsWatch};
 pub use presence::{Kept, PRESENCE_S, PresenceKeeper};
 
 use crate::error::RegistryError;
@@ -69,6 +72,10 @@ impl ClusterKeys {
 
     fn placement(&self, name: &str) -> Result<Key, RegistryError> {
         self.of("placements", name)
+    }
+
+    fn end(&self, name: &str) -> Result<Key, RegistryError> {
+        self.of("ends", name)
     }
 }
 
@@ -278,9 +285,10 @@ impl<'a> Membership<'a> {
     /// When the registry does not answer.
     pub fn evict(&mut self, name: &str) -> Result<(), RegistryError> {
         let [node, present] = [self.keys.node(name)?, self.keys.present(name)?];
+        let end = self.keys.end(name)?;
         self.change(|this| {
             let mut swap = Swap::new();
-            for key in [&node, &present] {
+            for key in [&node, &present, &end] {
                 swap = match this.registry.get(key)?.entry {
                     Some(entry) => swap.unchanged(key, entry.revision).delete(key),
                     None => swap.absent(key),
@@ -299,6 +307,7 @@ impl<'a> Membership<'a> {
     /// When there is no such node, it is present, or the registry does not answer.
     pub fn remove(&mut self, name: &str) -> Result<(), RegistryError> {
         let [node, present] = [self.keys.node(name)?, self.keys.present(name)?];
+        let end = self.keys.end(name)?;
         let mut tried = false;
         self.change(|this| {
             // The record is not read: a damaged one must go as well.
@@ -315,6 +324,10 @@ impl<'a> Membership<'a> {
             }
             tried = true;
             let swap = Swap::new().unchanged(&node, revision).absent(&present).delete(&node);
+            let swap = match this.registry.get(&end)?.entry {
+                Some(entry) => swap.unchanged(&end, entry.revision).delete(&end),
+                None => swap.absent(&end),
+            };
             Ok(ChangePlan::Try(swap, ()))
         })
     }
@@ -503,6 +516,7 @@ impl<'a> Membership<'a> {
                 "tokens" => read(key, value).map(|it| contents.tokens.push((name, it))),
                 "volumes" => read(key, value).map(|it| contents.volumes.push((name, it))),
                 "placements" => read(key, value).map(|it| contents.placements.push((name, it))),
+                "ends" => read::<EndRecord>(key, value).map(drop),
                 // Of a newer program.
                 _ => Ok(()),
             };

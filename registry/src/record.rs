@@ -64,7 +64,9 @@ fn fault_of_reasons<'a>(mut all: impl Iterator<Item = &'a String>) -> Option<&'s
     all.any(is_wrong).then_some("a reason is too long, or has a character that is not printed")
 }
 
-fn fault_of_texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> Option<&'static str> {
+pub(crate) fn fault_of_texts<'a>(
+    texts: impl IntoIterator<Item = &'a String>,
+) -> Option<&'static str> {
     let has_fault = texts.into_iter().any(|text| !is_plain(text));
     has_fault.then_some("a text is too long, or has a character that is not printed")
 }

@@ -22,7 +22,29 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if is_patient && !was_primary || self.swap.is_some() {
             return;
         }
-        let target = match was_primary {
+        self.take_over(out);
+    }
+
+    /// A process of another member has ended: it uses no lease any more, so that no member has to
+    /// wait for one.
+    pub(crate) fn over(&mut self, member: MemberId, life: Life, out: &mut Vec<Output<D>>) {
+        let Some(record) = &self.record else { return };
+        // The member may have come back with another life.
+        let is_its = record.has(member, life)
+            || self.breaks(Rule::ProofsAreOfOneLife) && record.in_sync.contains_key(&member);
+        if member == self.id || !is_its || self.swap.is_some() {
+            return;
+        }
+        match &self.role {
+            MemberRole::Primary(_) => self.ask_for(record.without(member), out),
+            MemberRole::Backup if record.primary == member => self.take_over(out),
+            MemberRole::Backup | MemberRole::Outside(_) => {}
+        }
+    }
+
+    fn take_over(&mut self, out: &mut Vec<Output<D>>) {
+        let Some(record) = &self.record else { return };
+        let target = match record.primary == self.id {
             true => record.moved_to(self.id),
             false => record.taken_by(self.id),
         };

@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | a backup is silent | the primary swaps the record for one without it, then acknowledges |
 //! | the primary is silent | its leases run out; a backup swaps itself in and makes all equal |
+//! | the end of a process is proved | nothing waits for its silence, nor for its leases |
 //! | a member comes back | it goes back to a common cut, gets the difference, is admitted |
 //! | all in sync were restarted | when each has said so, one goes on under a new incarnation |
 //! | a member ends in order | it keeps its life's end, and goes on with the life in a new reign |

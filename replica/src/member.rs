@@ -129,6 +129,9 @@ pub enum Input<D> {
     Move(MemberId),
     /// An operator says that a member's copy of the volume is gone for good.
     Evicted(MemberId),
+    /// The process that had a member in this life has ended, as is proved: it answers nothing any
+    /// more. This is never said of a life that another process goes on with.
+    Over(MemberId, Life),
     /// No request of this attachment comes any more, neither from its client nor from the wire: its
     /// epoch is over. Lost with the primary; the next primary is told by the next attachment.
     Forget(u128),
@@ -433,6 +436,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Input::CutGone(member, began) => self.cut_gone(member, began),
             Input::Move(to) => self.start_move(now_ns, to, out),
             Input::Evicted(member) => self.evicted(now_ns, member, out),
+            Input::Over(member, life) => self.over(member, life, out),
             Input::Forget(attachment) => self.forget(attachment, out),
         }
         if !self.differences.is_empty() {

@@ -52,11 +52,15 @@ pub enum Rule {
     EndsAreUsedOnce,
     /// A member that goes on with its life has no part in the reign in which it ended.
     ResumedMembersReignAnew,
+    /// The proved end of a process ends the leases of the life that it had, and of no other.
+    ProofsAreOfOneLife,
+    /// The end of a process proves nothing about a life that its next process goes on with.
+    LivesThatGoOnAreNotOver,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -81,5 +85,7 @@ impl Rule {
         Self::EndsAreDurable,
         Self::EndsAreUsedOnce,
         Self::ResumedMembersReignAnew,
+        Self::ProofsAreOfOneLife,
+        Self::LivesThatGoOnAreNotOver,
     ];
 }

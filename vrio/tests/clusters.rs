@@ -168,7 +168,7 @@ fn wait_for_part(node: &mut Node, what: &str, is: impl Fn(&Value) -> bool) {
 }
 
 /// Kills the agent of a node, with SIGKILL.
-fn kill_agent(node: &Node) -> u64 {
+pub(crate) fn kill_agent(node: &Node) -> u64 {
     let pid = part_of(node)["agent_pid"].as_u64().expect("it runs");
     let found = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a number of a process"));
     rustix::process::kill_process(found.expect("not 0"), rustix::process::Signal::KILL)

@@ -13,6 +13,7 @@ use testbed::nodes::{Node, NodeKeys, NodePlan};
 use testbed::stand_in::{RingKind, StandIn};
 use workload::Mix;
 
+use crate::clusters::kill_agent;
 use crate::pools::{refused, told, tried};
 
 /// The kills of one run: as many as CI has time for, since a copy is filled after each of them.
@@ -56,7 +57,7 @@ impl Rack {
     pub(crate) fn new(test: u16) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let keys = NodeKeys::make(home.path(), &NODES).expect("keys");
-        let port = 36_000 + (std::process::id() % 80) as u16 * 160 + test * 16;
+        let port = 36_000 + (std::process::id() % 75) as u16 * 176 + test * 16;
         let this = Self { home, keys, port };
         let registry = this.path("registry");
         let words = ["cluster", "init", "lab", "--file"].map(str::to_owned);
@@ -494,4 +495,54 @@ fn a_node_with_another_list_is_no_second_primary() {
     for node in [io1, io2] {
         node.stop().expect("a node stops in order");
     }
+}
+
+/// The kills until one of them is proved before the leases have ended: on a host that is so busy
+/// that leases end first, another kill follows.
+const PROOFS: usize = 12;
+
+/// A node's log, with that of its agent.
+fn log(plan: &NodePlan) -> String {
+    std::fs::read_to_string(plan.home.join("log")).expect("a log")
+}
+
+fn wait_until_it_serves(node: &mut Node) {
+    let serves = |node: &Node| copy(node).is_some_and(|copy| copy["role"] == "primary");
+    node.wait_until("it serves", serves).expect("the other node takes over");
+}
+
+#[test]
+fn a_backup_takes_over_when_the_end_of_the_primary_is_proved_or_its_leases_end() {
+    let (rack, list) = (Rack::new(8), ["io1", "io2"]);
+    let mut nodes = rack.start_members(&list);
+    // The agent is killed as well, and nothing is proved.
+    let primary = wait_until_in_sync(&nodes);
+    let victim = nodes[primary].take().expect("it runs");
+    kill_agent(&victim);
+    let plan = victim.kill().expect("it ran until now");
+    wait_until_it_serves(nodes[1 - primary].as_mut().expect("it runs"));
+    nodes[primary] = Some(plan.start().expect("it starts again"));
+    // The registry is away when the process ends, and comes back.
+    let primary = wait_until_in_sync(&nodes);
+    let (registry, elsewhere) = (rack.path("registry"), rack.path("elsewhere"));
+    std::fs::rename(&registry, &elsewhere).expect("it is moved");
+    let plan = nodes[primary].take().expect("it runs").kill().expect("it ran until now");
+    let other = nodes[1 - primary].as_mut().expect("it runs");
+    let is_tried = |_: &Node| log(&plan).contains("the node's process is not told");
+    other.wait_until("the agent cannot tell", is_tried).expect("it says so");
+    std::fs::rename(&elsewhere, &registry).expect("it is moved back");
+    wait_until_it_serves(other);
+    nodes[primary] = Some(plan.start().expect("it starts again"));
+    for _ in 0..PROOFS {
+        let primary = wait_until_in_sync(&nodes);
+        let plan = nodes[primary].take().expect("it runs").kill().expect("it ran until now");
+        // The next process has other lives.
+        nodes[primary] = Some(plan.start().expect("it starts again"));
+        let other = nodes[1 - primary].as_mut().expect("it runs");
+        wait_until_it_serves(other);
+        if log(other.plan()).contains("as is proved: this copy takes over at once") {
+            return;
+        }
+    }
+    panic!("no end was proved before the leases ended");
 }

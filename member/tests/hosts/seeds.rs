@@ -94,6 +94,7 @@ fn fault(world: &World, down: &mut Vec<(usize, u64)>, tally: &mut Tally) {
 
 fn run(seed: u64) -> Result<Tally, String> {
     let world = World::new(2 + (seed % 2) as usize, seed);
+    world.tells_ends.set(seed % 4 < 2);
     let ledger = ledger(SECTORS);
     let users = add_users(&world, &ledger);
     let mut tally = Tally::default();
@@ -145,6 +146,7 @@ fn run(seed: u64) -> Result<Tally, String> {
     tally.add("grants", users.borrow().guests.grants);
     tally.add("refused claims", users.borrow().guests.refusals);
     tally.add("pauses in a round", world.pauses.get());
+    tally.add("proved ends", world.told_ends.get());
     *world.users.borrow_mut() = None;
     Ok(tally)
 }
@@ -153,10 +155,11 @@ fn run(seed: u64) -> Result<Tally, String> {
 const SEEDS: u64 = 40;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 11] = [
+const EVENTS: [&str; 12] = [
     "kills",
     "ends in order",
     "ends that were kept",
+    "proved ends",
     "pauses",
     "pauses in a round",
     "lost sessions",

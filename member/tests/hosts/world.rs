@@ -16,7 +16,7 @@ use member::{
 use parking_lot::Mutex;
 use random::Random;
 use replica::wire::{decode, encode};
-use replica::{Durable, Input, MemberId, Message, SwapOutcome, VolumeRecord};
+use replica::{Durable, Input, Life, MemberId, Message, SwapOutcome, VolumeRecord};
 use sidecore::mailbox::Full;
 use sidecore::{Poll, Services, Waker};
 
@@ -79,6 +79,10 @@ pub(crate) struct World {
     pub(crate) users: RefCell<Option<WorldUsers>>,
     is_nested: Cell<bool>,
     pub(crate) pauses: Cell<u64>,
+    /// Members hear that processes were killed, at once or late; and such processes.
+    pub(crate) tells_ends: Cell<bool>,
+    over: RefCell<Vec<(MemberId, Life)>>,
+    pub(crate) told_ends: Cell<u64>,
 }
 
 impl World {
@@ -109,6 +113,9 @@ impl World {
             users: RefCell::new(None),
             is_nested: Cell::new(false),
             pauses: Cell::new(0),
+            tells_ends: Cell::new(false),
+            over: RefCell::new(Vec::new()),
+            told_ends: Cell::new(0),
         })
     }
 
@@ -224,7 +231,11 @@ impl World {
     /// A node's process is killed.
     pub(crate) fn kill(&self, at: usize) {
         let node = &self.nodes[at];
-        if let Some(mut host) = node.host.borrow_mut().take()
+        let host = node.host.borrow_mut().take();
+        let goes_on = node.durable.borrow().as_ref().is_some_and(|it| it.ended.is_some());
+        let over = host.as_ref().filter(|_| !goes_on).map(|host| (at as MemberId, host.life()));
+        self.over.borrow_mut().extend(over);
+        if let Some(mut host) = host
             && self.one_in(2)
         {
             // Some of what is under way at its volume happens still.
@@ -474,6 +485,15 @@ impl ErrandDesk for SimDesk {
         let node = &world.nodes[self.at];
         if node.desk_hangs.get() || world.one_in(3) {
             return None;
+        }
+        let over = world.over.borrow();
+        if world.tells_ends.get() && !over.is_empty() && world.one_in(50) {
+            // The last one, or one of long ago.
+            let last = over.len() - 1;
+            let told = if world.one_in(2) { last } else { world.below(over.len() as u64) as usize };
+            let (member, life) = over[told];
+            world.told_ends.set(world.told_ends.get() + 1);
+            return Some(ErrandEnd::Over(member, life));
         }
         let errand = self.errands.borrow_mut().pop_front()?;
         Some(match errand {

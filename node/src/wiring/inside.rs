@@ -73,7 +73,7 @@ impl Inside {
         self.domains.stop();
         let volumes = self.objects().volumes.clone();
         let members: Vec<_> = volumes.iter().filter_map(|served| served.member.as_ref()).collect();
-        copies::end_in_order(&members, &self.cores);
+        copies::end_in_order(&members, &self.cores, &self.cluster);
         // From here on the registry is not needed, and no thread waits for it.
         self.cluster.close();
         for member in members {

@@ -365,3 +365,46 @@ fn a_copy_that_is_out_goes_from_its_place_and_the_volumes_record_guards_the_chan
         assert!(cluster.change_placement("alice", push).is_err(), "{bad:?}");
     }
 }
+
+#[test]
+fn the_end_of_a_process_is_told_to_those_that_watch_and_goes_with_its_node() {
+    let (mut registry, keys) = (registry(), keys());
+    let lives = |life: u64| EndRecord {
+        lives: [("alice".to_owned(), format!("{life:016x}"))].into(),
+        ended_s: 7,
+    };
+    Membership::new(&mut registry, &keys).join(&node("io1", "t"), 50).unwrap();
+    Membership::new(&mut registry, &keys).tell_end("io1", &lives(1)).unwrap();
+    let mut watch = EndsWatch::open(&mut registry, &keys).unwrap();
+    let none = Duration::ZERO;
+    assert_eq!(watch.next(none).unwrap(), [("io1".to_owned(), lives(1))], "it was there");
+    assert_eq!(watch.next(none).unwrap(), []);
+    let mut records = Membership::new(&mut registry, &keys);
+    records.tell_end("io1", &lives(2)).unwrap();
+    records.tell_end("io1", &lives(2)).unwrap();
+    assert_eq!(watch.next(none).unwrap(), [("io1".to_owned(), lives(2))]);
+    assert_eq!(watch.next(none).unwrap(), []);
+    // Any client can write any bytes.
+    let key = keys.end("io1").unwrap();
+    let many: BTreeMap<_, _> =
+        (0..=END_LIVES_MAX).map(|at| (format!("{at}"), "0".repeat(16))).collect();
+    let many = EndRecord { lives: many, ended_s: 7 };
+    let one = |volume: &str, life: &str| EndRecord {
+        lives: [(volume.to_owned(), life.to_owned())].into(),
+        ended_s: 7,
+    };
+    let (escape, none_such) = (one("\u{1b}", &"0".repeat(16)), one("alice", "1"));
+    for value in [b"x".to_vec(), stored(&many), stored(&escape), stored(&none_such)] {
+        assert!(registry.swap(&Swap::new().put(&key, value)).is_ok());
+        assert_eq!(watch.next(none).unwrap(), []);
+        let contents = Membership::new(&mut registry, &keys).contents().unwrap();
+        assert_eq!(contents.unreadable.len(), 1, "the status shows it");
+    }
+    let mut records = Membership::new(&mut registry, &keys);
+    records.tell_end("io1", &lives(3)).unwrap();
+    assert_eq!(watch.next(none).unwrap().len(), 1);
+    let mut records = Membership::new(&mut registry, &keys);
+    records.remove("io1").unwrap();
+    assert_eq!(watch.next(none).unwrap(), []);
+    assert_eq!(registry.get(&key).unwrap().entry, None);
+}

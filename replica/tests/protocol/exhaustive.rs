@@ -12,7 +12,16 @@ const TIME: Duration = Duration::from_secs(1000);
 
 #[test]
 fn small_cases_keep_the_promises() {
-    for name in ["small", "delays", "joins", "claims", "stops", "joins and stops"] {
+    for name in [
+        "small",
+        "delays",
+        "joins",
+        "claims",
+        "stops",
+        "joins and stops",
+        "proofs",
+        "proofs and stops",
+    ] {
         let case = named(name).expect("it is a case");
         assert_eq!(explore(name, case, TIME), (true, vec![]), "{name}");
     }

@@ -13,7 +13,7 @@ use crate::world::random::run;
 const SEEDS: u64 = 2_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 21] = [
+const EVENTS: [&str; 22] = [
     "swaps without an answer",
     "delays",
     "late deliveries",
@@ -23,6 +23,7 @@ const EVENTS: [&str; 21] = [
     "losses of power",
     "stops in order",
     "starts after a stop",
+    "proved ends",
     "lost disks",
     "pauses",
     "cuts",

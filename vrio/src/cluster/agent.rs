@@ -10,7 +10,7 @@
 //!
 //! Both end when the node's process ends, which closes its end of the socket pair. Signals do not
 //! end them: a service manager sends SIGTERM to all processes of a unit, and a node may go on for
-//! seconds then.
+//! seconds then. The agent proves that end before, for the nodes with copies of the same volumes.
 
 use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read};
@@ -20,7 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::cluster::registry::know_boot;
 use ::cluster::{
@@ -28,14 +28,13 @@ use ::cluster::{
 };
 use anyhow::{Context, anyhow};
 use node::Config;
-use node::api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, RecordQuestion};
+use node::api::agent::{AGENT_LINE_BYTES_MAX, AgentLine, CopyLives, NodeLine, RecordQuestion};
 use node::config::ClusterConfig;
 use node::logging::{self, LogFormat};
 use node::status::NodeClusterStatus;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::ends::{END_TIME_MAX, has_node_ended_within};
 use super::clock::now_s;
 use super::{identity, random};
 use crate::commands;
@@ -66,6 +65,7 @@ const TEXT_CHARS_MAX: usize = 1000;
 const LEAVE: Duration = Duration::from_millis(200);
 
 mod disks;
+mod ends;
 mod placements;
 mod records;
 mod view;
@@ -116,24 +116,6 @@ pub(super) fn run(args: &AgentArgs) -> Result<(), CommandFailure> {
         }
         if has_node_ended_within(RESTART).context("no poll").map_err(CommandFailure::running)? {
             return Ok(());
-        }
-    }
-}
-
-/// Waits, and says whether the node's process has ended: its end of the socket pair is closed then.
-/// An agent that cannot start hears it here alone.
-fn has_node_ended_within(pause: Duration) -> io::Result<bool> {
-    let until = Instant::now() + pause;
-    let stdin = io::stdin();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout =
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // No event is asked for: the end of the other side is always told.
-        match poll(&mut [PollFd::new(&stdin, PollFlags::empty())], Some(&timeout)) {
-            Ok(ended) => return Ok(ended > 0),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -189,13 +171,17 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
         agent_pid: std::process::id(),
         ..NodeClusterStatus::default()
     };
+    let process = ends::NodeProcess::find();
     let Some(directory) = wait_for_directory(cluster, &mut report)? else { return Ok(()) };
     // Before any thread: a thread that is there already would keep the rights to all files.
     restrict(config, cluster, &directory)?;
     let questions = records::start(&cluster.directory).context("no thread");
     let questions = questions.map_err(CommandFailure::running)?;
-    let node_ended = listen_to_node(questions).context("no thread");
+    let prove = ends::teller(process, &cluster.directory, &cluster.name);
+    let node_ended = listen_to_node(questions, prove).context("no thread");
     let node_ended = node_ended.map_err(CommandFailure::running)?;
+    let followed = ends::follow(&cluster.directory, &cluster.name).context("no thread");
+    followed.map_err(CommandFailure::running)?;
     let ended = |pause| node_ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
     report.cluster = directory.file().name.clone();
     let random = u64::from_be_bytes(random()?);
@@ -234,6 +220,8 @@ fn work(config: &Config) -> Result<(), CommandFailure> {
             break;
         }
     }
+    // The end of the node's process is told first.
+    let _ = node_ended.recv();
     // An error is no news: the presence ends by itself.
     let _ = agent.leave();
     Ok(())
@@ -258,22 +246,21 @@ fn restrict(
     node::agent::restrict(config, &directories).map_err(CommandFailure::running)
 }
 
-/// Passes the node's questions on, tells when the node's process has ended, and ends this process
-/// if it has not ended by then.
-fn listen_to_node(questions: SyncSender<RecordQuestion>) -> io::Result<Receiver<()>> {
+/// Passes the node's questions on, and tells when the node's process has ended, after `prove` was
+/// given the lives that have ended with it. Ends this process if it has not ended soon after.
+fn listen_to_node(
+    questions: SyncSender<RecordQuestion>,
+    prove: impl FnOnce(CopyLives) + Send + 'static,
+) -> io::Result<Receiver<()>> {
     let (sender, ended) = channel();
     let listen = move || {
-        let mut node = BufReader::new(io::stdin().lock());
-        loop {
-            let mut line = Vec::new();
-            match (&mut node).take(AGENT_LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => break,
-                Ok(_) => {}
-            }
-            // Also the rest of a line that another agent has begun to read.
-            let Ok(question) = serde_json::from_slice(&line) else { continue };
-            // A question beyond those that wait has no answer, which is an unknown outcome.
-            let _ = questions.try_send(question);
+        let lives = hear_node(&questions);
+        let end = || {
+            std::thread::sleep(END_TIME_MAX);
+            std::process::exit(0);
+        };
+        if std::thread::Builder::new().name("end".to_owned()).spawn(end).is_ok() {
+            prove(lives);
         }
         drop(sender);
         std::thread::sleep(LEAVE);
@@ -281,6 +268,30 @@ fn listen_to_node(questions: SyncSender<RecordQuestion>) -> io::Result<Receiver<
     };
     std::thread::Builder::new().name("node".to_owned()).spawn(listen)?;
     Ok(ended)
+}
+
+/// Passes the node's questions on until it says nothing more. Gives the lives that it told last.
+fn hear_node(questions: &SyncSender<RecordQuestion>) -> CopyLives {
+    let mut node = BufReader::new(io::stdin().lock());
+    let mut lives = CopyLives::new();
+    loop {
+        let mut line = Vec::new();
+        match (&mut node).take(AGENT_LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) => return lives,
+            // The node has left a report unread: all that it said was read before.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return lives,
+            // The lines after that are not known, so no life is.
+            Err(_) => return CopyLives::new(),
+            Ok(_) => {}
+        }
+        match serde_json::from_slice(&line) {
+            // A question beyond those that wait has no answer, which is an unknown outcome.
+            Ok(NodeLine::Question(question)) => _ = questions.try_send(question),
+            Ok(NodeLine::Lives(told)) => lives = told,
+            // Also the rest of a line that another agent has begun to read.
+            Err(_) => {}
+        }
+    }
 }
 
 /// Reports to the node. An error means that the node has ended.

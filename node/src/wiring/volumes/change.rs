@@ -190,7 +190,7 @@ impl Inside {
             notes.push(format!("disk {disk:?} was removed with its volume"));
         }
         if let Some(member) = &served.member {
-            copies::end_in_order(&[member], &self.cores);
+            copies::end_in_order(&[member], &self.cores, &self.cluster);
             let doors = self.volumes.seats().doors();
             member.stop(&self.cores, doors, &self.cluster).map_err(|text| {
                 let error = format!("volume {name:?}: {text}");

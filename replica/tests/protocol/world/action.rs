@@ -1,6 +1,6 @@
 //! The events of the world.
 
-use replica::{Input, MemberId, Message, Rule, SwapOutcome};
+use replica::{Input, Life, MemberId, Message, Rule, SwapOutcome};
 
 use super::disk::Loss;
 use super::register::Caller;
@@ -13,6 +13,8 @@ pub(crate) struct Budget {
     pub(crate) restarts: u8,
     /// A member ends in order, and starts again at any time later.
     pub(crate) stops: u8,
+    /// A member is told that a process of another member has ended, at any time later.
+    pub(crate) proofs: u8,
     /// A member loses its disk; an empty member comes in its place.
     pub(crate) disks: u8,
     /// A member does not run for some time.
@@ -59,6 +61,8 @@ pub(crate) enum Action {
     Stop(MemberId),
     /// It starts again; its host may have lost power meanwhile.
     Start(MemberId, Loss),
+    /// A member hears of the end of a process.
+    Prove(MemberId, usize),
     LoseDisk(MemberId),
     Pause(MemberId),
     Resume(MemberId),
@@ -102,6 +106,7 @@ impl World {
             }
             Action::Stop(id) => self.stop(case, id),
             Action::Start(id, loss) => self.restart(case, id, loss),
+            Action::Prove(to, at) => self.prove(case, to, at),
             Action::LoseDisk(id) => self.lose_disk(case, id),
             Action::Pause(id) => {
                 self.budget.pauses -= 1;
@@ -210,6 +215,10 @@ impl World {
     }
 
     pub(crate) fn restart(&mut self, case: &Case, id: MemberId, loss: Loss) {
+        let (is_killed, last) = (!self.node(id).is_stopped, self.node(id).member.life());
+        if is_killed {
+            self.note_end(case, id, last);
+        }
         self.lives += 1;
         let life = self.lives;
         let node = self.node(id);
@@ -221,6 +230,20 @@ impl World {
         }
         let member = WorldMember::start(id, life, case.pacing, durable, cuts, case.now());
         node.member = member.breaking(case.broken);
+    }
+
+    fn prove(&mut self, case: &Case, to: MemberId, at: usize) {
+        self.budget.proofs -= 1;
+        let (id, life) = self.over[at];
+        self.step(case, to, Input::Over(id, life));
+    }
+
+    /// A process that had this life has ended, and the life does not go on.
+    fn note_end(&mut self, case: &Case, id: MemberId, life: Life) {
+        // Worlds without proofs have no state of them.
+        if case.budget.proofs > 0 && !self.over.contains(&(id, life)) {
+            self.over.push((id, life));
+        }
     }
 
     /// A process ends in order: it hears nothing more, does all that was begun, makes its content
@@ -242,10 +265,15 @@ impl World {
         if case.broken != Some(Rule::EndsAreDurable) {
             node.disk.flush();
         }
-        if let Some(durable) = node.member.end() {
+        let (life, end) = (node.member.life(), node.member.end());
+        let goes_on = end.is_some();
+        if let Some(durable) = end {
             node.disk.durable_of_member = durable;
         }
         node.is_stopped = true;
+        if !goes_on || case.broken == Some(Rule::LivesThatGoOnAreNotOver) {
+            self.note_end(case, id, life);
+        }
     }
 
     fn lose_disk(&mut self, case: &Case, id: MemberId) {
@@ -348,6 +376,10 @@ impl World {
             }
             if budget.mistakes > 0 {
                 actions.push(Action::Evict(id));
+            }
+            if budget.proofs > 0 && !node.is_paused {
+                let over = self.over.iter().enumerate().filter(|(_, (of, _))| *of != id);
+                actions.extend(over.map(|(at, _)| Action::Prove(id, at)));
             }
             for other in self.ids().filter(|other| *other != id) {
                 match self.cut.contains(&(id, other)) {

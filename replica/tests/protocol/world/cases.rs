@@ -41,6 +41,7 @@ const COUNTERS: u64 = 12;
 const NONE: Budget = Budget {
     restarts: 0,
     stops: 0,
+    proofs: 0,
     disks: 0,
     pauses: 0,
     delays: 0,
@@ -72,6 +73,18 @@ pub(crate) fn named(name: &str) -> Option<Case> {
             case(2, &[&one], 6, Budget { stops: 2, restarts: 1, unknown: 1, ..NONE })
         }
         "late stops" => case(2, &[&writes], 6, Budget { stops: 2, delays: 1, cuts: 1, ..NONE }),
+        // In CI: the end of a process is proved, and heard at once or late.
+        "proofs" => case(2, &[&writes], 6, Budget { restarts: 1, proofs: 2, unknown: 1, ..NONE }),
+        "proofs and stops" => {
+            case(2, &[&writes], 6, Budget { restarts: 1, stops: 1, proofs: 1, ..NONE })
+        }
+        "late proofs" => {
+            let budget = Budget { restarts: 2, proofs: 2, delays: 1, cuts: 1, ..NONE };
+            case(2, &[&one], 6, budget)
+        }
+        "proofs of three" => {
+            calm(case(3, &[&writes], 6, Budget { restarts: 2, proofs: 2, delays: 1, ..NONE }))
+        }
         "stops of three" => case(3, &[&one], 6, Budget { stops: 3, restarts: 1, ..NONE }),
         "delays" => case(2, &[&writes], 5, Budget { delays: 2, again: 1, ..NONE }),
         "pairs" => case(
@@ -154,6 +167,10 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
         Rule::ResumedMembersReignAnew => {
             calm(joining(case(2, two, 6, Budget { stops: 1, delays: 1, cuts: 1, ..NONE })))
         }
+        Rule::ProofsAreOfOneLife => {
+            joining(case(2, two, 5, Budget { restarts: 1, proofs: 1, ..NONE }))
+        }
+        Rule::LivesThatGoOnAreNotOver => case(2, two, 5, Budget { stops: 1, proofs: 1, ..NONE }),
     };
     Case { broken: Some(rule), ..base }
 }

@@ -148,6 +148,8 @@ pub(crate) struct World {
     /// A promise that was broken.
     pub(crate) broken: Option<String>,
     lives: Life,
+    /// The processes that have ended, by their members and lives.
+    over: Vec<(MemberId, Life)>,
     ghosts: Caller,
     client_ids: u8,
     ticks: u64,
@@ -178,6 +180,7 @@ impl World {
             granted: BTreeSet::new(),
             broken: None,
             lives: 1,
+            over: Vec::new(),
             ghosts: 1000,
             client_ids: u8::try_from(case.plans.len()).expect("few clients"),
             ticks: 0,

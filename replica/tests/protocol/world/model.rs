@@ -74,6 +74,7 @@ impl World {
     fn forget(&mut self) {
         self.budget = Budget::default();
         self.past.clear();
+        self.over.clear();
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     let mut budget = Budget {
         restarts: some(|of| of.restarts, 2, 6),
         stops: 0,
+        proofs: 0,
         disks: some(|of| of.disks, 6, 1),
         pauses: some(|of| of.pauses, 3, 5),
         delays: some(|of| of.delays, 2, 60),
@@ -89,6 +90,9 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     // The rules that seeds break need no stop.
     if shows.is_none() && random.one_in(3) {
         budget.stops = random.between(1, 5) as u8;
+    }
+    if shows.is_none() && random.one_in(2) {
+        budget.proofs = random.between(1, 6) as u8;
     }
     let is_wild = true;
     Case {
@@ -193,6 +197,7 @@ fn ends_a_fault(action: &Action) -> bool {
 fn hits(action: Action, member: MemberId) -> bool {
     match action {
         Action::Restart(id, _) | Action::Stop(id) => id == member,
+        Action::Prove(id, _) => id != member,
         Action::LoseDisk(id) | Action::Pause(id) => id == member,
         Action::Cut(from, to) => from == member || to == member,
         _ => false,
@@ -222,6 +227,7 @@ fn name(action: Action) -> &'static str {
         Action::Restart(..) => "losses of power",
         Action::Stop(_) => "stops in order",
         Action::Start(..) => "starts after a stop",
+        Action::Prove(..) => "proved ends",
         Action::LoseDisk(_) => "lost disks",
         Action::Pause(_) => "pauses",
         Action::Resume(_) => "ends of pauses",
