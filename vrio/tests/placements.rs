@@ -208,7 +208,7 @@ fn wait_until_empty(node: &mut Node) {
 #[test]
 fn the_copies_of_a_volume_move_to_other_nodes_while_its_guest_works() {
     let mut random = Random::new(8);
-    let rack = Rack::new(8);
+    let rack = Rack::new(10);
     let [mut io1, mut io2, mut io3] = ["io1", "io2", "io3"].map(|name| start(&rack, name));
     let vm1 = rack.plan("vm1", &format!("[cluster]\ndirectory = {:?}\n", rack.path("of-vm1")));
     let mut vm1 = vm1.start().expect("the VMhost starts");
