@@ -510,13 +510,13 @@ impl MemberHost {
     /// patience all the same: another node takes over first.
     fn counts(&self, member: MemberId, life: Life) -> bool {
         let is_both = |it: &&VolumeRecord| it.has(member, life) && it.has(self.id, self.life());
-        let record = self.member.record().filter(is_both).filter(|_| self.drained.is_none());
+        let record = self.member.record().filter(is_both).filter(|_| self.given.is_none());
         let step = match record.map(|record| record.primary) {
             Some(primary) if primary == member => "this copy takes over at once",
             Some(primary) if primary == self.id => "this copy goes on without it at once",
             _ => return false,
         };
-        let (volume, node) = (&*self.volume, self.nodes.get(&member));
+        let (volume, node) = (&*self.volume, self.list.nodes.get(&member));
         tracing::info!(volume, node, "the process of another copy has ended, as is proved: {step}");
         true
     }

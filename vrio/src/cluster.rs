@@ -329,9 +329,10 @@ pub(crate) fn cluster(command: &ClusterCommand) -> Result<(), CommandFailure> {
         ClusterCommand::Remove { node, place, .. } => {
             let directory = place.open()?;
             let mut registry = directory.registry().map_err(refused)?;
-            let removed = Membership::new(&mut registry, directory.keys()).remove(node);
-            removed.map_err(CommandFailure::running)?;
-            print(&format!("node {node} is removed; its name is free\n"))
+            let mut membership = Membership::new(&mut registry, directory.keys());
+            membership.remove(node).map_err(CommandFailure::running)?;
+            let left = copies_left(&mut membership, node)?;
+            print(&format!("node {node} is removed; its name is free\n{left}"))
         }
         ClusterCommand::Forget { volume, force, place } => forget(&place.open()?, volume, *force),
         ClusterCommand::Trust(args) => args.run(),
@@ -364,9 +365,39 @@ fn forget(directory: &ClusterDirectory, volume: &str, force: bool) -> Result<(),
     print(&format!("the cluster has no record of volume {volume} any more\n"))
 }
 
+/// What must be done about the copies of a node that is removed. They take part in their volumes
+/// without the registry: other nodes have the node as a peer.
+fn copies_left(membership: &mut Membership<'_>, node: &str) -> Result<String, CommandFailure> {
+    let contents = membership.contents().map_err(CommandFailure::running)?;
+    let placed = contents.placements.iter().filter(|(_, it)| it.copy_of(node).is_some());
+    let placed: Vec<_> = placed.map(|(name, _)| name.as_str()).collect();
+    let is_own = |name: &String| !contents.placements.iter().any(|(placed, _)| placed == name);
+    let has_copy = |nodes: &[String]| nodes.iter().any(|it| it == node);
+    let own = contents.volumes.iter().filter(|(name, it)| is_own(name) && has_copy(&it.nodes));
+    let own: Vec<_> = own.map(|(name, _)| name.as_str()).collect();
+    let mut text = String::new();
+    if !placed.is_empty() {
+        text += &format!(
+            "volumes {} have copies on it, which take part as long as it runs: `vrio volume copies \
+             --all --replace {node}`, or --remove, ends that\n",
+            placed.join(", ")
+        );
+    }
+    if !own.is_empty() {
+        text += &format!(
+            "volumes {} of the nodes' files have copies on it: docs/replicas.md, \"Changing the \
+             list\"\n",
+            own.join(", ")
+        );
+    }
+    Ok(text)
+}
+
 fn revoke(directory: &ClusterDirectory, node: &str) -> Result<(), CommandFailure> {
     let count = revoke_node(directory, node, now_s()).map_err(refused)?;
-    let mut text = format!("node {node} is removed; certificates revoked: {count}\n");
+    let mut registry = directory.registry().map_err(refused)?;
+    let left = copies_left(&mut Membership::new(&mut registry, directory.keys()), node)?;
+    let mut text = format!("node {node} is removed; certificates revoked: {count}\n{left}");
     for EtcdMemberFile { name, address, .. } in &directory.file().members {
         text += &format!("copy members/{name}/crl.pem to {address}, and restart vrio-etcd there\n");
     }
