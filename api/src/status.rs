@@ -272,6 +272,10 @@ pub struct CopyStatus {
     pub in_sync: Vec<String>,
     /// The nodes with copies that lack writes.
     pub missing: Vec<String>,
+    /// The nodes with copies by their places, of a volume that the cluster has placed; a place that
+    /// a copy has left is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<String>,
     /// The nodes whose copies must go: the volume goes on without them as soon as it can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<String>,

@@ -11,7 +11,7 @@
 //! not have the copy in sync, and no later record has. Only then its node removes its data.
 
 use registry::membership::ClusterContents;
-use registry::{CopyLeave, PlacedCopy, PlacementRecord, VolumeRecord};
+use registry::{COPY_PLACES_MAX, CopyLeave, PlacedCopy, PlacementRecord, VolumeRecord};
 use replica::MEMBERS_MAX;
 use replica::wire::decode_formed_record;
 
@@ -82,10 +82,31 @@ fn add(placement: &mut PlacementRecord, copy: &PlacedCopy) -> Result<(), String>
     if placement.removing.is_some() {
         return Err("it is being removed".to_owned());
     }
-    if placement.members().count() >= MEMBERS_MAX {
-        return Err(format!("it has {MEMBERS_MAX} copies, the most that a volume has"));
+    check_room(placement)?;
+    if let Some(at) = copy.replaces {
+        let stays = |(other, it): (u8, &PlacedCopy)| other == at && it.leaves.is_none();
+        if !placement.members().any(stays) || placement.replacement_of(at).is_some() {
+            return Err("the copy that it replaces has gone, leaves, or is replaced".to_owned());
+        }
     }
     placement.copies.push(copy.clone());
+    Ok(())
+}
+
+/// Whether the volume can have one more copy.
+fn check_room(placement: &PlacementRecord) -> Result<(), String> {
+    if placement.members().count() >= MEMBERS_MAX {
+        return Err(format!(
+            "it has {MEMBERS_MAX} copies, the most that a volume has: remove one by `vrio volume \
+             copies --remove`"
+        ));
+    }
+    if placement.copies.len() >= COPY_PLACES_MAX {
+        return Err(format!(
+            "its copies have had {COPY_PLACES_MAX} places, the most that a volume has in its life: \
+             create another volume, and copy its data"
+        ));
+    }
     Ok(())
 }
 
@@ -103,15 +124,16 @@ fn leave(
                 .to_owned(),
         );
     }
-    match placement.copies.get_mut(usize::from(at)) {
-        Some(copy) if !copy.node.is_empty() => {
-            copy.leaves.get_or_insert(CopyLeave::Asked);
-        }
-        _ => return Err("there is no such copy".to_owned()),
+    let Some(copy) = placement.copies.get_mut(usize::from(at)) else {
+        return Err("there is no such copy".to_owned());
+    };
+    if !copy.node.is_empty() {
+        copy.leaves.get_or_insert(CopyLeave::Asked);
     }
-    // A copy that was to replace it has nothing to replace any more.
-    for copy in &mut placement.copies {
-        copy.replaces.take_if(|other| *other == at);
+    // What it was to replace, the copy in its stead replaces.
+    let replaces = copy.replaces.take();
+    for copy in placement.copies.iter_mut().filter(|copy| copy.replaces == Some(at)) {
+        copy.replaces = replaces;
     }
     Ok(())
 }
@@ -125,8 +147,9 @@ pub fn another_copy(
     contents: &ClusterContents,
     placement: &PlacementRecord,
     (on, replaces): (Option<&str>, Option<u8>),
-    size: fn(u64) -> String,
+    (now_s, size): (u64, fn(u64) -> String),
 ) -> Result<PlacedCopy, String> {
+    check_room(placement)?;
     let ask = PlacementAsk {
         size_bytes: placement.size_bytes,
         copies: 1,
@@ -140,7 +163,7 @@ pub fn another_copy(
             .map(|copy| copy.node.clone()),
     };
     let copy = place(contents, &ask, size)?.remove(0);
-    Ok(PlacedCopy { replaces, ..copy })
+    Ok(PlacedCopy { replaces, since_s: Some(now_s), ..copy })
 }
 
 /// The next steps of the volumes that a node serves, which its agent takes, or of all volumes. A
@@ -155,6 +178,10 @@ pub fn next_steps(
     for (name, placement) in contents.placements.iter().filter(|(_, it)| it.removing.is_none()) {
         let record = contents.volumes.iter().find(|(known, _)| known == name);
         let Some((_, record)) = record else { continue };
+        // A copy may have newer writes than the record says.
+        if record.was_put_back(contents.stamp.store) {
+            continue;
+        }
         let Ok(members) = members(Some(record)) else { continue };
         let primary = placement.copies.get(usize::from(members.primary));
         if node.is_some_and(|node| primary.is_none_or(|copy| copy.node != node)) {
@@ -187,15 +214,17 @@ fn next_step(
         }
     }
     let after_s = placement.rules.rebuild_after_s?;
-    let is_replaced = |at: u8| placement.copies.iter().any(|copy| copy.replaces == Some(at));
+    let is_replaced = |at: u8| placement.replacement_of(at).is_some();
     let late = placement.members().find(|(at, copy)| {
-        let since_s = record.lacking.get(&copy.node);
-        let is_late = since_s.is_some_and(|since_s| now_s.saturating_sub(*since_s) >= after_s);
+        // The record is older than a copy that has just come.
+        let since_s = record.lacking.get(&copy.node).copied().max(copy.since_s);
+        let is_late = since_s.is_some_and(|since_s| now_s.saturating_sub(since_s) >= after_s);
         let is_away = node(&copy.node).is_none_or(|node| node.presence.is_none());
         is_late && is_away && copy.leaves.is_none() && !is_in(*at) && !is_replaced(*at)
     });
     let (at, _) = late?;
-    Some(another_copy(contents, placement, (None, Some(at)), size).map(CopyStep::Add))
+    let copy = another_copy(contents, placement, (None, Some(at)), (now_s, size));
+    Some(copy.map(CopyStep::Add))
 }
 
 #[cfg(test)]
@@ -303,7 +332,7 @@ mod tests {
         let mut rack = Rack::new(racks());
         let copy = {
             let placement = rack.placement().clone();
-            another_copy(&rack.contents, &placement, (None, Some(1)), size).unwrap()
+            another_copy(&rack.contents, &placement, (None, Some(1)), (7, size)).unwrap()
         };
         // Not io3, which is in the rack of io1.
         assert_eq!((&*copy.node, copy.replaces), ("io4", Some(1)));
@@ -375,5 +404,58 @@ mod tests {
         rack.contents.nodes[1].presence = None;
         let [Err(why)] = &rack.steps("io1")[..] else { panic!("there is no node for it") };
         assert!(why.contains("1 copies of 100 bytes cannot be placed"), "{why}");
+        rack.placement().copies.resize(COPY_PLACES_MAX, PlacedCopy::default());
+        let [Err(why)] = &rack.steps("io1")[..] else { panic!("there is no place for it") };
+        assert!(why.contains("create another volume"), "{why}");
+    }
+
+    /// The node of the copy that comes is lost as well, before any record has changed.
+    #[test]
+    fn a_replacement_that_is_lost_is_replaced_and_its_task_goes_on() {
+        let mut rack =
+            Rack::new(PlacementRules { rebuild_after_s: Some(600), ..PlacementRules::default() });
+        let alone = Members::first(0, BTreeMap::from([(0, 1), (1, 2)])).without(1);
+        rack.record(&alone);
+        rack.contents.nodes[1].presence = None;
+        rack.now_s += 600;
+        rack.settle("io1");
+        assert_eq!(rack.placement().copies[2].replaces, Some(1));
+        let lost = rack.placement().copies[2].node.clone();
+        let at = rack.contents.nodes.iter().position(|it| it.record.name == lost).unwrap();
+        rack.contents.nodes[at].presence = None;
+        rack.now_s += 599;
+        assert_eq!(rack.steps("io1"), []);
+        rack.now_s += 1;
+        rack.settle("io1");
+        assert_eq!(rack.placement().copies[3].replaces, Some(2));
+        rack.record(&alone.with(3, 4));
+        rack.settle("io1");
+        let placement = rack.placement();
+        assert_eq!((placement.copies[3].replaces, placement.members().count()), (None, 2));
+        let left = |at: usize| placement.copies[at].leaves == Some(CopyLeave::Out);
+        assert!(left(1) && left(2), "{placement:?}");
+    }
+
+    #[test]
+    fn nothing_is_replaced_twice_and_a_place_that_was_left_holds_nothing_up() {
+        let mut rack = Rack::new(PlacementRules::default());
+        let instead = |node: &str| {
+            CopyStep::Add(PlacedCopy { replaces: Some(1), ..PlacedCopy::new(node, "fast") })
+        };
+        rack.take(&instead("io3")).unwrap();
+        assert!(rack.take(&instead("io4")).unwrap_err().contains("is replaced"));
+        // The copy to replace goes by itself meanwhile.
+        rack.placement().copies[1] = PlacedCopy::default();
+        rack.record(&Members::first(0, BTreeMap::from([(0, 1), (2, 3)])));
+        rack.settle("io1");
+        assert_eq!(rack.placement().copies[2].replaces, None);
+        assert!(rack.take(&instead("io4")).unwrap_err().contains("has gone"));
+        // A record of before a restore says nothing about the last writes.
+        rack.take(&CopyStep::Leave(2)).unwrap();
+        assert_eq!(rack.steps("io1").len(), 0, "it is in sync");
+        rack.record(&Members::first(0, BTreeMap::from([(0, 1)])));
+        assert_eq!(rack.steps("io1").len(), 1);
+        rack.contents.volumes[0].1.store = "other".to_owned();
+        assert_eq!(rack.steps("io1").len(), 0);
     }
 }

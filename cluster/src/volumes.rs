@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use registry::membership::ClusterContents;
 use registry::{
-    CopyLeave, CopyReport, PlacedCopy, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord,
+    CopyLeave, CopyReport, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord,
 };
 use replica::wire::decode_formed_record;
 use serde::{Deserialize, Serialize};
@@ -192,7 +192,6 @@ fn known_copies<'c>(
     let copy = |place: u8| {
         let node = named(place);
         let presence = present.get(&*node);
-        let replaces = |copy: &PlacedCopy| copy.replaces == Some(place);
         KnownCopy {
             place,
             is_present: presence.is_some(),
@@ -200,7 +199,7 @@ fn known_copies<'c>(
             report: presence.and_then(|it| of_volume(it)),
             filled_percent: fills.and_then(|it| it.filling.get(&node).copied()),
             leaves: placed(place).and_then(|copy| copy.leaves),
-            is_replaced: placement.is_some_and(|it| it.copies.iter().any(replaces)),
+            is_replaced: placement.is_some_and(|it| it.replacement_of(place).is_some()),
             rebuild_after_s: placement.and_then(|it| it.rules.rebuild_after_s),
             node,
         }
@@ -392,7 +391,7 @@ pub(crate) fn of_pools(contents: &ClusterContents) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use registry::membership::KnownNode;
-    use registry::{NodeRecord, PoolSpace, Stamp};
+    use registry::{NodeRecord, PlacedCopy, PoolSpace, Stamp};
     use replica::VolumeRecord as Members;
     use replica::wire::encode_record;
 

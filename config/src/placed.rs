@@ -73,6 +73,12 @@ pub(crate) fn resolve(config: &mut Config, adds_peers: bool) {
         let peers = peers.filter(|name| config.peer(name).is_none());
         let peers: Vec<_> = peers.filter_map(|name| peer(&placed, name)).collect();
         config.objects.peers.extend(peers);
+        // A node that was away since this node has heard of it is no peer yet: the agent adds it.
+        let is_peer = |name: &String| config.peer(name).is_some();
+        let nodes = match nodes.iter().any(is_peer) {
+            true => nodes.into_iter().filter(is_peer).collect(),
+            false => nodes,
+        };
         let volume = &mut config.objects.disks[at].volume;
         (volume.peers, volume.is_placed) = (nodes, true);
     }
@@ -85,11 +91,13 @@ fn read(path: &Path) -> Option<Value> {
 }
 
 /// The nodes with copies of a volume, unless this node is one of them: a disk beside a copy names
-/// the nodes that it may ask. A copy without a node has no place yet.
+/// the nodes that it may ask. A copy that has gone has no node, and a copy that is out serves
+/// nothing.
 fn nodes(placed: &Value, volume: &str, own: &str) -> Option<Vec<String>> {
     let copies = placed["volumes"].get(volume)?["copies"].as_array()?;
+    let members = copies.iter().filter(|copy| copy["leaves"] != "out");
     let nodes: Option<Vec<String>> =
-        copies.iter().map(|copy| copy["node"].as_str().map(str::to_owned)).collect();
+        members.map(|copy| copy["node"].as_str().map(str::to_owned)).collect();
     let mut nodes = nodes?;
     nodes.retain(|node| !node.is_empty());
     let is_plain = nodes.iter().all(|node| name_problem(node).is_none() && node != own);
@@ -113,9 +121,9 @@ mod tests {
     use super::*;
 
     /// A node whose disk names a volume, and the file that its agent keeps.
-    struct Rig(tempfile::TempDir);
+    struct DiskFile(tempfile::TempDir);
 
-    impl Rig {
+    impl DiskFile {
         fn new() -> Self {
             Self(tempfile::tempdir().unwrap())
         }
@@ -151,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_names_a_volume_of_the_cluster_alone_names_its_nodes() {
-        let rig = Rig::new();
+        let rig = DiskFile::new();
         let error = rig.read("alice").unwrap_err().to_string();
         assert!(error.contains("has no volume \"alice\""), "{error}");
         assert!(error.contains("vrio volume create"), "{error}");
@@ -185,11 +193,14 @@ mod tests {
 
     #[test]
     fn other_nodes_are_no_other_volume_and_a_list_by_hand_is_one() {
-        let rig = Rig::new();
+        let rig = DiskFile::new();
         rig.keep(&kept(BOTH));
         let running = rig.read("alice").unwrap();
-        // A copy without a node has no place yet.
-        rig.keep(&kept(r#"{"node":"io2","pool":"p"},{"node":"","pool":""}"#));
+        // A copy that has gone, a copy that is out, and a node that was never heard of.
+        rig.keep(&kept(
+            r#"{"node":"io1","pool":"p","leaves":"out"},{"node":"io2","pool":"p"},
+               {"node":"","pool":""},{"node":"io9","pool":"p"}"#,
+        ));
         let moved = rig.read("alice").unwrap();
         let (before, after) = (&running.disks[0].volume, &moved.disks[0].volume);
         assert_eq!((before.kept_as(), after.to_string()), (after.kept_as(), "io2/alice".into()));

@@ -88,9 +88,16 @@ impl ServedMember {
     ) -> Result<(), Refused> {
         let wrong = |why: &str| {
             let error = format!("the copies of volume {:?}: {why}", self.volume());
-            let way_out = "the node's agent gives the list of the volume's placement";
+            let way_out = format!(
+                "the node's agent gives the list of the volume's placement. If the copy here is of \
+                 another time: `vrio volume remove {} --data`",
+                self.volume()
+            );
             Refused::new(RefusedKind::Bad, error, way_out)
         };
+        if !self.is_placed() {
+            return Err(wrong("the list is in the nodes' files"));
+        }
         let nodes = by_place(&list.nodes);
         let names: BTreeSet<_> = nodes.values().collect();
         let before = self.list().nodes;

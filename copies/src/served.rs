@@ -59,12 +59,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A list of a file fits into a record.
 const _: () = assert!(config::REPLICAS_MAX <= replica::MEMBERS_MAX);
 
+/// And all places that a placed volume's list has in its life.
+const _: () = assert!(config::REPLICA_PLACES_MAX == registry::COPY_PLACES_MAX);
+
 /// The member of a replicated volume.
 #[derive(Debug)]
 pub struct ServedMember {
     volume: String,
     /// Its own place in the list of nodes.
     id: MemberId,
+    /// The cluster has placed the volume: its list of nodes may change.
+    is_placed: bool,
     /// The nodes by their places, which also the questions to the registry name.
     list: Arc<Mutex<MemberList>>,
     /// The index of its sidecore.
@@ -221,6 +226,7 @@ impl MemberSeats {
         Ok(ServedMember {
             volume,
             id,
+            is_placed: wanted.placement.is_some(),
             list: Arc::new(Mutex::new(MemberList::new(nodes))),
             home,
             front: Arc::clone(&plan.front),
@@ -266,7 +272,9 @@ impl ServedMember {
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
         // A record can name this node while its member does not serve.
         let is_serving = matches!(part, MemberPart::Serves | MemberPart::TakesOver);
-        let MemberList { nodes, leaving } = self.list();
+        let list = self.list();
+        let names = if self.is_placed { list.names() } else { Vec::new() };
+        let MemberList { nodes, leaving } = list;
         let primary = primary.filter(|it| is_serving || nodes.get(&self.id) != Some(it));
         let role = match part {
             _ if has_ended => CopyRole::Failed,
@@ -280,7 +288,7 @@ impl ServedMember {
         let missing = missing.cloned().collect();
         let leaving = leaving.iter().filter_map(|member| nodes.get(member).cloned()).collect();
         let why = failed.or(waits).unwrap_or_default();
-        CopyStatus { role, primary, epoch, in_sync, missing, leaving, filling, why }
+        CopyStatus { role, primary, epoch, in_sync, missing, places: names, leaving, filling, why }
     }
 
     /// Starts the member on its sidecore.
@@ -423,6 +431,11 @@ impl ServedMember {
     /// The volume's name.
     pub(crate) fn volume(&self) -> &str {
         &self.volume
+    }
+
+    /// Whether the cluster has placed the volume.
+    pub(crate) fn is_placed(&self) -> bool {
+        self.is_placed
     }
 
     /// Whether the place is this member's.
@@ -677,12 +690,7 @@ impl AgentRecords {
             return RecordOutcome::NoAnswer("the member was ended on this node".to_owned());
         }
         let Self { volume, form, list, .. } = self;
-        let list = list.lock().nodes.clone();
-        let places = list.keys().last().map_or(0, |last| usize::from(*last) + 1);
-        let mut nodes = vec![String::new(); places];
-        for (place, node) in list {
-            nodes[usize::from(place)] = node;
-        }
+        let nodes = list.lock().names();
         self.cluster.ask(RecordOf { volume, form, nodes: &nodes }, ask)
     }
 }

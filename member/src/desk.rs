@@ -11,6 +11,10 @@ use replica::{Durable, SwapOutcome, VolumeRecord};
 
 use crate::form::VolumeForm;
 
+/// How often a change of a record is tried again while the placement of the volume changes: the
+/// steps of a placement are seconds apart.
+const TRIES_MAX: usize = 4;
+
 /// Why a member's private file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -295,20 +299,27 @@ impl RecordDesk {
         if found.epoch + 1 != target.epoch {
             return Ok(SwapOutcome::Conflict(found));
         }
-        let placed = Membership::new(registry, &self.keys).placement(&self.volume)?;
-        let is_out = |id: &u8| {
-            let members = placed.as_ref().map(|it| it.record.members());
-            members.is_some_and(|mut all| all.all(|(place, _)| place != *id))
-        };
-        // The node of a copy that is out removes its data, so the copy must not count again.
-        if target.in_sync.keys().any(is_out) {
-            return Ok(SwapOutcome::Conflict(found));
+        for _ in 0..TRIES_MAX {
+            let placed = Membership::new(registry, &self.keys).placement(&self.volume)?;
+            let is_out = |id: &u8| {
+                let members = placed.as_ref().map(|it| it.record.members());
+                members.is_some_and(|mut all| all.all(|(place, _)| place != *id))
+            };
+            // The node of a copy that is out removes its data, so the copy must not count again.
+            if target.in_sync.keys().any(is_out) {
+                return Ok(SwapOutcome::Conflict(found));
+            }
+            let swap = self.next((Some(&held), placed.as_ref()), held.store, target)?;
+            match registry.swap(&swap)? {
+                registry::SwapOutcome::Made { .. } => return Ok(SwapOutcome::Done),
+                registry::SwapOutcome::Unknown { .. } => return Ok(SwapOutcome::Unknown),
+                // Perhaps the placement alone has changed.
+                registry::SwapOutcome::Lost => match self.look(registry)? {
+                    record if record == found => {}
+                    record => return Ok(SwapOutcome::Conflict(record)),
+                },
+            }
         }
-        let swap = self.next((Some(&held), placed.as_ref()), held.store, target)?;
-        Ok(match registry.swap(&swap)? {
-            registry::SwapOutcome::Made { .. } => SwapOutcome::Done,
-            registry::SwapOutcome::Lost => SwapOutcome::Conflict(self.look(registry)?),
-            registry::SwapOutcome::Unknown { .. } => SwapOutcome::Unknown,
-        })
+        Ok(SwapOutcome::Unknown)
     }
 }

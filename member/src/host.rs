@@ -185,6 +185,16 @@ impl MemberList {
         Self { nodes, leaving: BTreeSet::new() }
     }
 
+    /// The names of the nodes in their order; a place without a node is empty.
+    pub fn names(&self) -> Vec<String> {
+        let places = self.nodes.keys().last().map_or(0, |last| usize::from(*last) + 1);
+        let mut names = vec![String::new(); places];
+        for (place, node) in &self.nodes {
+            names[usize::from(*place)].clone_from(node);
+        }
+        names
+    }
+
     /// The place of a node.
     pub fn place_of(&self, node: &str) -> Option<MemberId> {
         self.nodes.iter().find(|(_, name)| *name == node).map(|(member, _)| *member)
@@ -374,6 +384,12 @@ impl MemberHost {
             self.outgoing.entry(*member).or_default();
         }
         self.member.set_members(list.nodes.len());
+        let clock_ns = (self.outside.clock)();
+        for member in self.list.nodes.keys() {
+            if !others.contains_key(member) || list.leaving.contains(member) {
+                self.member.tell(clock_ns, Input::Left(*member), &mut self.out);
+            }
+        }
         self.list = list;
         // The status has the names.
         self.shown = None;
@@ -402,7 +418,10 @@ impl MemberHost {
         if let Some(given) = &mut self.given {
             // The node of a member that was out of sync meanwhile may not be drained any more.
             given.retain(|member| record.in_sync.contains_key(member));
-            let is_next = |member: &MemberId| !given.contains(member) && !leaving.contains(member);
+            // A member that leaves has no turn: the volume goes from it until it is elsewhere.
+            let may_give =
+                |member: &MemberId| leaving.contains(&self.id) || !given.contains(member);
+            let is_next = |member: &MemberId| may_give(member) && !leaving.contains(member);
             if let Some(next) = record.others(self.id).find(is_next) {
                 given.insert(next);
                 order = Some(Input::Move(next));

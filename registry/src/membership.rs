@@ -401,9 +401,17 @@ impl<'a> Membership<'a> {
                     false => Err(refused(format!("the cluster has placed no volume {name:?}"))),
                 };
             };
-            let entry = this.registry.get(&volume)?.entry;
+            let found_record = this.registry.get(&volume)?;
+            let (entry, store) = (found_record.entry, found_record.stamp.store);
             let read_record = |entry: &Entry| read::<VolumeRecord>(&volume, &entry.value);
             let record = entry.as_ref().filter(|_| beside_record).map(read_record).transpose()?;
+            if record.as_ref().is_some_and(|record| record.was_put_back(store)) {
+                return Err(refused(format!(
+                    "the registry was restored since the record of volume {name:?} was written, so \
+                     a copy may have newer writes: docs/cluster.md, \"Restore\", and then `vrio \
+                     cluster trust --volumes`"
+                )));
+            }
             let mut next = found.clone();
             change(&mut next, record.as_ref()).map_err(refused)?;
             if next == found {

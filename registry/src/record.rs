@@ -29,7 +29,7 @@ const PARTS_MAX: usize = 64;
 pub const COPY_REPORTS_MAX: usize = 64;
 
 /// The most nodes with a copy of a volume, by far.
-const COPIES_MAX: usize = 64;
+pub const COPY_PLACES_MAX: usize = 64;
 
 /// The longest text of a reader's error that is shown: it may repeat the value.
 const REASON_CHARS_MAX: usize = 160;
@@ -197,7 +197,7 @@ impl StoredRecord for PresenceRecord {
             return Some("it has more parts than a node tells");
         }
         let of_pools = pools.iter().flat_map(|pool| pool.class.iter().chain([&pool.name]));
-        if copies.iter().any(|copy| copy.filling.len() > COPIES_MAX) {
+        if copies.iter().any(|copy| copy.filling.len() > COPY_PLACES_MAX) {
             return Some("it fills more copies than a volume has");
         }
         let of_copies =
@@ -316,7 +316,7 @@ pub fn store_text(store: u64) -> String {
 
 impl StoredRecord for VolumeRecord {
     fn fault(&self, _: &str) -> Option<&'static str> {
-        if self.nodes.len().max(self.lacking.len()) > COPIES_MAX {
+        if self.nodes.len().max(self.lacking.len()) > COPY_PLACES_MAX {
             return Some("it has more nodes than a volume has copies");
         }
         fault_of_texts(self.nodes.iter().chain(self.lacking.keys()).chain([&self.store]))
@@ -403,6 +403,11 @@ impl PlacementRecord {
         nodes
     }
 
+    /// The copy that another copy gives way to when it is in sync.
+    pub fn replacement_of(&self, place: u8) -> Option<&PlacedCopy> {
+        self.copies.iter().find(|it| it.replaces == Some(place) && it.leaves.is_none())
+    }
+
     /// The copy of a node, with its place.
     pub fn copy_of(&self, node: &str) -> Option<(u8, &PlacedCopy)> {
         self.placed().find(|(_, copy)| copy.node == node)
@@ -420,6 +425,9 @@ pub struct PlacedCopy {
     /// The copy must go, and how far that is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves: Option<CopyLeave>,
+    /// When it came in the stead of a copy, or beside others, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_s: Option<u64>,
     /// The place of the copy that must go when this copy is in sync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<u8>,
@@ -446,7 +454,7 @@ impl StoredRecord for PlacementRecord {
     fn fault(&self, name: &str) -> Option<&'static str> {
         let nodes: BTreeSet<_> = self.placed().map(|(_, copy)| &copy.node).collect();
         let count = self.placed().count();
-        if count == 0 || self.copies.len() > COPIES_MAX || nodes.len() < count {
+        if count == 0 || self.copies.len() > COPY_PLACES_MAX || nodes.len() < count {
             return Some("it has no copies, or two on a node, or more than a volume has");
         }
         let is_known = |place: u8| usize::from(place) < self.copies.len();
@@ -460,7 +468,7 @@ impl StoredRecord for PlacementRecord {
         if self.size_bytes == 0 {
             return Some("it has no size");
         }
-        if self.removing.as_ref().is_some_and(|left| left.len() > COPIES_MAX) {
+        if self.removing.as_ref().is_some_and(|left| left.len() > COPY_PLACES_MAX) {
             return Some("it is removed from more nodes than a volume has copies");
         }
         let copies = self.copies.iter().flat_map(|copy| [&copy.node, &copy.pool]);

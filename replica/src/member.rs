@@ -129,6 +129,9 @@ pub enum Input<D> {
     Move(MemberId),
     /// An operator says that a member's copy of the volume is gone for good.
     Evicted(MemberId),
+    /// No message comes from this member any more, or it must not come into sync: its attempt to
+    /// join ends. It may begin again.
+    Left(MemberId),
     /// The process that had a member in this life has ended, as is proved: it answers nothing any
     /// more. This is never said of a life that another process goes on with.
     Over(MemberId, Life),
@@ -436,6 +439,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Input::CutGone(member, began) => self.cut_gone(member, began),
             Input::Move(to) => self.start_move(now_ns, to, out),
             Input::Evicted(member) => self.evicted(now_ns, member, out),
+            Input::Left(member) => self.end_joins(|other| other == member),
             Input::Over(member, life) => self.over(member, life, out),
             Input::Forget(attachment) => self.forget(attachment, out),
         }
@@ -523,6 +527,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             SwapOutcome::Conflict(record) => {
                 if is_mine {
                     self.swap = None;
+                }
+                // Nothing came first: the registry refuses this change, and would again at once.
+                if is_mine && record.epoch < target.epoch {
+                    self.end_joins(|member| target.in_sync.contains_key(&member));
                 }
                 self.adopt(now_ns, record, out);
                 self.go_on(now_ns, out);

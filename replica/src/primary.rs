@@ -13,7 +13,7 @@ use crate::member::{
     TAIL_RANGES_MAX,
 };
 use crate::message::{Counter, Message, NOTE_BYTES_MAX, Op, Place};
-use crate::record::{Life, MEMBERS_MAX, MemberId, MemberSet};
+use crate::record::{Life, MEMBERS_MAX, MemberId, MemberSet, VolumeRecord};
 use crate::rule::Rule;
 
 /// How far a new primary is.
@@ -637,6 +637,16 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
         }
         self.fill(to, out);
+    }
+
+    /// Ends the attempts of members to join, but for a member in a record that was asked for.
+    pub(crate) fn end_joins(&mut self, ends: impl Fn(MemberId) -> bool) {
+        let (record, target) = (self.record.clone(), self.swap.clone());
+        let Some(primary) = self.primary() else { return };
+        let is_in = |record: &Option<VolumeRecord>, id: &MemberId| {
+            record.as_ref().is_some_and(|record| record.in_sync.contains_key(id))
+        };
+        primary.followers.retain(|id, _| !ends(*id) || is_in(&record, id) || is_in(&target, id));
     }
 
     /// The cut from which a member joins is gone here. The attempt ends, and the next one begins

@@ -30,6 +30,8 @@ struct Bench {
     out: Vec<Output<u8>>,
     cuts: BTreeSet<Place>,
     last_stored: Counter,
+    /// The registry takes no record with this member.
+    refused: Option<MemberId>,
 }
 
 impl Bench {
@@ -50,6 +52,7 @@ impl Bench {
             out: Vec::new(),
             cuts: BTreeSet::new(),
             last_stored: 0,
+            refused: None,
         };
         bench.step(Input::Seen(registry));
         assert!(bench.member.takes_requests());
@@ -74,6 +77,11 @@ impl Bench {
                     Output::Drop(cut) => assert!(self.cuts.remove(&cut), "it was there"),
                     Output::Swap(target) => {
                         assert_eq!(target.epoch, self.registry.epoch + 1);
+                        if self.refused.is_some_and(|it| target.in_sync.contains_key(&it)) {
+                            let same = SwapOutcome::Conflict(self.registry.clone());
+                            follow.push(Input::Swapped(target, same));
+                            continue;
+                        }
                         self.registry = target.clone();
                         follow.push(Input::Swapped(target, SwapOutcome::Done));
                     }
@@ -239,6 +247,35 @@ fn a_cut_that_is_gone_ends_the_attempt_to_join_from_it() {
     bench.step(Input::Changed(1, again, ChangedPart::default()));
     bench.held(1, 7, again, bench.last_sent(1));
     assert!(bench.registry.has(1, 7), "it is admitted");
+}
+
+/// The placement of the volume does not have the member any more, so its record never will. Before,
+/// the member was waited for without end.
+#[test]
+fn a_member_that_the_registry_does_not_admit_is_not_waited_for() {
+    let mut bench = Bench::new();
+    bench.refused = Some(1);
+    let (began, _) = bench.join(1, 7, BTreeSet::new());
+    bench.step(Input::Changed(1, began, ChangedPart::default()));
+    bench.held(1, 7, began, bench.last_sent(1));
+    bench.write(1, 0, 1);
+    assert!(bench.out.iter().any(|it| matches!(it, Output::Answer(..))), "it waits for no member");
+    assert!(bench.member.serves(bench.now_ns), "reads are answered");
+    // Another member joins as ever.
+    let (began, _) = bench.join(2, 8, BTreeSet::new());
+    bench.step(Input::Changed(2, began, ChangedPart::default()));
+    bench.held(2, 8, began, bench.last_sent(2));
+    assert!(bench.registry.has(2, 8), "it is admitted");
+    // A member that leaves ends its attempt before.
+    bench.refused = None;
+    let (began, _) = bench.join(3, 9, BTreeSet::new());
+    bench.step(Input::Left(3));
+    bench.out.clear();
+    bench.step(Input::Changed(3, began, ChangedPart::default()));
+    bench.held(3, 9, began, began.counter + 1);
+    assert!(!bench.sends(3) && !bench.registry.has(3, 9));
+    bench.step(Input::Left(2));
+    assert!(bench.registry.has(2, 8), "a member in sync goes by a change of the record alone");
 }
 
 /// The owner of the volume keeps a snapshot for a difference until its last part, and must hear of

@@ -365,7 +365,7 @@ fn forget(directory: &ClusterDirectory, volume: &str, force: bool) -> Result<(),
     print(&format!("the cluster has no record of volume {volume} any more\n"))
 }
 
-/// What must be done about the copies of a node that is removed. They take part in their volumes
+/// The copies of a node that is removed, and the way to end their part. They take part in their volumes
 /// without the registry: other nodes have the node as a peer.
 fn copies_left(membership: &mut Membership<'_>, node: &str) -> Result<String, CommandFailure> {
     let contents = membership.contents().map_err(CommandFailure::running)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use peer::{PeerId, PeerSession, Peers};
 use transport::SessionId;
 
-use super::route::{PeerRoute, Places, RouteSpot};
+use super::route::{PeerRoute, RoutePlaces, RouteSpot};
 
 /// The peers of a volume as one sidecore knows them. It holds sessions with all of them, so that a
 /// move costs no handshake. A peer that the sidecore does not know is passed over until it does.
@@ -19,14 +19,14 @@ pub(crate) struct HeldRoute {
     spot: RouteSpot,
     /// Peers that were made known to the sidecore until then.
     known: u64,
-    held: Places<PeerId>,
+    held: RoutePlaces<PeerId>,
 }
 
 impl HeldRoute {
     pub(crate) fn new(route: &Arc<PeerRoute>, peers: &Rc<RefCell<Peers>>) -> Self {
         let (route, peers) = (Arc::clone(route), Rc::clone(peers));
         let spot = route.spot();
-        let mut it = Self { route, peers, spot, known: 0, held: Places::default() };
+        let mut it = Self { route, peers, spot, known: 0, held: RoutePlaces::default() };
         it.look();
         it
     }

@@ -25,7 +25,7 @@ const PLACE_BITS: u32 = 8;
 const _: () = assert!(ROUTE_PEERS_MAX < 1 << PLACE_BITS);
 
 /// Names by their places; a place is vacant when its peer has left the list.
-pub(crate) type Places<T> = [Option<T>; ROUTE_PEERS_MAX];
+pub(crate) type RoutePlaces<T> = [Option<T>; ROUTE_PEERS_MAX];
 
 /// The peer that is asked: its place, and the number of the list in which it has this place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl RouteSpot {
 struct PeerList {
     /// As they were given.
     names: Vec<String>,
-    places: Places<String>,
+    places: RoutePlaces<String>,
 }
 
 /// The peers of a volume, and the peer that is asked now. All channels of the volume share it, so
@@ -88,7 +88,10 @@ impl PeerRoute {
     }
 
     /// Looks all names up, and gives the peer that is asked in this list.
-    pub(crate) fn look_up<T>(&self, find: impl Fn(&str) -> Option<T>) -> (RouteSpot, Places<T>) {
+    pub(crate) fn look_up<T>(
+        &self,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> (RouteSpot, RoutePlaces<T>) {
         let peers = self.peers.lock();
         let found = std::array::from_fn(|at| peers.places[at].as_deref().and_then(&find));
         (self.spot(), found)

@@ -78,7 +78,7 @@ impl VolumeRef {
         }
     }
 
-    /// What is wrong with a list of peers, if something is.
+    /// The problem of a list of peers, if it has one.
     pub fn peers_problem(peers: &[&str]) -> Option<String> {
         if peers.len() > ROUTE_PEERS_MAX {
             return Some(format!("has more than {ROUTE_PEERS_MAX} peers; leave some out"));

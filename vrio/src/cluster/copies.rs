@@ -5,8 +5,8 @@ use ::cluster::{ClusterVolumeStatus, CopyStep, another_copy};
 use anyhow::anyhow;
 use node::config::{duration_ns, show_size};
 
-use super::ClusterPlace;
 use super::volumes::{VolumeDesk, wrong};
+use super::{ClusterPlace, now_s};
 use crate::failure::CommandFailure;
 use crate::output::print;
 
@@ -61,6 +61,11 @@ pub(super) fn rebuild_after_s(text: &str) -> Result<Option<u64>, CommandFailure>
         return Ok(None);
     }
     let ns = duration_ns(text).map_err(|why| wrong(format!("--rebuild-after: {why}")))?;
+    if ns < NANOS {
+        return Err(wrong(
+            "--rebuild-after: a second at least; a node's restart takes some".to_owned(),
+        ));
+    }
     Ok(Some(ns / NANOS))
 }
 
@@ -85,16 +90,20 @@ impl VolumeCopies {
                 })?;
             }
         }
-        let mut changed = Vec::new();
+        let (mut changed, mut failed) = (Vec::new(), Vec::new());
         for name in &names {
-            if let Some(text) = self.change(&mut desk, name)? {
-                print(&format!("volume {name}: {text}\n"))?;
-                changed.push(name);
+            match self.change(&mut desk, name) {
+                Ok(Some(text)) => {
+                    print(&format!("volume {name}: {text}\n"))?;
+                    changed.push(name);
+                }
+                Ok(None) => {}
+                // The other volumes change all the same.
+                Err(error) if self.all => failed.push(format!("volume {name}: {error}")),
+                Err(error) => return Err(error),
             }
         }
-        if self.wait == 0 {
-            return Ok(());
-        }
+        let changed = if self.wait == 0 { Vec::new() } else { changed };
         let is_well = |it: Option<&ClusterVolumeStatus>| it.is_some_and(|it| it.state == "well");
         for name in changed {
             if let Err(why) = desk.wait(name, self.wait, is_well)? {
@@ -104,7 +113,10 @@ impl VolumeCopies {
             }
             print(&format!("volume {name}: all copies are in sync\n"))?;
         }
-        Ok(())
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(CommandFailure::running(anyhow!("{}", failed.join("\n")))),
+        }
     }
 
     /// The volumes that change.
@@ -139,7 +151,7 @@ impl VolumeCopies {
             found.ok_or_else(|| wrong(format!("node {node:?} has no copy of volume {name:?}")))
         };
         let another = |on: Option<&str>, replaces: Option<u8>| {
-            let chosen = another_copy(&contents, placement, (on, replaces), show_size);
+            let chosen = another_copy(&contents, placement, (on, replaces), (now_s(), show_size));
             chosen.map_err(|why| CommandFailure::running(anyhow!(why)))
         };
         let shown =
@@ -155,8 +167,9 @@ impl VolumeCopies {
             }
             (_, _, Some(node)) => {
                 let at = find(node)?;
-                if placement.copies.iter().any(|copy| copy.replaces == Some(at)) {
-                    return Ok(Some(format!("its copy on {node} is being replaced")));
+                if let Some(other) = placement.replacement_of(at) {
+                    let text = format!("its copy on {node} is being replaced by {}", other.node);
+                    return Ok(Some(text));
                 }
                 let copy = another(self.by.as_deref(), Some(at))?;
                 let text = format!("{}, then the copy on {node} goes", shown(&copy));

@@ -46,7 +46,8 @@ pub(crate) fn start(served: &ServedVolume, node: &Inside) {
 impl Inside {
     /// Carries out a command about the copies of a volume.
     pub(crate) fn change_copies(&self, name: &str, body: &Value) -> Result<Done, Refused> {
-        let command: CopyCommand = fields(body, "{\"primary\": \"io2\"} or {\"gone\": \"io2\"}")?;
+        let command: CopyCommand =
+            fields(body, "{\"primary\": \"io2\"}, {\"gone\": \"io2\"} or {\"list\": ..}")?;
         let _turn = self.turn()?;
         let objects = self.objects().clone();
         let served = objects.volume(name);

@@ -7,7 +7,7 @@ use std::path::Path;
 use ::cluster::KeptPlacements;
 use ::cluster::registry::PlacementRecord;
 use node::status::{DiskStatus, Status};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::live;
 
@@ -53,7 +53,12 @@ fn wanted<'a>(
 ) -> Vec<(&'a str, Vec<&'a str>)> {
     let wanted = |disk: &'a DiskStatus| {
         let (peers, volume) = disk.volume.rsplit_once('/')?;
-        let nodes = nodes(kept.volumes.get(volume)?, node)?;
+        let mut nodes = nodes(kept.volumes.get(volume)?, node)?;
+        // A node that was away since this node has heard of it is no peer yet.
+        nodes.retain(|name| status.peers.iter().any(|peer| peer.name == **name));
+        if nodes.is_empty() {
+            return None;
+        }
         (!peers.split(',').eq(nodes.iter().copied())).then_some((disk.name.as_str(), nodes))
     };
     status.disks.iter().filter(|disk| disk.placed).filter_map(wanted).collect()
@@ -69,6 +74,9 @@ fn nodes<'a>(placement: &'a PlacementRecord, node: &str) -> Option<Vec<&'a str>>
 
 #[cfg(test)]
 mod tests {
+    use node::status::PeerStatus;
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -89,6 +97,9 @@ mod tests {
                 placed,
                 ..DiskStatus::default()
             }],
+            peers: ["io1", "io2", "io3"]
+                .map(|name| PeerStatus { name: name.to_owned(), ..PeerStatus::default() })
+                .into(),
             ..Status::default()
         };
         let placed = status("io1,io2/alice", true);
@@ -100,6 +111,8 @@ mod tests {
             (json!(["io1", "io2", ""]), None),
             (json!([""]), None),
             (json!(["io1", "vm1"]), None),
+            (json!(["io1", "io3", "io9"]), Some("io1,io3")),
+            (json!(["io9"]), None),
         ] {
             let kept = kept(nodes.clone(), Value::Null);
             let wanted = wanted(&kept, "vm1", &placed);

@@ -210,13 +210,12 @@ impl PlacementOffice {
         placement: &PlacementRecord,
         copy: &CopyStatus,
     ) -> Result<(), String> {
-        let nodes = placement.nodes();
+        let mut nodes = placement.nodes();
+        // The node's list ends with its last node.
+        nodes.truncate(nodes.iter().rposition(|node| !node.is_empty()).map_or(0, |last| last + 1));
         let leaving = placement.members().filter(|(_, copy)| copy.leaves.is_some());
         let leaving: BTreeSet<_> = leaving.map(|(_, copy)| &copy.node).collect();
-        let wanted: BTreeSet<_> = nodes.iter().filter(|node| !node.is_empty()).collect();
-        let known: BTreeSet<_> = copy.in_sync.iter().chain(&copy.missing).collect();
-        // A name stays at its place, so the names are the list.
-        if known == wanted && copy.leaving.iter().collect::<BTreeSet<_>>() == leaving {
+        if copy.places == nodes && copy.leaving.iter().collect::<BTreeSet<_>>() == leaving {
             return Ok(());
         }
         let body = json!({ "list": { "nodes": nodes, "leaving": leaving } });
