@@ -38,7 +38,7 @@ pub use placement::{Ended, MoveError, Placement};
 pub use queues::{DiskQueues, LEAVE, NotMoved, Stopped, TAKE_MAX};
 
 use part::{Start, add_queue, with};
-use placement::{Paused, RoutePlaces, RunningStart};
+use placement::{Paused, Places, RunningStart};
 
 /// How long queues that are being stopped drain, all of a disk together. QEMU's main lock is held
 /// meanwhile, so the guest stands still. Requests that do not end in time stay in the inflight
@@ -245,7 +245,7 @@ impl Disk {
     }
 
     /// Asks a queue to stop; the answer comes when it has drained.
-    fn begin_stop(&self, places: &mut RoutePlaces, index: usize) -> Option<Receiver<Stopped>> {
+    fn begin_stop(&self, places: &mut Places, index: usize) -> Option<Receiver<Stopped>> {
         let running = places.running.as_mut()?;
         if !std::mem::take(running.queues.get_mut(index)?) {
             return None;
@@ -279,14 +279,14 @@ impl Disk {
     }
 
     /// The attachment of a guest whose last queue has stopped.
-    fn ending(places: &RoutePlaces) -> Option<Arc<Attachment>> {
+    fn ending(places: &Places) -> Option<Arc<Attachment>> {
         let running = places.running.as_ref().filter(|running| !running.queues.contains(&true));
         running.and_then(|running| running.start.attachment.get()).map(Arc::clone)
     }
 
     /// After the last queue of a guest that has gone, its volume gets all that the guest was told
     /// of, and the attachment is closed.
-    fn settle_and_end(&self, places: MutexGuard<'_, RoutePlaces>) -> MutexGuard<'_, RoutePlaces> {
+    fn settle_and_end(&self, places: MutexGuard<'_, Places>) -> MutexGuard<'_, Places> {
         let ending = Self::ending(&places);
         // It may take minutes, and no other thread may wait for that.
         drop(places);
@@ -297,7 +297,7 @@ impl Disk {
     }
 
     /// After the last queue, the attachment is closed and all sidecores let go.
-    fn end_if_last(&self, places: &mut RoutePlaces) {
+    fn end_if_last(&self, places: &mut Places) {
         let ended = places.running.take_if(|running| !running.queues.contains(&true));
         let Some(running) = ended else { return };
         if let Some(attachment) = running.start.attachment.get() {

@@ -48,7 +48,7 @@ pub trait Kernel: fmt::Debug {
 #[derive(Debug)]
 pub struct FrontCore {
     counters: Vec<Arc<QueueCounters>>,
-    /// RoutePlaces that the driver has or will have a command of; when it is 0 again after a stop, the
+    /// Places that the driver has or will have a command of; when it is 0 again after a stop, the
     /// device can be removed.
     asked: AtomicU32,
     /// Requests that were taken and not answered.
@@ -98,7 +98,7 @@ pub struct Front<K> {
     info: VolumeInfo,
     shape: Shape,
     ios: IoTable,
-    /// RoutePlaces to ask for, with the answers to their last requests, for which there was no room.
+    /// Places to ask for, with the answers to their last requests, for which there was no room.
     due: VecDeque<(u32, Option<i32>)>,
     taken: Vec<Completion>,
     done: Vec<IoId>,

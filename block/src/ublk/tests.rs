@@ -26,7 +26,7 @@ const SIZE_BYTES: u64 = 1 << 20;
 struct Driver {
     descriptors: Vec<Descriptor>,
     buffers: Vec<Vec<u8>>,
-    /// RoutePlaces that may be handed a request.
+    /// Places that may be handed a request.
     asking: Vec<bool>,
     answers: Vec<(u32, i32)>,
     mail: Vec<Completion>,
