@@ -135,6 +135,7 @@ fn a_volume_is_created_from_a_third_node_and_outlives_the_node_that_serves_it() 
     move_registry(&rack, &aside, &content);
     io1 = Some(node);
     wait_for_state(&rack, "alice", "well");
+    follow_placement(&mut vm1, &mut guest);
     guest.read_all().expect("all of the disk is as promised");
     assert_eq!(guest.workload.counts.errors, 0, "the death of a node is a pause, not an error");
     guest.disconnect();
@@ -162,8 +163,7 @@ fn remove_placed(rack: &Rack, io2: &mut Node, random: &mut Random) -> Node {
     let disk = "[[disk]]\nsocket = \"alice.sock\"\nvolume = \"alice\"\n";
     let config = format!("[cluster]\ndirectory = {:?}\n{disk}", rack.path("of-vm1"));
     let mut vm1 = rack.plan("vm1", &config).start().expect("the VMhost starts again");
-    let mut guest = connect(&mut vm1, random);
-    follow_placement(&mut vm1, &mut guest);
+    let guest = connect(&mut vm1, random);
     let remove = "volume remove alice --cluster --data";
     wait(rack, "its user is told", |status| status["volumes"][0]["users"] != 0);
     fails(&vrio(rack, remove, "of-io3"), "disks use volume \"alice\"");
