@@ -130,7 +130,7 @@ fn leave(
     if !copy.node.is_empty() {
         copy.leaves.get_or_insert(CopyLeave::Asked);
     }
-    // What it was to replace, the copy in its stead replaces.
+    // The copy in its stead has its task.
     let replaces = copy.replaces.take();
     for copy in placement.copies.iter_mut().filter(|copy| copy.replaces == Some(at)) {
         copy.replaces = replaces;

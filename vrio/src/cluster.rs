@@ -365,8 +365,8 @@ fn forget(directory: &ClusterDirectory, volume: &str, force: bool) -> Result<(),
     print(&format!("the cluster has no record of volume {volume} any more\n"))
 }
 
-/// The copies of a node that is removed, and the way to end their part. They take part in their volumes
-/// without the registry: other nodes have the node as a peer.
+/// The copies of a node that is removed, and the way to end their part. They take part in their
+/// volumes without the registry: other nodes have the node as a peer.
 fn copies_left(membership: &mut Membership<'_>, node: &str) -> Result<String, CommandFailure> {
     let contents = membership.contents().map_err(CommandFailure::running)?;
     let placed = contents.placements.iter().filter(|(_, it)| it.copy_of(node).is_some());
