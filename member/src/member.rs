@@ -72,7 +72,7 @@ pub enum ErrandEnd {
 pub enum Answer {
     /// It is done; a read has content.
     Done(RequestId, Option<RangeContent>),
-    /// The volume has this incarnation now, and the request is of another incarnation.
+    /// The volume has this incarnation now, and the request is of an older incarnation.
     Refused(RequestId, u64),
     /// The table of applied requests is full: offer it again later.
     Full(RequestId),
@@ -395,8 +395,8 @@ impl VolumeMember {
     }
 
     /// A client's request; the client knows the volume under this incarnation. A request has no
-    /// answer if this member does not serve now, has too much to do, or the range is not the
-    /// volume's.
+    /// answer if this member does not serve now or knows an older incarnation alone, if it has too
+    /// much to do, or if the range is not the volume's.
     pub fn request(
         &mut self,
         now_ns: u64,

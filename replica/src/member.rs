@@ -167,7 +167,8 @@ pub enum Output<D> {
     EndCompare(MemberId, Place),
     /// The client's request is completed, for a read with the range's content.
     Answer(RequestId, Option<D>),
-    /// The client's request is of another incarnation than this, which the volume has now.
+    /// The client's request is of an older incarnation than this, which the volume has now: it is
+    /// not carried out any more.
     Refuse(RequestId, u64),
     /// The table of applied requests has no place for another client, or too much is under way: the
     /// request was not taken, and may be offered again when an attachment was forgotten, or when

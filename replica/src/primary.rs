@@ -337,9 +337,14 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let now = self.record.as_ref().map_or(0, |record| record.incarnation);
         let applied = self.holding.applied.has(id) && !self.breaks(Rule::RequestsOnce);
         let has_place = self.holding.applied.takes(id.client);
+        let is_behind = incarnation > now && !self.breaks(Rule::RefusalsAreOfThePast);
         let Some(primary) = self.primary() else { return };
         if primary.phase != ReignPhase::Serving {
             return;
+        }
+        // Another member reigns, and a copy of the request may be with it: this member is behind.
+        if is_behind {
+            return out.push(Output::Look);
         }
         if incarnation != now {
             return out.push(Output::Refuse(id, now));

@@ -56,11 +56,14 @@ pub enum Rule {
     ProofsAreOfOneLife,
     /// The end of a process proves nothing about a life that its next process goes on with.
     LivesThatGoOnAreNotOver,
+    /// A primary refuses requests of older incarnations. A request of a newer one says that its
+    /// reign is over, and that another member may carry the request out.
+    RefusalsAreOfThePast,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -87,5 +90,6 @@ impl Rule {
         Self::ResumedMembersReignAnew,
         Self::ProofsAreOfOneLife,
         Self::LivesThatGoOnAreNotOver,
+        Self::RefusalsAreOfThePast,
     ];
 }

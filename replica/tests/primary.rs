@@ -345,6 +345,24 @@ fn reads_of_a_forgotten_attachment_are_forgotten() {
     assert_eq!(fetched, [6]);
 }
 
+/// A request of a newer incarnation says that the reign is over: a word of this member would be
+/// taken for the end of a request that the new primary may carry out later. The member looks for
+/// the newer record instead. A request of an older incarnation ends.
+#[test]
+fn a_member_that_is_behind_refuses_no_request() {
+    let mut bench = Bench::new();
+    let client = ClientId { attachment: 5, channel: 0, slot: 0 };
+    let id = RequestId { client, number: 1 };
+    let mut outputs_for = |incarnation| {
+        let write = ClientRequest::Write(Extent::new(0, 1).expect("a sector"), 0);
+        let mut out = Vec::new();
+        bench.member.step(bench.now_ns, Input::Request(id, incarnation, write), &mut out);
+        out
+    };
+    assert_eq!(outputs_for(2), [Output::Look]);
+    assert_eq!(outputs_for(0), [Output::Refuse(id, 1)]);
+}
+
 /// Sectors of a mebibyte, which is the longest content.
 const MIB_SECTORS: u32 = 2048;
 

@@ -171,6 +171,7 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
             joining(case(2, two, 5, Budget { restarts: 1, proofs: 1, ..NONE }))
         }
         Rule::LivesThatGoOnAreNotOver => case(2, two, 5, Budget { stops: 1, proofs: 1, ..NONE }),
+        Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
     };
     Case { broken: Some(rule), ..base }
 }

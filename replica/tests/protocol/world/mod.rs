@@ -495,6 +495,10 @@ impl World {
     fn refuse(&mut self, id: RequestId, incarnation: u64) {
         let Some(index) = self.client_of(id) else { return };
         let client = &mut self.clients[index];
+        // A member that is behind knows nothing of what became of the request.
+        if incarnation <= client.incarnation && self.broken.is_none() {
+            self.broken = Some(format!("incarnation {incarnation} is over and was said to be new"));
+        }
         client.next += 1;
         client.is_sent = false;
         client.incarnation = incarnation;
