@@ -36,6 +36,9 @@ pub struct OpenedMark {
     pub placed_s: u64,
     /// The pool of the copy.
     pub pool: String,
+    /// Its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u8>,
 }
 
 /// A node that another node needs as a peer.
@@ -88,6 +91,19 @@ impl KeptPlacements {
         }
         let opened = last.opened.clone();
         Self { version: VERSION, volumes, peers, opened }
+    }
+
+    /// The volumes of which this node has a copy that has gone from its place, by their placements:
+    /// the node was away, or was removed from the cluster, and did not hear of it. A place that was
+    /// left stays empty for ever, so such a copy counts never again.
+    pub fn gone(&self, contents: &ClusterContents) -> BTreeMap<String, PlacementRecord> {
+        let has_gone = |(name, placement): &&(String, PlacementRecord)| {
+            let mark = self.opened.get(name).filter(|mark| mark.placed_s == placement.placed_s);
+            let place = mark.and_then(|mark| mark.place);
+            let copy = place.and_then(|place| placement.copies.get(usize::from(place)));
+            copy.is_some_and(|copy| copy.node.is_empty())
+        };
+        contents.placements.iter().filter(has_gone).cloned().collect()
     }
 
     /// Reads a file; of a node that has kept nothing it is not there.
@@ -183,7 +199,7 @@ mod tests {
         let path = home.path().join("placements.json");
         assert_eq!(KeptPlacements::load(&path).unwrap(), none);
         // A record that is not there, or cannot be read, takes no mark away.
-        let mark = OpenedMark { placed_s: 5, pool: "fast".to_owned() };
+        let mark = OpenedMark { placed_s: 5, pool: "fast".to_owned(), place: None };
         let opened = BTreeMap::from(["a", "gone"].map(|it| (it.to_owned(), mark.clone())));
         let last = KeptPlacements { opened: opened.clone(), ..last };
         let last = KeptPlacements::of(&contents, "io1", &last);
@@ -193,6 +209,40 @@ mod tests {
         for damaged in ["", "{}", "x", r#"{"version":9,"volumes":{},"peers":{}}"#] {
             std::fs::write(&path, damaged).unwrap();
             assert!(KeptPlacements::load(&path).is_err(), "{damaged}");
+        }
+    }
+
+    #[test]
+    fn a_copy_whose_place_is_empty_has_gone_and_no_other_has() {
+        let mark = |place| OpenedMark { placed_s: 5, pool: "fast".to_owned(), place };
+        let placed = |placed_s, nodes: &[&str]| PlacementRecord {
+            copies: nodes.iter().map(|node| PlacedCopy::new(node, "fast")).collect(),
+            placed_s,
+            ..PlacementRecord::default()
+        };
+        for (mark, placement, has_gone) in [
+            (mark(Some(1)), placed(5, &["io1", "", "io3"]), true),
+            // The node has another copy, at another place.
+            (mark(Some(1)), placed(5, &["io1", "", "io2"]), true),
+            (mark(Some(1)), placed(5, &["io1", "io2"]), false),
+            // A later volume of the name, a registry of before the copy came, and an old mark.
+            (mark(Some(1)), placed(6, &["io1", "", "io3"]), false),
+            (mark(Some(2)), placed(5, &["io1", ""]), false),
+            (mark(None), placed(5, &["io1", ""]), false),
+        ] {
+            let opened = BTreeMap::from([("alice".to_owned(), mark.clone())]);
+            let kept = KeptPlacements { opened, ..KeptPlacements::default() };
+            let contents = ClusterContents {
+                stamp: Stamp { store: 1, revision: 1 },
+                cluster: None,
+                nodes: Vec::new(),
+                tokens: Vec::new(),
+                volumes: Vec::new(),
+                placements: vec![("alice".to_owned(), placement.clone())],
+                unreadable: Vec::new(),
+            };
+            let gone = kept.gone(&contents);
+            assert_eq!(gone.contains_key("alice"), has_gone, "{mark:?} {placement:?}");
         }
     }
 

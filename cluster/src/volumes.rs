@@ -267,6 +267,9 @@ fn volume(
 fn fault(copy: &KnownCopy<'_>, primary: &str, all: &[KnownCopy<'_>]) -> Option<String> {
     let node = &copy.node;
     match (copy.leaves, copy.is_present) {
+        (Some(CopyLeave::Asked), false) if copy.is_in_sync => {
+            return Some(away_in_sync(node, primary, all));
+        }
         (Some(CopyLeave::Asked), _) if copy.is_in_sync || copy.node == primary => {
             return Some("it leaves; the volume goes on without it in a moment".to_owned());
         }

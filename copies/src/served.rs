@@ -325,7 +325,7 @@ impl ServedMember {
         let wakers = cores.iter().map(|core| core.sidecore.waker()).collect();
         let watch = ExportWatch { export: Arc::clone(export), wakers };
         let (volume, id, list) = (self.volume.clone(), self.id, self.list());
-        let form = self.door.form();
+        let form = self.door.form().said_by(id);
         let started = home.call(move |local| {
             let services = local.services().clone();
             let plane = services.get::<ReplicaPlane>().ok_or("this node has no sessions")?;

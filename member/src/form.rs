@@ -27,6 +27,16 @@ impl VolumeForm {
     }
 }
 
+impl VolumeForm {
+    /// The form as this member says it to other members. They know a member by its node, and its
+    /// place in their lists must be the place that the member has: a copy of before a node left
+    /// and came back would count as the node's present copy.
+    #[must_use]
+    pub fn said_by(self, member: MemberId) -> Self {
+        Self(Incarnation::digest(&[&self.0, &[member]]).0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,5 +58,7 @@ mod tests {
         ] {
             assert_ne!(form, other);
         }
+        assert_ne!(form.said_by(0), form.said_by(1));
+        assert_eq!(form.said_by(1), form.said_by(1));
     }
 }

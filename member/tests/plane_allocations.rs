@@ -122,7 +122,7 @@ fn carry(from: &mut Node, to: &Node, now_ns: u64, datagram: &mut Vec<u8>) {
 #[test]
 fn messages_allocate_nothing_but_their_content_at_the_receiver() {
     let nodes = [Node::new(0), Node::new(1)];
-    let route = nodes[0].plane.borrow_mut().open("alice", form(), NODES[1]);
+    let route = nodes[0].plane.borrow_mut().open("alice", form().said_by(0), NODES[1]);
     let mut pair = Pair { nodes, route, now_ns: 1, datagram: Vec::with_capacity(1 << 16) };
     let client = ClientId { attachment: 3, channel: 0, slot: 1 };
     let op = Op::Write {

@@ -444,7 +444,7 @@ impl Arrivals {
         let found = self.doors.door(volume).ok_or(NOT_HERE);
         let found = found.and_then(|door| {
             let from = door.member(&caller.name).ok_or(NO_COPY)?;
-            if door.form() == form { Ok((door, from)) } else { Err(UNLIKE) }
+            if door.form().said_by(from) == form { Ok((door, from)) } else { Err(UNLIKE) }
         });
         let outcome = match found {
             Ok((door, from)) => {

@@ -21,8 +21,8 @@ pub struct PlaneMail {
 }
 
 impl PlaneMail {
-    /// Opens the routes to the other members, with the names of their nodes. `form` is
-    /// the volume's form here.
+    /// Opens the routes to the other members, with the names of their nodes. `form` is the volume's
+    /// form as this member says it ([`VolumeForm::said_by`]).
     pub fn new(
         plane: Rc<RefCell<ReplicaPlane>>,
         volume: &str,

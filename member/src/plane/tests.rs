@@ -229,7 +229,7 @@ impl World {
     }
 
     fn open(&mut self, from: usize, volume: &str, to: usize) -> ReplicaRoute {
-        self.nodes[from].plane.borrow_mut().open(volume, FORM, NODES[to])
+        self.nodes[from].plane.borrow_mut().open(volume, FORM.said_by(from as MemberId), NODES[to])
     }
 
     /// A route with a session, and the node of the other end knows the volume's number.

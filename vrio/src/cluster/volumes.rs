@@ -125,7 +125,20 @@ impl VolumeDesk {
         let until = Instant::now() + Duration::from_secs(wait_s);
         let mut told = String::new();
         loop {
-            let found = self.find(name)?;
+            let found = match self.find(name) {
+                Ok(found) => found,
+                // The nodes go on with it meanwhile, and the registry may be back.
+                Err(error) if Instant::now() < until => {
+                    let now = error.to_string();
+                    if now != told {
+                        say(&now);
+                        told = now;
+                    }
+                    std::thread::sleep(LOOK_AGAIN);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if is_done(found.as_ref()) {
                 return Ok(Ok(()));
             }

@@ -79,7 +79,7 @@ fn a_session_of_an_older_version_carries_no_message() {
     let (session, now_ns) = (world.session(0, 1), world.now_ns);
     let token = Token::new(PlaneId::Block, 1).raw();
     let mut head = Vec::new();
-    replica::wire::encode_name(0, FORM.0, "alice", &mut head);
+    replica::wire::encode_name(0, FORM.said_by(0).0, "alice", &mut head);
     let mut endpoint = world.nodes[0].wired.endpoint.borrow_mut();
     endpoint.call(now_ns, session, flows::REPLICAS, token, &head, None).unwrap();
     drop(endpoint);
@@ -149,7 +149,7 @@ fn the_mail_of_a_member_goes_to_the_others_and_lets_go_of_their_nodes() {
     let mut world = World::new();
     let plane = Rc::clone(&world.nodes[0].plane);
     let peers = BTreeMap::from([(1, NODES[1].to_owned()), (2, NODES[2].to_owned())]);
-    let mut mail = PlaneMail::new(plane, "alice", FORM, &peers);
+    let mut mail = PlaneMail::new(plane, "alice", FORM.said_by(0), &peers);
     for to in [1, 2] {
         let losses = mail.losses(to);
         world.until("a message arrives", |world| {

@@ -59,6 +59,7 @@ pub(super) fn start(
         pools: cluster.and_then(|cluster| cluster.pools.clone()),
         kept,
         path,
+        gone: BTreeMap::new(),
         opened: None,
         disks: super::disks::DiskPeers::default(),
         ask,
@@ -86,6 +87,8 @@ struct PlacementOffice {
     kept: KeptPlacements,
     /// Where they are kept.
     path: PathBuf,
+    /// The volumes of which this node has a copy that has gone, by their placements.
+    gone: BTreeMap<String, PlacementRecord>,
     opened: Option<Guarded>,
     disks: super::disks::DiskPeers,
     /// The status of the node at its control socket.
@@ -120,6 +123,7 @@ impl PlacementOffice {
             self.kept.opened.remove(volume);
         }
         let contents = membership.contents().map_err(|error| error.to_string())?;
+        self.gone = self.kept.gone(&contents);
         for (volume, step) in next_steps(&contents, Some(&self.node), now_s(), show_size) {
             // The status of the cluster has the reason of a step that cannot be taken.
             let Ok(step) = step else { continue };
@@ -146,8 +150,22 @@ impl PlacementOffice {
         let (mut refused, mut removed) = (BTreeMap::new(), Vec::new());
         let peers = self.add_peers(&status);
         self.disks.follow(&self.kept, &self.node, (&self.control, &status));
+        let gone = self.gone.iter().filter_map(|(name, placement)| {
+            Some((name.clone(), placement.clone(), self.kept.opened.get(name)?.pool.clone()))
+        });
+        for (name, placement, pool) in gone.collect::<Vec<_>>() {
+            match self.remove((&name, &pool), &placement, &status) {
+                Ok(true) => removed.push(name),
+                Ok(false) => {}
+                Err(why) => _ = refused.insert(name, why),
+            }
+        }
         for (name, placement) in &self.kept.volumes.clone() {
             let Some((_, own)) = placement.copy_of(&self.node) else { continue };
+            // The copy of before goes first.
+            if self.gone.contains_key(name) {
+                continue;
+            }
             let goes = match &placement.removing {
                 None => own.leaves == Some(CopyLeave::Out),
                 Some(left) => left.contains(&self.node),
@@ -278,7 +296,9 @@ impl PlacementOffice {
         // Before the node is asked: a volume whose mark was lost could not be removed.
         let is_new = !self.is_opened(name, pool, placement);
         if is_new {
-            let mark = OpenedMark { placed_s: placement.placed_s, pool: pool.to_owned() };
+            let place = placement.copy_of(&self.node).map(|(place, _)| place);
+            let (placed_s, pool) = (placement.placed_s, pool.to_owned());
+            let mark = OpenedMark { placed_s, pool, place };
             self.kept.opened.insert(name.to_owned(), mark);
             let kept = self.kept.keep(&self.path);
             kept.map_err(|error| format!("{:?}: {error}", self.path))?;
