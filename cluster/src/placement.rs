@@ -29,7 +29,7 @@ pub struct PlacementAsk {
     /// Nodes that have copies of the volume already: they get no other copy, and the places of
     /// present nodes among them are taken.
     pub beside: Vec<String>,
-    /// The node of these whose copy goes, with its places.
+    /// The node among these with the copy that goes, and its places.
     pub instead: Option<String>,
 }
 

@@ -327,7 +327,7 @@ impl StoredRecord for VolumeRecord {
 /// files would say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementRecord {
-    /// A random number: a later volume of the name has another one.
+    /// A random number: a later volume of the name has another number.
     #[serde(default)]
     pub number: u64,
     /// The volume's size.

@@ -220,7 +220,7 @@ impl Clients {
         }
         let next_ns = self.descriptions.iter().map(|it| {
             match it.route.session() {
-                // Another channel has found another peer, or the list is another one.
+                // Another channel has found another peer, or the list has changed.
                 _ if it.route.is_behind() => 1,
                 Some(_) if it.asked => it.late_at_ns,
                 Some(_) => it.ask_at_ns,

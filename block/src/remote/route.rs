@@ -59,7 +59,7 @@ pub(crate) struct PeerRoute {
     /// For control paths alone: a channel knows from `at` whether it must look here.
     peers: Mutex<PeerList>,
     /// A [`RouteSpot`] in one word, so that a single load says whether another peer is asked, or
-    /// the list is another one. Its list changes with `peers` locked.
+    /// the list has changed. Its list changes with `peers` locked.
     at: AtomicU64,
 }
 

@@ -194,7 +194,7 @@ fn members_that_must_go_give_the_volume_away_and_never_come_into_sync_again() {
         let before = epoch();
         world.run(20_000 * MS);
         assert_eq!((world.server(), world.in_sync(), epoch()), (Some(last), 1, before));
-        // One of them stays all the same, and gets what it lacks.
+        // The second member stays all the same, and gets the writes that it lacks.
         world.set_leaving(&[first]);
         world.run_until("it is in sync", |world| world.in_sync() == 2);
         // The last member with all writes goes nowhere.

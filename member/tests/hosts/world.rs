@@ -488,7 +488,7 @@ impl ErrandDesk for SimDesk {
         }
         let over = world.over.borrow();
         if world.tells_ends.get() && !over.is_empty() && world.one_in(50) {
-            // The last one, or one of long ago.
+            // The last end, or an end of long ago.
             let last = over.len() - 1;
             let told = if world.one_in(2) { last } else { world.below(over.len() as u64) as usize };
             let (member, life) = over[told];

@@ -70,7 +70,7 @@ pub struct EndsWatch {
 }
 
 impl EndsWatch {
-    /// All that are there, and from then on each one.
+    /// All ends that are there, and from then on each end that is told.
     ///
     /// # Errors
     /// When the registry does not answer.

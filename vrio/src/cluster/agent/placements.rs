@@ -221,7 +221,7 @@ impl PlacementOffice {
         }
     }
 
-    /// Gives the node the list of nodes with copies, if its list is another one.
+    /// Gives the node the list of nodes with copies, if its list differs.
     fn follow_list(
         &self,
         name: &str,
