@@ -276,8 +276,10 @@ impl SidecoreThread {
             let took_ns = now_ns.saturating_sub(began_ns).saturating_sub(self.given_ns);
             crate::foreign::round_took(took_ns, now_ns);
             self.local.round_took(took_ns, now_ns);
-            self.count_time(now_ns - last_ns);
-            self.set_rounds_per_look(now_ns - last_ns);
+            // The clocks of two cores may differ by a few nanoseconds where a hypervisor moves them.
+            let passed_ns = now_ns.saturating_sub(last_ns);
+            self.count_time(passed_ns);
+            self.set_rounds_per_look(passed_ns);
             last_ns = now_ns;
             if self.backoff.begin(now_ns) {
                 self.shared.counters.contended.add(1);
