@@ -259,6 +259,7 @@ impl Members {
                 (to < self.honest.len()).then_some(())?;
                 (to, Input::Message(id as u8, message))
             }
+            Output::Remake(_) => return None,
             Output::Swap(target) => {
                 let outcome = match target.epoch == self.registry.epoch + 1 {
                     true => SwapOutcome::Done,

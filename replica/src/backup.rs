@@ -56,8 +56,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     /// Whether a message of this epoch is too old to be heard.
-    fn is_past(&self, epoch: u64) -> bool {
-        !self.breaks(Rule::KeepPromises) && epoch < self.promised
+    pub(crate) fn is_past(&self, epoch: u64) -> bool {
+        // While an operator's record is asked for, no primary of before gets anything here.
+        let remade = self.remake.as_ref().map_or(0, |plan| plan.record.epoch);
+        !self.breaks(Rule::KeepPromises) && epoch < self.promised.max(remade)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
@@ -82,7 +84,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if let MemberRole::Outside(outside) = &mut self.role {
             outside.heard_ns = now_ns;
         }
-        self.granted_ns = now_ns;
+        (self.granted_ns, self.recovery) = (now_ns, None);
         if self.role == MemberRole::Backup && self.is_past_reign(reign) {
             return;
         }

@@ -14,6 +14,7 @@
 //! | a member comes back | it goes back to a common cut, gets the difference, is admitted |
 //! | all in sync were restarted | when each has said so, one goes on under a new incarnation |
 //! | a member ends in order | it keeps its life's end, and goes on with the life in a new reign |
+//! | the record is lost, or all copies in sync | an operator has a copy serve under a new epoch |
 //! | a swap's outcome is unknown | until then an operation needs the members of both records |
 //!
 //! The crate has no I/O. [`Replica::step`] takes the time and one input, and gives outputs.
@@ -29,6 +30,8 @@ mod message;
 mod outside;
 mod primary;
 mod record;
+mod recovery;
+mod remake;
 mod rule;
 pub mod wire;
 
@@ -39,6 +42,7 @@ pub use member::{
     CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, LifeEnd, Output, Pacing, Replica,
     SwapOutcome,
 };
-pub use message::{Counter, Message, NOTE_BYTES_MAX, Note, Op, Place};
+pub use message::{Counter, Knowledge, Message, NOTE_BYTES_MAX, Note, Op, Place};
 pub use record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
+pub use recovery::{RECOVERY_MARGIN, Recovery, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
 pub use rule::Rule;

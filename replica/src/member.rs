@@ -10,6 +10,7 @@ use crate::message::{Counter, Message, Note, Op, Place};
 use crate::outside::Outside;
 use crate::primary::Primary;
 use crate::record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
+use crate::recovery::{Recovery, RecoveryPlan};
 use crate::rule::Rule;
 
 /// The times of the protocol, the same for all members, and the sizes of its own reads.
@@ -38,6 +39,9 @@ pub struct Durable {
     pub record: Option<VolumeRecord>,
     /// The newest note that it was told to store.
     pub note: Note,
+    /// The content is being filled since this place, or was never filled: it has old and new
+    /// blocks beside each other, a state that the volume never had.
+    pub filled_since: Option<Place>,
     /// The end of the member's life, if its process ended in order. It is good for one start: it
     /// must be gone, durably, before the member that it was given to begins.
     pub ended: Option<LifeEnd>,
@@ -129,6 +133,8 @@ pub enum Input<D> {
     Move(MemberId),
     /// An operator says that a member's copy of the volume is gone for good.
     Evicted(MemberId),
+    /// An operator has this member's copy serve.
+    Recover(Recovery),
     /// No message comes from this member any more, or it must not come into sync: its attempt to
     /// join ends. It may begin again.
     Left(MemberId),
@@ -147,6 +153,9 @@ pub enum Output<D> {
     Send(MemberId, Message<D>),
     /// The registry's record must be replaced by this record, if its epoch is one less.
     Swap(VolumeRecord),
+    /// The registry's record must be replaced by the plan's, or made, if it is not newer than the
+    /// known record. Its outcome is that of [`Output::Swap`].
+    Remake(RecoveryPlan),
     /// The registry's record must be read.
     Look,
     /// This must be durable before any later output is carried out.
@@ -241,6 +250,13 @@ pub struct Replica<D> {
     pub(crate) holding: Holding,
     /// The swap that was asked for and has no known outcome.
     pub(crate) swap: Option<VolumeRecord>,
+    /// The plan of which it is the record, if an operator has asked for it.
+    pub(crate) remake: Option<RecoveryPlan>,
+    /// The swap without an outcome of before.
+    pub(crate) swap_before: Option<VolumeRecord>,
+    /// An operator's word that waits for the end of leases.
+    pub(crate) recovery: Option<Recovery>,
+    pub(crate) filled_since: Option<Place>,
     /// The differences that are being looked for: the members, and where their attempts began.
     pub(crate) differences: BTreeMap<MemberId, Place>,
     /// The reign in which its process ended in order. It has no part in that reign any more, since
@@ -259,7 +275,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         cuts: BTreeSet<Place>,
         now_ns: u64,
     ) -> Self {
-        let Durable { promised, record, note, ended } = durable;
+        let Durable { promised, record, note, filled_since, ended } = durable;
         // The end of a life that the record does not have in sync is of no use, nor is one beside
         // content that was put back to an older state.
         let is_good = |end: &LifeEnd| {
@@ -271,6 +287,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             (Some(end), Some(record)) => (end.life, MemberRole::Backup, Some(record.reign)),
             _ => (life, MemberRole::Outside(Outside::default()), None),
         };
+        // A member that knows no record has never been filled.
+        let filled_since = record.as_ref().map_or(Some(Place::default()), |_| filled_since);
         let LifeEnd { began, tail, applied, .. } = ended.unwrap_or_default();
         let holding = Holding {
             began,
@@ -293,6 +311,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             granted_ns: now_ns,
             holding,
             swap: None,
+            remake: None,
+            swap_before: None,
+            recovery: None,
+            filled_since,
             differences: BTreeMap::new(),
             resumed,
         }
@@ -311,7 +333,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             cut: self.holding.cuts.last().copied(),
         };
         let (promised, note) = (self.promised, self.holding.note.clone());
-        Some(Durable { promised, record: Some(record.clone()), note, ended: Some(ended) })
+        let record = Some(record.clone());
+        Some(Durable { promised, record, note, filled_since: None, ended: Some(ended) })
     }
 
     /// Whether it has no part in the operations of this reign, since its process ended in it.
@@ -440,6 +463,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Input::CutGone(member, began) => self.cut_gone(member, began),
             Input::Move(to) => self.start_move(now_ns, to, out),
             Input::Evicted(member) => self.evicted(now_ns, member, out),
+            Input::Recover(recovery) => self.recover(now_ns, recovery, out),
             Input::Left(member) => self.end_joins(|other| other == member),
             Input::Over(member, life) => self.over(member, life, out),
             Input::Forget(attachment) => self.forget(attachment, out),
@@ -466,8 +490,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     fn timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         // A swap of unknown outcome is asked for again, never given up: it may happen later.
-        if let Some(target) = &self.swap {
-            out.push(Output::Swap(target.clone()));
+        match (&self.remake, &self.swap) {
+            (Some(plan), _) => out.push(Output::Remake(plan.clone())),
+            (None, Some(target)) => out.push(Output::Swap(target.clone())),
+            (None, None) => {}
+        }
+        if self.recovery.is_some() {
+            self.try_recovery(now_ns, out);
         }
         match &self.role {
             MemberRole::Outside(_) => self.outside_timer(now_ns, out),
@@ -489,6 +518,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 self.go_back(now_ns, from, (record, life), cut, began, out);
             }
             Message::Hello { life, epoch } => self.say_life(from, Some((life, epoch)), out),
+            Message::Ask { number } => {
+                let knowledge = self.knowledge();
+                out.push(Output::Send(from, Message::Known { number, knowledge }));
+            }
+            // It is the operator's tool that has asked.
+            Message::Known { .. } => {}
             Message::Alive { life, record, answers } => {
                 self.alive(now_ns, from, life, record, answers, out);
             }
@@ -505,6 +540,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 self.join(now_ns, from, epoch, life, &cuts, out);
             }
         }
+    }
+
+    /// The records that were asked for and may be the registry's.
+    pub(crate) fn swaps(&self) -> impl Iterator<Item = &VolumeRecord> {
+        self.swap.iter().chain(&self.swap_before)
     }
 
     /// Asks for a swap, one at a time.
@@ -527,7 +567,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             SwapOutcome::Done => self.adopt(now_ns, target, out),
             SwapOutcome::Conflict(record) => {
                 if is_mine {
-                    self.swap = None;
+                    (self.swap, self.remake) = (self.swap_before.take(), None);
                 }
                 // Nothing came first: the registry refuses this change, and would again at once.
                 if is_mine && record.epoch < target.epoch {
@@ -568,11 +608,16 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
         self.promised = self.promised.max(record.epoch);
         let before = self.record.replace(record.clone());
-        self.keep(out);
-        if self.swap.as_ref().is_some_and(|target| target.epoch <= record.epoch) {
-            self.swap = None;
-        }
         let is_in = record.has(self.id, self.life);
+        // The operator has decided without this news.
+        self.recovery = None;
+        self.filled_since = self.filled_since.filter(|_| !is_in);
+        self.keep(out);
+        let is_over = |target: &VolumeRecord| target.epoch <= record.epoch;
+        self.swap_before = self.swap_before.take().filter(|target| !is_over(target));
+        if self.swap.as_ref().is_some_and(is_over) {
+            (self.swap, self.remake) = (None, None);
+        }
         // A swap of before its process ended may come late, in the reign of that time.
         let reigns = record.primary == self.id && !self.is_past_reign(record.reign);
         if is_in && reigns {
@@ -603,8 +648,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     pub(crate) fn keep(&self, out: &mut Vec<Output<D>>) {
         let (promised, record) = (self.promised, self.record.clone());
-        let note = self.holding.note.clone();
-        let durable = Durable { promised, record, note, ended: None };
+        let (note, filled_since) = (self.holding.note.clone(), self.filled_since);
+        let durable = Durable { promised, record, note, filled_since, ended: None };
         out.push(Output::Keep(durable));
     }
 

@@ -9,6 +9,9 @@ use crate::record::{Life, MemberId, VolumeRecord};
 /// The longest body of a message: the content of the longest range that has bytes.
 pub const WIRE_BODY_MAX: usize = 1 << 20;
 
+/// No epoch, counter or time is as large: nothing that a member adds to one overflows.
+pub const NUMBER_END: u64 = 1 << 62;
+
 /// The unit of ranges.
 pub const SECTOR_BYTES: u64 = 512;
 
@@ -89,6 +92,23 @@ pub enum Op<D> {
     },
     /// No request of this attachment comes any more: its clients need not be remembered.
     Forget(u128),
+}
+
+/// A member's knowledge about its volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Knowledge {
+    /// Its life.
+    pub life: Life,
+    /// The epoch below which it hears no message.
+    pub promised: u64,
+    /// The newest record that it knows.
+    pub record: Option<VolumeRecord>,
+    /// Whether it is the primary, as far as it knows.
+    pub reigns: bool,
+    /// See [`crate::Durable::filled_since`].
+    pub filled_since: Option<Place>,
+    /// The newest cut of its content.
+    pub cut: Option<Place>,
 }
 
 /// A message from one member to another.
@@ -187,6 +207,18 @@ pub enum Message<D> {
         /// The life and the epoch of the [`Message::Hello`] that this answers.
         answers: Option<(Life, u64)>,
     },
+    /// An operator's tool at another member asks what this member knows.
+    Ask {
+        /// The answer has the same number.
+        number: u64,
+    },
+    /// The answer.
+    Known {
+        /// The question's number.
+        number: u64,
+        /// The member's knowledge.
+        knowledge: Knowledge,
+    },
 }
 
 impl<D> Op<D> {
@@ -226,6 +258,8 @@ impl<D> Message<D> {
             }
             Self::Hello { life, epoch } => Message::Hello { life, epoch },
             Self::Alive { life, record, answers } => Message::Alive { life, record, answers },
+            Self::Ask { number } => Message::Ask { number },
+            Self::Known { number, knowledge } => Message::Known { number, knowledge },
         }
     }
 }

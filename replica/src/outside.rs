@@ -117,7 +117,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         began: Counter,
         out: &mut Vec<Output<D>>,
     ) {
-        if record.epoch < self.promised || record.primary != from || life != self.life {
+        let is_past = record.epoch < self.promised || self.is_past(record.epoch);
+        if is_past || record.primary != from || life != self.life {
             return;
         }
         let began = Place { reign: record.reign, counter: began };
@@ -135,6 +136,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.holding.applied.clear();
         // Later cuts have what the members in sync may lack.
         self.holding.cuts.retain(|kept| cut.is_some_and(|cut| *kept <= cut));
+        // Before any of it: what is there between the old content and the new is neither.
+        if !self.breaks(Rule::FillsAreMarked) {
+            self.filled_since = Some(began);
+            self.keep(out);
+        }
         out.push(Output::GoBack(cut));
         self.say_held(out);
     }

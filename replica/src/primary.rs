@@ -186,7 +186,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if let MemberRole::Primary(primary) = &self.role {
             primary.admitted().for_each(|id| needed.insert(id));
         }
-        if let Some(target) = &self.swap {
+        for target in self.swaps() {
             if self.breaks(Rule::SwapBeforeAcknowledging) {
                 needed = needed.only(|id| target.in_sync.contains_key(&id));
             }
@@ -197,7 +197,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     /// Whether reads may be answered: no other member can be the primary at this time.
     pub(crate) fn may_read(&self, now_ns: u64) -> bool {
-        let moves = self.swap.as_ref().is_some_and(|target| target.primary != self.id);
+        let moves = self.swaps().any(|target| target.primary != self.id);
         (self.has_leases(now_ns) || self.breaks(Rule::ReadsNeedLeases))
             && (!moves || self.breaks(Rule::MovedPrimariesAreSilent))
     }
@@ -213,7 +213,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     pub(crate) fn primary_timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         let Some(record) = self.record.clone() else { return };
         let (Pacing { silence_ns, patience_ns, .. }, held) = (self.pacing, self.least_held());
-        let target = self.swap.clone();
+        let asked: MemberSet = self.swaps().flat_map(|it| it.in_sync.keys().copied()).collect();
         self.send_seals(out);
         let Some(primary) = self.primary() else { return };
         let mut silent = Vec::new();
@@ -239,7 +239,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             // A member that joins begins again when it is back.
             if record.in_sync.contains_key(&id) {
                 self.ask_for(record.without(id), out);
-            } else if target.as_ref().is_none_or(|target| !target.in_sync.contains_key(&id))
+            } else if !asked.iter().any(|member| member == id)
                 && let Some(primary) = self.primary()
             {
                 primary.followers.remove(&id);
@@ -646,12 +646,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     /// Ends the attempts of members to join, but for a member in a record that was asked for.
     pub(crate) fn end_joins(&mut self, ends: impl Fn(MemberId) -> bool) {
-        let (record, target) = (self.record.clone(), self.swap.clone());
+        let records = self.record.iter().chain(self.swaps());
+        let kept: MemberSet = records.flat_map(|it| it.in_sync.keys().copied()).collect();
         let Some(primary) = self.primary() else { return };
-        let is_in = |record: &Option<VolumeRecord>, id: &MemberId| {
-            record.as_ref().is_some_and(|record| record.in_sync.contains_key(id))
-        };
-        primary.followers.retain(|id, _| !ends(*id) || is_in(&record, id) || is_in(&target, id));
+        primary.followers.retain(|id, _| !ends(*id) || kept.iter().any(|member| member == *id));
     }
 
     /// The cut from which a member joins is gone here. The attempt ends, and the next one begins

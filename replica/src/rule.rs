@@ -59,11 +59,15 @@ pub enum Rule {
     /// A primary refuses requests of older incarnations. A request of a newer one says that its
     /// reign is over, and that another member may carry the request out.
     RefusalsAreOfThePast,
+    /// A record that an operator has made has a newer epoch than all that members know.
+    RecoveredEpochsAreNew,
+    /// A copy that is being filled is marked, and does not serve while another copy can.
+    FillsAreMarked,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -91,5 +95,7 @@ impl Rule {
         Self::ProofsAreOfOneLife,
         Self::LivesThatGoOnAreNotOver,
         Self::RefusalsAreOfThePast,
+        Self::RecoveredEpochsAreNew,
+        Self::FillsAreMarked,
     ];
 }

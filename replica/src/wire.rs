@@ -29,14 +29,11 @@ pub const WIRE_NAME_MAX: usize = 63;
 /// The bytes that name a volume's form: a digest of the parts that all its members must have alike.
 pub const WIRE_FORM_BYTES: usize = 16;
 
-pub use crate::message::{SECTOR_BYTES, WIRE_BODY_MAX};
+pub use crate::message::{NUMBER_END, SECTOR_BYTES, WIRE_BODY_MAX};
 pub use state::{decode_durable, encode_durable};
 
 /// The most sectors of a range without bytes: as of a request for zeroes on a volume.
 pub const ZEROED_SECTORS_MAX: u32 = 16 << 11;
-
-/// No epoch, counter or time is as large: nothing that a member adds to one overflows.
-pub const NUMBER_END: u64 = 1 << 62;
 
 /// The first of the kinds of calls. Its upper two bits are the number of the plane of replicas.
 pub const WIRE_KIND_MIN: u8 = 3 << 6;
@@ -84,6 +81,8 @@ mod kind {
     pub(super) const GO_BACK: u8 = WIRE_KIND_MIN + 8;
     pub(super) const HELLO: u8 = WIRE_KIND_MIN + 9;
     pub(super) const ALIVE: u8 = WIRE_KIND_MIN + 10;
+    pub(super) const ASK: u8 = WIRE_KIND_MIN + 11;
+    pub(super) const KNOWN: u8 = WIRE_KIND_MIN + 12;
 }
 
 mod op {
@@ -107,6 +106,8 @@ const _: () = {
     assert!(TAIL_RANGES_MAX * RANGE_BYTES <= WIRE_BODY_MAX, "a tail is one message");
     // The largest head is a ping's: its beginning, a record, and three numbers.
     assert!(8 + 26 + 9 * MEMBERS_MAX + 24 <= WIRE_HEAD_MAX);
+    // Knowledge: its beginning, three numbers, two places, four flags, and a record.
+    assert!(8 + 24 + 32 + 4 + 26 + 9 * MEMBERS_MAX <= WIRE_HEAD_MAX);
     // A join's: its beginning, two numbers, and the cuts.
     assert!(8 + 17 + 16 * CUTS_MAX <= WIRE_HEAD_MAX);
 };
@@ -192,6 +193,11 @@ pub fn encode(volume: u32, message: &Message<WireContent>, head: &mut Vec<u8>, b
             head.push(u8::from(record.is_some()));
             record.iter().for_each(|record| put_record(head, record));
         }
+        Message::Ask { number } => put_numbers(head, &[*number]),
+        Message::Known { number, knowledge } => {
+            put_numbers(head, &[*number]);
+            state::put_knowledge(head, knowledge);
+        }
     }
 }
 
@@ -207,6 +213,8 @@ fn kind_of(message: &Message<WireContent>) -> u8 {
         Message::GoBack { .. } => kind::GO_BACK,
         Message::Hello { .. } => kind::HELLO,
         Message::Alive { .. } => kind::ALIVE,
+        Message::Ask { .. } => kind::ASK,
+        Message::Known { .. } => kind::KNOWN,
     }
 }
 
@@ -363,6 +371,8 @@ pub fn decode(head: &[u8], body: &[u8]) -> WireResult<(u32, Message<WireContent>
             let record = reader.flag()?.then(|| reader.record()).transpose()?;
             Message::Alive { life, record, answers }
         }
+        kind::ASK => Message::Ask { number: reader.number()? },
+        kind::KNOWN => Message::Known { number: reader.number()?, knowledge: reader.knowledge()? },
         _ => return Err(MalformedMessage("its kind is unknown")),
     };
     if !reader.0.is_empty() {
@@ -581,6 +591,7 @@ mod tests {
 
     use super::*;
     use crate::member::{Durable, LifeEnd};
+    use crate::message::Knowledge;
     use crate::record::MemberId;
 
     /// Draws messages of all kinds.
@@ -634,6 +645,17 @@ mod tests {
             (0..self.0.below(40)).map(|at| at as u8).collect()
         }
 
+        fn knowledge(&mut self) -> Knowledge {
+            Knowledge {
+                life: self.0.draw(),
+                promised: self.number(),
+                record: self.0.one_in(2).then(|| self.record()),
+                reigns: self.0.one_in(2),
+                filled_since: self.0.one_in(2).then(|| self.place()),
+                cut: self.0.one_in(2).then(|| self.place()),
+            }
+        }
+
         fn end(&mut self) -> LifeEnd {
             let ranges = (0..self.0.below(4)).map(|at| (at * 9, at * 9 + 1 + self.0.below(8)));
             let mut tail = ExtentSet::default();
@@ -668,7 +690,7 @@ mod tests {
         fn message(&mut self) -> (Message<WireContent>, usize) {
             let (record, life) = (self.record(), self.0.draw());
             let (epoch, began) = (self.number(), self.number());
-            let message = match self.0.below(10) {
+            let message = match self.0.below(12) {
                 0 => Message::Ping { record, life, sent_ns: self.number(), held: self.number() },
                 1 => Message::Pong { epoch, life, sent_ns: self.number() },
                 2 => Message::Seal { record },
@@ -691,6 +713,8 @@ mod tests {
                     Message::GoBack { record, life, cut, began }
                 }
                 8 => Message::Hello { life, epoch },
+                9 => Message::Ask { number: epoch },
+                10 => Message::Known { number: epoch, knowledge: self.knowledge() },
                 _ => {
                     let answers = self.0.one_in(2).then(|| (self.0.draw(), self.number()));
                     let record = self.0.one_in(2).then_some(record);
@@ -762,7 +786,10 @@ mod tests {
             assert!(decode_record(&bytes).is_err());
             let record = draw.0.one_in(2).then_some(record);
             let ended = draw.0.one_in(2).then(|| draw.end());
-            let durable = Durable { promised: draw.number(), record, note: draw.note(), ended };
+            let is_filled = ended.is_none() && draw.0.one_in(2);
+            let filled_since = is_filled.then(|| draw.place());
+            let (promised, note) = (draw.number(), draw.note());
+            let durable = Durable { promised, record, note, filled_since, ended };
             let mut bytes = encode_durable(&durable);
             assert_eq!(decode_durable(&bytes), Ok(durable.clone()));
             if durable.ended.is_some() {

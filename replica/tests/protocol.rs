@@ -2,6 +2,8 @@
 
 #[path = "protocol/exhaustive.rs"]
 mod exhaustive;
+#[path = "protocol/recovery.rs"]
+mod recovery;
 #[path = "protocol/simulation.rs"]
 mod simulation;
 #[path = "protocol/world/mod.rs"]

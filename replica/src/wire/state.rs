@@ -5,22 +5,32 @@ use super::{
     put_record, put_request,
 };
 use crate::member::{Durable, LifeEnd};
+use crate::message::{Knowledge, Place};
 
 /// The first bytes of a state, with the version of its form. Only a state with the end of a life
-/// has the second form: a program that does not know it must not go on as if there was none.
+/// has the second form, and only the state of a copy that is being filled has the third: a program
+/// that does not know these must not go on as if there was none.
 const MAGIC: &[u8; 8] = b"vrMEM\0\0\x01";
 const MAGIC_ENDED: &[u8; 8] = b"vrMEM\0\0\x02";
+const MAGIC_FILLED: &[u8; 8] = b"vrMEM\0\0\x03";
 
 /// The state that a member must remember, as bytes.
 ///
 /// # Panics
 /// When the note is longer than [`NOTE_BYTES_MAX`], or the tail has more ranges than fit a message.
 pub fn encode_durable(durable: &Durable) -> Vec<u8> {
-    let mut bytes = if durable.ended.is_some() { MAGIC_ENDED } else { MAGIC }.to_vec();
+    let magic = match (&durable.ended, durable.filled_since) {
+        (Some(_), _) => MAGIC_ENDED,
+        (None, Some(_)) => MAGIC_FILLED,
+        (None, None) => MAGIC,
+    };
+    let mut bytes = magic.to_vec();
     put_numbers(&mut bytes, &[durable.promised]);
     bytes.push(u8::from(durable.record.is_some()));
     durable.record.iter().for_each(|record| put_record(&mut bytes, record));
     let Some(LifeEnd { life, began, tail, applied, cut }) = &durable.ended else {
+        let since = durable.filled_since;
+        since.iter().for_each(|place| put_numbers(&mut bytes, &[place.reign, place.counter]));
         bytes.extend_from_slice(&durable.note);
         return bytes;
     };
@@ -44,19 +54,21 @@ pub fn encode_durable(durable: &Durable) -> Vec<u8> {
 pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
     let mut reader = WireReader(bytes);
     let magic = reader.bytes()?;
-    let has_ended = match &magic {
-        MAGIC => false,
-        MAGIC_ENDED => true,
+    let (has_ended, is_filled) = match &magic {
+        MAGIC => (false, false),
+        MAGIC_ENDED => (true, false),
+        MAGIC_FILLED => (false, true),
         _ => return Err(MalformedMessage("it is no member's state of this version")),
     };
     let promised = reader.number()?;
     let record = reader.flag()?.then(|| reader.record()).transpose()?;
     if !has_ended {
+        let filled_since = is_filled.then(|| reader.place()).transpose()?;
         let note = reader.0.to_vec();
         if note.len() > NOTE_BYTES_MAX {
             return Err(MalformedMessage("its note is too long"));
         }
-        return Ok(Durable { promised, record, note, ended: None });
+        return Ok(Durable { promised, record, note, filled_since, ended: None });
     }
     let (life, began) = (reader.life()?, reader.place()?);
     let cut = reader.flag()?.then(|| reader.place()).transpose()?;
@@ -67,5 +79,33 @@ pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
     let (tail, applied) = split.ok_or(MalformedMessage("its tail is too short"))?;
     let tail = Body { bytes: tail }.tail()?;
     let applied = Body { bytes: applied }.applied()?;
-    Ok(Durable { promised, record, note, ended: Some(LifeEnd { life, began, tail, applied, cut }) })
+    let ended = Some(LifeEnd { life, began, tail, applied, cut });
+    Ok(Durable { promised, record, note, filled_since: None, ended })
+}
+
+/// The knowledge of a member, in the head of a message.
+pub(super) fn put_knowledge(head: &mut Vec<u8>, knowledge: &Knowledge) {
+    let Knowledge { life, promised, record, reigns, filled_since, cut } = knowledge;
+    put_numbers(head, &[*life, *promised]);
+    head.push(u8::from(*reigns));
+    for place in [filled_since, cut] {
+        head.push(u8::from(place.is_some()));
+        place.iter().for_each(|it| put_numbers(head, &[it.reign, it.counter]));
+    }
+    head.push(u8::from(record.is_some()));
+    record.iter().for_each(|record| put_record(head, record));
+}
+
+impl WireReader<'_> {
+    pub(super) fn knowledge(&mut self) -> WireResult<Knowledge> {
+        let (life, promised, reigns) = (self.life()?, self.number()?, self.flag()?);
+        let filled_since = self.optional_place()?;
+        let cut = self.optional_place()?;
+        let record = self.flag()?.then(|| self.record()).transpose()?;
+        Ok(Knowledge { life, promised, record, reigns, filled_since, cut })
+    }
+
+    fn optional_place(&mut self) -> WireResult<Option<Place>> {
+        self.flag()?.then(|| self.place()).transpose()
+    }
 }

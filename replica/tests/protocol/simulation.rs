@@ -13,7 +13,7 @@ use crate::world::random::run;
 const SEEDS: u64 = 2_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 22] = [
+const EVENTS: [&str; 26] = [
     "swaps without an answer",
     "delays",
     "late deliveries",
@@ -30,6 +30,10 @@ const EVENTS: [&str; 22] = [
     "times without registry",
     "old registries",
     "rebuilt registries",
+    "lost records",
+    "surveys",
+    "recoveries",
+    "recoveries with a loss",
     "old records",
     "moves",
     "evictions",

@@ -29,6 +29,10 @@ pub(crate) struct Budget {
     pub(crate) away: u8,
     /// The registry is put back to an old record.
     pub(crate) restored: u8,
+    /// The registry loses the record.
+    pub(crate) losses: u8,
+    /// An operator has a copy serve, after all members were asked.
+    pub(crate) recoveries: u8,
     /// A member sees a record by its watch: the present one, or an old one.
     pub(crate) stale: u8,
     /// An operator makes another member the primary.
@@ -71,6 +75,11 @@ pub(crate) enum Action {
     RegistryAway(bool),
     Restore(usize),
     Rebuild,
+    LoseRecord,
+    /// An operator asks what all members know, for this member.
+    Ask(MemberId),
+    /// The member that was asked for serves, also with a loss of what was flushed.
+    Recover(bool),
     Stale(MemberId, usize),
     Move(MemberId, MemberId),
     Evict(MemberId),
@@ -119,15 +128,11 @@ impl World {
                 self.budget.away -= u8::from(is_away);
                 self.is_away = is_away;
             }
-            Action::Restore(at) => {
-                self.budget.restored -= 1;
-                self.registry = self.past[at].clone();
-                self.is_restored = true;
-                // It is another registry: a swap that was sent to the old registry never arrives.
-                self.wire.retain(|post| !matches!(post, Post::Swap(..)));
-                self.held.retain(|post| !matches!(post, Post::Swap(..)));
-            }
+            Action::Restore(at) => self.restore(at),
             Action::Rebuild => self.rebuild(),
+            Action::LoseRecord => self.lose_record(),
+            Action::Ask(id) => self.asked = Some((id, self.survey(id))),
+            Action::Recover(gives_up) => self.recover(case, gives_up),
             Action::Stale(id, at) => {
                 self.budget.stale -= 1;
                 let record = self.past.get(at).unwrap_or(&self.registry).clone();
@@ -145,6 +150,14 @@ impl World {
                 self.evict(case, gone);
             }
         }
+    }
+
+    /// It is another registry: a swap that was sent to the old registry never arrives.
+    fn restore(&mut self, at: usize) {
+        self.budget.restored -= 1;
+        self.registry = self.past[at].clone();
+        self.is_restored = true;
+        self.forget_swaps();
     }
 
     fn cut(&mut self, from: MemberId, to: MemberId) {
@@ -168,8 +181,12 @@ impl World {
     fn hold(&mut self, case: &Case, at: usize) {
         self.budget.delays -= 1;
         let post = self.wire.remove(at);
-        if let Post::Swap(from, life, target) = &post {
-            let (from, life, target) = (*from, *life, target.clone());
+        let swap = match &post {
+            Post::Swap(from, life, target) => Some((*from, *life, target.clone())),
+            Post::Remake(from, life, plan) => Some((*from, *life, plan.record.clone())),
+            _ => None,
+        };
+        if let Some((from, life, target)) = swap {
             self.tell_swapped(case, from, life, target, SwapOutcome::Unknown);
         }
         self.held.push(post);
@@ -400,12 +417,13 @@ impl World {
             self.nodes[usize::from(id)].member.record().map(|record| record.epoch)
                 == Some(self.registry.epoch)
         };
-        if budget.restored > 0 && !self.is_restored && self.ids().all(knows) {
+        if budget.restored > 0 && !self.is_restored && !self.has_lost && self.ids().all(knows) {
             actions.extend((0..self.past.len()).map(Action::Restore));
         }
         if self.is_restored {
             actions.push(Action::Rebuild);
         }
+        self.recoveries(case, actions);
         for index in 0..self.gone.len() {
             actions.extend(self.primaries().map(|id| Action::Forget(index, id)));
         }

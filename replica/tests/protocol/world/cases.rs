@@ -49,6 +49,8 @@ const NONE: Budget = Budget {
     unknown: 0,
     away: 0,
     restored: 0,
+    losses: 0,
+    recoveries: 0,
     stale: 0,
     moves: 0,
     mistakes: 0,
@@ -111,7 +113,42 @@ pub(crate) fn named(name: &str) -> Option<Case> {
         "joins of three" => {
             calm(joining(case(3, &[&writes], 5, Budget { restarts: 2, cuts: 1, ..NONE })))
         }
-        rule => return Rule::ALL.into_iter().find(|one| format!("{one:?}") == rule).map(of_rule),
+        rule => {
+            let found = Rule::ALL.into_iter().find(|one| format!("{one:?}") == rule).map(of_rule);
+            return found.or_else(|| recovery(name));
+        }
+    };
+    Some(case)
+}
+
+/// Cases in which an operator has a copy serve.
+fn recovery(name: &str) -> Option<Case> {
+    let one = [Write(0, 1), Flush, Read(0, 1)];
+    let writes = [Write(0, 1), Read(0, 1)];
+    let case = match name {
+        // In CI: the registry loses the record, and an operator has a copy serve.
+        "recoveries" => case(2, &[&writes], 4, Budget { losses: 1, recoveries: 1, ..NONE }),
+        "recoveries and restarts" => {
+            let budget = Budget { losses: 1, recoveries: 1, restarts: 1, ..NONE };
+            case(2, &[&writes], 4, budget)
+        }
+        "late recoveries" => {
+            let budget = Budget { losses: 1, recoveries: 1, delays: 1, cuts: 1, ..NONE };
+            case(2, &[&writes], 4, budget)
+        }
+        "recoveries and disks" => {
+            calm(case(2, &[&one], 5, Budget { disks: 1, recoveries: 1, restarts: 1, ..NONE }))
+        }
+        "recoveries and joins" => {
+            let budget = Budget { losses: 1, recoveries: 1, restarts: 1, ..NONE };
+            calm(joining(case(2, &[&writes], 5, budget)))
+        }
+        "recoveries of three" => {
+            let budget =
+                Budget { losses: 1, recoveries: 2, restarts: 2, stops: 1, cuts: 1, ..NONE };
+            calm(case(3, &[&writes], 6, budget))
+        }
+        _ => return None,
     };
     Some(case)
 }
@@ -171,6 +208,14 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
             joining(case(2, two, 5, Budget { restarts: 1, proofs: 1, ..NONE }))
         }
         Rule::LivesThatGoOnAreNotOver => case(2, two, 5, Budget { stops: 1, proofs: 1, ..NONE }),
+        Rule::RecoveredEpochsAreNew => {
+            let budget = Budget { stops: 1, cuts: 1, losses: 1, recoveries: 1, ..NONE };
+            calm(case(2, two, 5, budget))
+        }
+        Rule::FillsAreMarked => {
+            let budget = Budget { stops: 2, restarts: 1, delays: 1, recoveries: 1, ..NONE };
+            calm(case(3, &[], 5, budget))
+        }
         Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
     };
     Case { broken: Some(rule), ..base }

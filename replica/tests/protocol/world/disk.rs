@@ -32,6 +32,8 @@ pub(crate) struct Disk {
     /// The highest counter of an operation.
     pub(crate) counter: u64,
     pub(crate) durable_of_member: Durable,
+    /// It has gone back, and was not in sync since.
+    pub(crate) is_mixed: bool,
 }
 
 impl Disk {
@@ -88,6 +90,7 @@ impl Disk {
 
     /// Going back is not durable before the next flush.
     pub(crate) fn go_back(&mut self, cut: Option<Place>) {
+        self.is_mixed = true;
         self.content = cut.and_then(|cut| self.cuts.get(&cut).cloned()).unwrap_or_default();
         self.cuts.retain(|kept, _| cut.is_some_and(|cut| *kept <= cut));
         if let Some(log) = &mut self.log {

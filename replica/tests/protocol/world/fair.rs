@@ -27,6 +27,7 @@ impl World {
         if self.is_restored {
             self.rebuild();
         }
+        self.asked = None;
     }
 
     /// One tick of the schedule.
@@ -37,6 +38,9 @@ impl World {
             if self.nodes[gone].is_gone && self.registry.in_sync.contains_key(&id) {
                 self.evict(case, id);
             }
+        }
+        if self.has_lost {
+            self.recover_fairly(case);
         }
         for index in 0..self.clients.len() {
             let to = self.registry.primary;
@@ -54,7 +58,8 @@ impl World {
     /// Whether the volume is served by all its members and nothing is left to do.
     pub(crate) fn is_well(&self, case: &Case) -> bool {
         let in_sync = self.registry.in_sync.len();
-        self.servers(case) == 1 && in_sync == self.ids().count() && self.is_done(case)
+        let is_whole = !self.has_lost && in_sync == self.ids().count();
+        self.servers(case) == 1 && is_whole && self.is_done(case)
     }
 
     /// Whether the volume can not come back: no member that is there had what was acknowledged.

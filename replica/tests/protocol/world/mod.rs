@@ -11,13 +11,14 @@ pub(crate) mod disk;
 pub(crate) mod fair;
 pub(crate) mod model;
 pub(crate) mod random;
+pub(crate) mod recover;
 pub(crate) mod register;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
-    ClientId, ClientRequest, Extent, Input, Life, MemberId, Message, Output, Pacing, Replica,
-    RequestId, Rule, SwapOutcome, VolumeRecord,
+    ClientId, ClientRequest, Extent, Input, Knowledge, Life, MemberId, Message, Output, Pacing,
+    RecoveryPlan, Replica, RequestId, Rule, SwapOutcome, VolumeRecord,
 };
 
 use action::Budget;
@@ -106,6 +107,7 @@ pub(crate) enum Post {
     Message(MemberId, MemberId, Message<Data>),
     Request(MemberId, RequestId, u64, ClientRequest<Data>),
     Swap(MemberId, Life, VolumeRecord),
+    Remake(MemberId, Life, RecoveryPlan),
     /// A member's own storage must do something.
     Work(MemberId, Life, Output<Data>),
 }
@@ -115,7 +117,7 @@ impl Post {
     fn to(&self) -> Option<MemberId> {
         match self {
             Self::Message(_, to, _) | Self::Request(to, ..) | Self::Work(to, ..) => Some(*to),
-            Self::Swap(..) => None,
+            Self::Swap(..) | Self::Remake(..) => None,
         }
     }
 }
@@ -127,6 +129,10 @@ pub(crate) struct World {
     /// Records that the registry had.
     past: Vec<VolumeRecord>,
     pub(crate) is_away: bool,
+    /// It has lost the record; the last one is kept here for the promises.
+    pub(crate) has_lost: bool,
+    /// The members' knowledge as a member's operator has asked for it, at some time before.
+    pub(crate) asked: Option<(MemberId, BTreeMap<MemberId, Knowledge>)>,
     /// It was put back to an old record, and waits for an operator.
     pub(crate) is_restored: bool,
     /// An operator gave up a member that was there.
@@ -167,6 +173,8 @@ impl World {
             registry: record.clone(),
             past: Vec::new(),
             is_away: false,
+            has_lost: false,
+            asked: None,
             is_restored: false,
             is_mistaken: false,
             wire: Vec::new(),
@@ -209,6 +217,9 @@ impl World {
             case.now(),
         );
         let member = member.breaking(case.broken);
+        // It is empty, which the volume is not any more.
+        let mut disk = disk;
+        disk.is_mixed = life > 1 || !case.in_sync.contains(&id);
         let node = Node { member, disk, is_paused: false, is_stopped: false, is_gone: false };
         self.nodes.push(node);
     }
@@ -271,6 +282,11 @@ impl World {
                 let outcome = if is_told { outcome } else { SwapOutcome::Unknown };
                 self.tell_swapped(case, from, life, target, outcome);
             }
+            Post::Remake(from, life, plan) => {
+                let outcome = self.remake(case, &plan);
+                let outcome = if is_told { outcome } else { SwapOutcome::Unknown };
+                self.tell_swapped(case, from, life, plan.record, outcome);
+            }
             Post::Work(id, life, output) => {
                 let node = &mut self.nodes[usize::from(id)];
                 if node.member.life() == life
@@ -298,6 +314,9 @@ impl World {
     }
 
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
+        if self.has_lost {
+            return SwapOutcome::Unknown;
+        }
         if target.epoch != self.registry.epoch + 1 {
             return SwapOutcome::Conflict(self.registry.clone());
         }
@@ -309,16 +328,29 @@ impl World {
             if !self.is_mistaken && self.registry.in_sync.iter().any(keeps) {
                 self.broken = Some("a member that lost nothing was given up".to_owned());
             }
-            let disk = &self.nodes[usize::from(target.primary)].disk;
-            for (sector, register) in (0..).zip(&mut self.registers) {
-                let value = disk.read_sector(sector);
-                if !register.lost(value) && self.broken.is_none() {
-                    self.broken = Some(format!("sector {sector} lost what was flushed: {value}"));
-                }
-            }
+            self.lose(target.primary, false);
+        }
+        self.put(target);
+        SwapOutcome::Done
+    }
+
+    /// The registry has this record from now on.
+    fn put(&mut self, target: &VolumeRecord) {
+        for id in target.in_sync.keys() {
+            self.nodes[usize::from(*id)].disk.is_mixed = false;
         }
         self.past.push(std::mem::replace(&mut self.registry, target.clone()));
-        SwapOutcome::Done
+    }
+
+    /// The volume is as this member has it. Flushed writes may be gone if an operator says so.
+    fn lose(&mut self, member: MemberId, gives_up: bool) {
+        let disk = &self.nodes[usize::from(member)].disk;
+        for (sector, register) in (0..).zip(&mut self.registers) {
+            let value = disk.read_sector(sector);
+            if !register.lost(value) && !gives_up && self.broken.is_none() {
+                self.broken = Some(format!("sector {sector} lost what was flushed: {value}"));
+            }
+        }
     }
 
     /// A member takes an input, and all that follows at once.
@@ -355,7 +387,12 @@ impl World {
                 self.post(Post::Swap(id, life, target));
                 None
             }
-            Output::Look => (!self.is_away).then(|| Input::Seen(self.registry.clone())),
+            Output::Remake(plan) => {
+                self.post(Post::Remake(id, life, plan));
+                None
+            }
+            Output::Look if self.is_away || self.has_lost => None,
+            Output::Look => Some(Input::Seen(self.registry.clone())),
             Output::Keep(mut durable) => {
                 let kept = &mut self.node(id).disk.durable_of_member;
                 if case.broken == Some(Rule::EndsAreUsedOnce) {

@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use replica::RECOVERY_MARGIN;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::action::{Action, Budget};
@@ -75,6 +76,7 @@ impl World {
         self.budget = Budget::default();
         self.past.clear();
         self.over.clear();
+        self.asked = None;
     }
 }
 
@@ -111,7 +113,7 @@ impl Model for Explored {
             });
         }
         if let Some(at) = first {
-            let is_swap = matches!(world.wire[at], Post::Swap(..));
+            let is_swap = matches!(world.wire[at], Post::Swap(..) | Post::Remake(..));
             if is_swap && budget.unknown > 0 {
                 actions.push(Action::DeliverUntold(at));
             }
@@ -132,7 +134,7 @@ impl Model for Explored {
     }
 
     fn within_boundary(&self, world: &World) -> bool {
-        world.registry.epoch <= self.case.epochs
+        world.registry.epoch % RECOVERY_MARGIN <= self.case.epochs
             && world.nodes.iter().all(|node| node.disk.counter <= self.case.counters)
     }
 

@@ -68,8 +68,6 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     };
     let mut budget = Budget {
         restarts: some(|of| of.restarts, 2, 6),
-        stops: 0,
-        proofs: 0,
         disks: some(|of| of.disks, 6, 1),
         pauses: some(|of| of.pauses, 3, 5),
         delays: some(|of| of.delays, 2, 60),
@@ -83,6 +81,7 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         again: some(|of| of.again, 2, 12),
         leaves: some(|of| of.leaves, 4, 2),
         haste: u8::MAX,
+        ..Budget::default()
     };
     let fetch_sectors_max = random.between(1, SECTORS_MAX as u64) as u32;
     let fetches_max = random.between(1, 2) as usize;
@@ -93,6 +92,10 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     }
     if shows.is_none() && random.one_in(2) {
         budget.proofs = random.between(1, 6) as u8;
+    }
+    if shows.is_none() && random.one_in(3) {
+        budget.recoveries = random.between(1, 6) as u8;
+        budget.losses = random.below(3) as u8;
     }
     let is_wild = true;
     Case {
@@ -190,6 +193,8 @@ fn ends_a_fault(action: &Action) -> bool {
             | Action::Release(_)
             | Action::Evict(_)
             | Action::Start(..)
+            | Action::Ask(_)
+            | Action::Recover(_)
     );
     is_one || ends.contains(action)
 }
@@ -206,7 +211,9 @@ fn hits(action: Action, member: MemberId) -> bool {
 
 fn of_post(world: &World, at: usize, mix: &Mix, random: &mut Random) -> Action {
     match world.wire[at] {
-        Post::Swap(..) if world.budget.unknown > 0 && random.one_in(3) => Action::DeliverUntold(at),
+        Post::Swap(..) | Post::Remake(..) if world.budget.unknown > 0 && random.one_in(3) => {
+            Action::DeliverUntold(at)
+        }
         Post::Work(..) => Action::Deliver(at),
         _ if world.budget.delays > 0 && random.one_in(mix.delay) => Action::Hold(at),
         _ => Action::Deliver(at),
@@ -237,6 +244,10 @@ fn name(action: Action) -> &'static str {
         Action::RegistryAway(false) => "returns of the registry",
         Action::Restore(_) => "old registries",
         Action::Rebuild => "rebuilt registries",
+        Action::LoseRecord => "lost records",
+        Action::Ask(_) => "surveys",
+        Action::Recover(false) => "recoveries",
+        Action::Recover(true) => "recoveries with a loss",
         Action::Stale(..) => "old records",
         Action::Move(..) => "moves",
         Action::Evict(_) => "evictions",
