@@ -70,6 +70,21 @@ pub enum RecordAsk {
     Create(String),
     /// This must be the next record.
     Swap(String),
+    /// The record must be made anew, as an operator wants it.
+    Remake(RecordRemake),
+}
+
+/// A record that is made anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordRemake {
+    /// The newest record that a member knows; the registry must have none that is newer.
+    pub known: String,
+    /// The record in its place.
+    pub record: String,
+    /// The places of the copies that have not answered: their nodes must be away.
+    pub unheard: Vec<u8>,
+    /// The cluster has placed the volume.
+    pub placed: bool,
 }
 
 /// The answer to a [`RecordQuestion`].
@@ -93,6 +108,8 @@ pub enum RecordOutcome {
     OtherForm,
     /// The record is the new one.
     Done,
+    /// The registry has not said whether it has made the record anew.
+    Unknown,
     /// No answer, for this reason: a change may have been made, or may be made later.
     NoAnswer(String),
 }

@@ -12,6 +12,7 @@ use api::status::{CopyRole, CopyStatus};
 use api::{Refused, RefusedKind};
 use sessions::LinkedSidecore;
 
+use crate::recovery::RecoveryStep;
 use crate::served::{MemberOrder, MemberSeats, ServedMember, by_place};
 
 /// How long a command waits for its effect: a planned move takes some milliseconds, and a change of
@@ -33,6 +34,8 @@ pub enum CopyCommand {
     GoneWithWrites(String),
     /// The nodes with copies are these from now on, by their places.
     List(CopyList),
+    /// The copy here serves, after the record or all copies in sync were lost.
+    Recover(RecoveryStep),
 }
 
 /// The nodes of a volume's copies.
@@ -47,7 +50,7 @@ pub struct CopyList {
 }
 
 impl ServedMember {
-    /// Carries out a command on the node of this name, and gives what was done and a note about its
+    /// Carries out a command on the node of this name, and gives what was done and notes about its
     /// effect.
     ///
     /// # Errors
@@ -57,23 +60,28 @@ impl ServedMember {
         (cores, seats): (&[LinkedSidecore], &MemberSeats),
         own: &str,
         command: &CopyCommand,
-    ) -> Result<(String, Option<String>), Refused> {
+    ) -> Result<(Option<String>, Vec<String>), Refused> {
         let name = self.volume();
         match command {
             CopyCommand::Primary(node) => {
                 self.make_primary(cores, own, node)?;
-                Ok((format!("move volume {name} to {node}"), None))
+                Ok((Some(format!("move volume {name} to {node}")), Vec::new()))
             }
             CopyCommand::Gone(node) | CopyCommand::GoneWithWrites(node) => {
                 let loses = matches!(command, CopyCommand::GoneWithWrites(_));
                 let note = self.evict(cores, own, (node, loses))?;
-                Ok((format!("evict the copy of volume {name} on {node}"), note))
+                let done = format!("evict the copy of volume {name} on {node}");
+                Ok((Some(done), note.into_iter().collect()))
             }
             CopyCommand::List(list) => {
                 let said: Vec<_> = list.nodes.iter().filter(|it| !it.is_empty()).collect();
                 let said = said.iter().map(|it| it.as_str()).collect::<Vec<_>>().join(", ");
                 self.change_list(cores, seats, list)?;
-                Ok((format!("volume {name} has its copies on {said}"), None))
+                Ok((Some(format!("volume {name} has its copies on {said}")), Vec::new()))
+            }
+            CopyCommand::Recover(step) => {
+                let (serves, told) = self.recover(cores, own, *step)?;
+                Ok((serves.then(|| format!("{own} serves volume {name}")), told))
             }
         }
     }

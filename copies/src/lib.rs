@@ -8,6 +8,7 @@ mod agent;
 mod commands;
 mod identity;
 mod metrics;
+mod recovery;
 mod served;
 
 pub use agent::ClusterView;

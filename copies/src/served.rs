@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use api::agent::{RecordAsk, RecordOutcome};
+use api::agent::{RecordAsk, RecordOutcome, RecordRemake};
 use api::status::{CopyRole, CopyStatus};
 use block::Export;
 use config::VolumeConfig;
@@ -28,7 +28,7 @@ use member::{
     record_from_text, record_text,
 };
 use parking_lot::Mutex;
-use replica::{Durable, MemberId, Pacing, Place, SwapOutcome, VolumeRecord};
+use replica::{Durable, MemberId, Pacing, Place, RecoveryPlan, SwapOutcome, VolumeRecord};
 use sessions::{LinkedSidecore, random};
 use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
 use store::PoolVolume;
@@ -313,6 +313,7 @@ impl ServedMember {
             volume: self.volume.clone(),
             form: form_text(self.door.form()),
             list: Arc::clone(&self.list),
+            is_placed: self.is_placed,
             is_over: Arc::clone(&self.is_over),
         };
         let records = Box::new(records) as Box<dyn VolumeRecords>;
@@ -396,7 +397,7 @@ impl ServedMember {
     }
 
     /// Asks the member on its sidecore. None if there is none.
-    fn with_host<R: Send + 'static>(
+    pub(crate) fn with_host<R: Send + 'static>(
         &self,
         cores: &[LinkedSidecore],
         ask: impl FnOnce(&mut MemberHost) -> R + Send + 'static,
@@ -651,6 +652,7 @@ struct AgentRecords {
     /// The volume's form here, as text.
     form: String,
     list: Arc<Mutex<MemberList>>,
+    is_placed: bool,
     is_over: Arc<AtomicBool>,
 }
 
@@ -682,6 +684,23 @@ impl VolumeRecords for AgentRecords {
             _ => SwapOutcome::Unknown,
         }
     }
+
+    fn remake(&mut self, plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError> {
+        let remake = RecordRemake {
+            known: record_text(&plan.known),
+            record: record_text(&plan.record),
+            unheard: plan.unheard.clone(),
+            placed: self.is_placed,
+        };
+        match self.ask(RecordAsk::Remake(remake)) {
+            RecordOutcome::Done => Ok(SwapOutcome::Done),
+            RecordOutcome::Record(text) => record_from_text(&text)
+                .map(SwapOutcome::Conflict)
+                .map_err(RecordDeskError::NoAnswer),
+            RecordOutcome::Unknown => Ok(SwapOutcome::Unknown),
+            other => Err(no_answer(other)),
+        }
+    }
 }
 
 impl AgentRecords {
@@ -700,7 +719,10 @@ fn no_answer(outcome: RecordOutcome) -> RecordDeskError {
     match outcome {
         RecordOutcome::OtherForm => RecordDeskError::OtherForm,
         RecordOutcome::NoAnswer(why) => RecordDeskError::NoAnswer(why),
-        RecordOutcome::Record(_) | RecordOutcome::NoRecord | RecordOutcome::Done => {
+        RecordOutcome::Record(_)
+        | RecordOutcome::NoRecord
+        | RecordOutcome::Done
+        | RecordOutcome::Unknown => {
             RecordDeskError::NoAnswer("the agent has answered another question".to_owned())
         }
     }

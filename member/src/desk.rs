@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use registry::membership::{ClusterKeys, HeldPlacement, HeldVolume, Membership};
 use registry::{Registry, RegistryError, Swap, private_file, store_text};
 use replica::wire::{decode_durable, decode_formed_record, encode_durable, encode_record};
-use replica::{Durable, SwapOutcome, VolumeRecord};
+use replica::{Durable, MemberId, RecoveryPlan, SwapOutcome, VolumeRecord};
 
 use crate::form::VolumeForm;
 
@@ -95,12 +95,20 @@ pub enum RecordDeskError {
     /// have other bytes.
     #[error("the record was made for another list of nodes, another size, sharing or encryption")]
     OtherForm,
+    /// The registry does not have the placement of a volume that the cluster has placed, or this
+    /// copy is not in it.
+    #[error(
+        "the registry does not have the placement of the volume, or the copy here is not in it: \
+         restore the registry from a backup that has it"
+    )]
+    NotPlaced,
     /// The registry was restored since the record was written. A member may know a newer record,
     /// and a member that does not must not take the volume over.
     #[error(
         "the registry was restored since the record of the volume was written, so members may know \
-         newer ones: docs/cluster.md, \"Restore\", says what to look at, and then `vrio cluster \
-         trust --volumes`"
+         newer ones: `vrio volume recover` on each node with a copy says which copy has them, and \
+         has it serve; if none knows a newer record, `vrio cluster trust --volumes` does it for \
+         all volumes"
     )]
     PutBack,
 }
@@ -121,6 +129,13 @@ pub trait VolumeRecords: Send {
 
     /// Replaces the record by the next one.
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome;
+
+    /// Makes the record anew by an operator's plan: in place of the known record, of an older one,
+    /// or of none.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    fn remake(&mut self, plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError>;
 }
 
 impl VolumeRecords for Box<dyn VolumeRecords> {
@@ -134,6 +149,10 @@ impl VolumeRecords for Box<dyn VolumeRecords> {
 
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
         (**self).swap(target)
+    }
+
+    fn remake(&mut self, plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError> {
+        (**self).remake(plan)
     }
 }
 
@@ -163,6 +182,10 @@ impl VolumeRecords for RegistryRecords {
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
         self.desk.swap(&mut *self.registry, target)
     }
+
+    fn remake(&mut self, plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError> {
+        self.desk.remake(&mut *self.registry, (&plan.known, &plan.record), &plan.unheard)
+    }
 }
 
 /// The record of one volume in a registry, with the form of the volume before it.
@@ -173,6 +196,8 @@ pub struct RecordDesk {
     form: VolumeForm,
     /// The nodes with copies, in their order, for people.
     nodes: Vec<String>,
+    /// The cluster has placed the volume.
+    is_placed: bool,
     /// Seconds since 1970, now.
     now_s: fn() -> u64,
 }
@@ -180,7 +205,8 @@ pub struct RecordDesk {
 impl RecordDesk {
     /// The record of this volume in the cluster with these keys.
     pub fn new(keys: ClusterKeys, volume: &str, form: VolumeForm) -> Self {
-        Self { keys, volume: volume.to_owned(), form, nodes: Vec::new(), now_s: || 0 }
+        let (volume, nodes) = (volume.to_owned(), Vec::new());
+        Self { keys, volume, form, nodes, is_placed: false, now_s: || 0 }
     }
 
     /// The desk with the names of the nodes, in their order, and a clock: records name the nodes
@@ -189,6 +215,13 @@ impl RecordDesk {
     pub fn with_nodes(mut self, nodes: Vec<String>, now_s: fn() -> u64) -> Self {
         (self.nodes, self.now_s) = (nodes, now_s);
         self
+    }
+
+    /// The desk of a volume that the cluster has placed, or not: such a volume has a record only
+    /// beside its placement.
+    #[must_use]
+    pub fn placed(self, is_placed: bool) -> Self {
+        Self { is_placed, ..self }
     }
 
     fn held(&self, registry: &mut dyn Registry) -> Result<Option<HeldVolume>, RecordDeskError> {
@@ -275,6 +308,53 @@ impl RecordDesk {
         let stored = registry::VolumeRecord { epoch, content, nodes, lacking, store };
         let swap = self.keys.with_placement(Swap::new(), &self.volume, placed)?;
         Ok(self.keys.next_volume(swap, &self.volume, held, &stored)?)
+    }
+
+    /// Makes the record anew: in place of the known record, of an older one, or of none. The nodes
+    /// of the members that were not heard must be away: a process with such a member could go on.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub fn remake(
+        &self,
+        registry: &mut dyn Registry,
+        (known, record): (&VolumeRecord, &VolumeRecord),
+        unheard: &[MemberId],
+    ) -> Result<SwapOutcome, RecordDeskError> {
+        let store = registry.stamp()?.store;
+        let mut membership = Membership::new(registry, &self.keys);
+        let held = membership.volume(&self.volume)?;
+        let placed = membership.placement(&self.volume)?;
+        if let Some(held) = &held {
+            let (form, found) = decode_formed_record(&held.record.content)
+                .map_err(|error| self.damaged(&error.to_string()))?;
+            if VolumeForm(form) != self.form {
+                return Err(RecordDeskError::OtherForm);
+            }
+            if found == *record {
+                return Ok(SwapOutcome::Done);
+            }
+            if found.epoch > known.epoch {
+                return Ok(SwapOutcome::Conflict(found));
+            }
+        }
+        let nodes = placed.as_ref().map_or_else(|| self.nodes.clone(), |it| it.record.nodes());
+        let name = |id: &MemberId| nodes.get(usize::from(*id)).filter(|name| !name.is_empty());
+        let is_unknown = record.in_sync.keys().any(|id| name(id).is_none());
+        if is_unknown || self.is_placed && placed.is_none() {
+            return Err(RecordDeskError::NotPlaced);
+        }
+        let swap = self.next((held.as_ref(), placed.as_ref()), store, record)?;
+        let away = unheard.iter().filter_map(name).cloned().collect::<Vec<_>>();
+        let swap = Membership::new(registry, &self.keys).with_nodes_away(swap, &away)?;
+        match registry.swap(&swap)? {
+            registry::SwapOutcome::Made { .. } => Ok(SwapOutcome::Done),
+            registry::SwapOutcome::Unknown { .. } => Ok(SwapOutcome::Unknown),
+            registry::SwapOutcome::Lost => {
+                let text = "the registry has changed meanwhile: run the command again";
+                Err(RecordDeskError::NoAnswer(text.to_owned()))
+            }
+        }
     }
 
     /// Replaces the record by the next one, if the registry still has the record before.

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use replica::{Life, MemberId, SwapOutcome, VolumeRecord};
+use replica::{Life, MemberId, RecoveryPlan, SwapOutcome, VolumeRecord};
 use sidecore::Waker;
 use sidecore::mailbox;
 
@@ -68,7 +68,7 @@ impl<R: VolumeRecords> RecordClerk<R> {
             Ok(Some(record)) => Ok(record),
             Err(RecordDeskError::OtherForm) => return ErrandEnd::NoRecord(self.other_form()),
             Err(error) => Err(away(error)),
-            Ok(None) if self.has_known => return ErrandEnd::NoRecord(self.lost()),
+            Ok(None) if self.has_known => return ErrandEnd::Lost(None, self.lost()),
             Ok(None) if self.id == 0 => {
                 let first = VolumeRecord::first(self.id, [(self.id, self.life)].into());
                 // Without an answer the next look finds it, or tries once more.
@@ -94,7 +94,7 @@ impl<R: VolumeRecords> RecordClerk<R> {
         let outcome = self.records.swap(&target);
         if outcome == SwapOutcome::Unknown {
             match self.records.look() {
-                Ok(None) => return ErrandEnd::NoRecord(self.lost()),
+                Ok(None) => return ErrandEnd::Lost(Some(target), self.lost()),
                 Err(RecordDeskError::OtherForm) => {
                     return ErrandEnd::NoRecord(self.other_form());
                 }
@@ -103,6 +103,17 @@ impl<R: VolumeRecords> RecordClerk<R> {
         }
         self.has_known |= outcome != SwapOutcome::Unknown;
         ErrandEnd::Swapped(target, outcome)
+    }
+
+    /// Makes the record anew, as an operator wants it.
+    pub fn remake(&mut self, plan: RecoveryPlan) -> ErrandEnd {
+        match self.records.remake(&plan) {
+            Ok(outcome) => {
+                self.has_known |= outcome != SwapOutcome::Unknown;
+                ErrandEnd::Swapped(plan.record, outcome)
+            }
+            Err(error) => ErrandEnd::NotRemade(plan, error.to_string()),
+        }
     }
 
     /// Whether a member without a state is in sync by the record: it has lost its promises, and
@@ -133,9 +144,9 @@ impl<R: VolumeRecords> RecordClerk<R> {
     fn lost(&self) -> String {
         format!(
             "the registry has no record of volume {}, but this member has: the registry was lost \
-             or put back; restore it from a backup, or make the record anew from the member that \
-             served last, and start the members again",
-            self.volume
+             or put back. Restore it from a backup; or have the nodes with copies started, and run \
+             `vrio volume recover {}` on each: it says which copy lacks nothing, and has it serve",
+            self.volume, self.volume
         )
     }
 }
@@ -217,6 +228,7 @@ impl DeskLanes {
                     Some(end)
                 }
                 Errand::Swap(target) => Some(clerk.swap(target)),
+                Errand::Remake(plan) => Some(clerk.remake(plan)),
                 _ => None,
             }),
         )?;
@@ -291,7 +303,7 @@ impl ErrandDesk for DeskLanes {
     fn put(&mut self, errand: Errand) {
         let lane = match &errand {
             Errand::Keep(_) => &self.keep,
-            Errand::Look | Errand::Swap(_) => &self.registry,
+            Errand::Look | Errand::Swap(_) | Errand::Remake(_) => &self.registry,
             Errand::Volume(_) => &self.volume,
         };
         let Err(TrySendError::Full(errand) | TrySendError::Disconnected(errand)) =
@@ -305,6 +317,7 @@ impl ErrandDesk for DeskLanes {
             Errand::Look => ErrandEnd::NotSeen(ended.to_owned()),
             // The protocol asks for it again.
             Errand::Swap(target) => ErrandEnd::Swapped(target, SwapOutcome::Unknown),
+            Errand::Remake(plan) => ErrandEnd::NotRemade(plan, ended.to_owned()),
             Errand::Volume(_) => {
                 ErrandEnd::Volume(crate::queue::VolumeTaskEnd::Failed(ended.to_owned()))
             }

@@ -29,6 +29,8 @@
 //! The clock counts while the host sleeps. The clock of a virtual machine may not: a node in one
 //! must not be stopped and continued as a machine.
 
+mod recovery;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
@@ -360,7 +362,7 @@ impl MemberHost {
         (self.member.counters(), self.dropped)
     }
 
-    /// An operator's word: [`Input::Move`] or [`Input::Evicted`].
+    /// An operator's word: [`Input::Move`], [`Input::Evicted`] or [`Input::Recover`].
     pub fn order(&mut self, now_ns: u64, order: Input<RangeContent>) {
         let clock_ns = (self.outside.clock)();
         self.member.tell(clock_ns, order, &mut self.out);

@@ -45,7 +45,8 @@ pub use host::{
     PlaceWatch,
 };
 pub use member::{
-    Answer, Errand, ErrandEnd, MemberCounters, MemberStart, Outbox, TICK_NS, VolumeMember,
+    Answer, Errand, ErrandEnd, MemberCounters, MemberStart, Outbox, RecoveryView, TICK_NS,
+    VolumeMember,
 };
 pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
 pub use plane::{ReplicaPlane, ReplicaRoute};

@@ -2,11 +2,13 @@
 //! no network. Its owner gives it time, messages and ends of errands, and carries its messages and
 //! errands away.
 
+mod recovery;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use replica::{
     ClientRequest, Counter, Durable, Input, Life, MemberId, Message, Note, Op, Output, Pacing,
-    Place, Replica, RequestId, SwapOutcome, VolumeRecord,
+    Place, RecoveryPlan, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 use sidecore::{Progress, Wake};
 use volume::Channel;
@@ -14,6 +16,9 @@ use volume::Channel;
 use crate::content::RangeContent;
 use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
 use crate::status::FilledPercent;
+use recovery::Survey;
+
+pub use recovery::RecoveryView;
 
 /// The time between two looks at the protocol's clocks: a tenth of the time after which a member is
 /// silent.
@@ -40,6 +45,8 @@ pub enum Errand {
     Keep(Durable),
     /// To replace the registry's record by this record.
     Swap(VolumeRecord),
+    /// To make the registry's record anew.
+    Remake(RecoveryPlan),
     /// To read the registry's record.
     Look,
     /// To change the volume as a whole.
@@ -59,8 +66,13 @@ pub enum ErrandEnd {
     Seen(VolumeRecord),
     /// There is no record to be seen now, for this reason.
     NotSeen(String),
-    /// The registry has lost the volume's record, says this text: the member stops.
+    /// The record is not for this member, says this text: the member stops.
     NoRecord(String),
+    /// The registry has lost the volume's record, says this text: it cannot be read, or be replaced
+    /// by this record.
+    Lost(Option<VolumeRecord>, String),
+    /// The registry's record was not made anew, for this reason.
+    NotRemade(RecoveryPlan, String),
     /// The end of a change of the volume.
     Volume(VolumeTaskEnd),
     /// Of no errand: the process that had this member in this life has ended, as is proved.
@@ -140,6 +152,12 @@ pub struct VolumeMember {
     is_looking: bool,
     /// Why the last look has seen no record.
     unseen: Option<String>,
+    /// The registry has lost the record, says the text there.
+    is_lost: bool,
+    /// What other members have said to an operator's question, and why the registry has refused an
+    /// operator's record.
+    survey: Survey,
+    refused: Option<String>,
     sent: BTreeMap<MemberId, SentAppends>,
     /// The operation by which the present primary has said that all members in sync are equal, and
     /// whether this member has said that it has it.
@@ -189,6 +207,9 @@ impl VolumeMember {
             swapping: None,
             is_looking: false,
             unseen: None,
+            is_lost: false,
+            survey: Survey::default(),
+            refused: None,
             sent: BTreeMap::new(),
             equal: (Place::default(), false),
             inputs: Vec::new(),
@@ -250,7 +271,7 @@ impl VolumeMember {
     pub fn waits(&self) -> Option<&str> {
         // A member that follows, or serves, was told the record by another member.
         let is_told = self.replica.serving().is_some() || self.follows();
-        let unseen = self.unseen.as_deref().filter(|_| !is_told);
+        let unseen = self.unseen.as_deref().filter(|_| !is_told || self.is_lost);
         self.queue.waits().or(unseen).filter(|_| self.failed.is_none())
     }
 
@@ -383,10 +404,18 @@ impl VolumeMember {
         if !self.runs() {
             return;
         }
-        if self.is_full() || self.is_new {
+        // A question of an operator changes nothing here.
+        let is_question = matches!(message, Message::Ask { .. });
+        if self.is_full() || self.is_new && !is_question {
             self.counters.dropped += 1;
             return;
         }
+        let message = match message {
+            Message::Known { number, knowledge } => {
+                return self.note_answer(from, number, knowledge);
+            }
+            message => message,
+        };
         if let Message::Held { life, began, counter } = &message {
             self.note_held(now_ns, from, (*life, began.counter, *counter));
         }
@@ -427,8 +456,8 @@ impl VolumeMember {
         self.follow(now_ns, out);
     }
 
-    /// An operator's word, or a change of the clients: [`Input::Move`], [`Input::Evicted`] and
-    /// [`Input::Forget`].
+    /// An operator's word, or a change of the clients: [`Input::Move`], [`Input::Evicted`],
+    /// [`Input::Recover`] and [`Input::Forget`].
     pub fn tell(&mut self, now_ns: u64, input: Input<RangeContent>, out: &mut Outbox) {
         if self.runs() {
             self.inputs.push(input);
@@ -447,17 +476,29 @@ impl VolumeMember {
             ErrandEnd::Swapped(target, outcome) => {
                 self.swapping = None;
                 if outcome != SwapOutcome::Unknown {
-                    self.unseen = None;
+                    (self.unseen, self.is_lost) = (None, false);
                 }
                 self.inputs.push(Input::Swapped(target, outcome));
             }
             ErrandEnd::Seen(record) => {
-                (self.is_looking, self.is_new, self.unseen) = (false, false, None);
+                (self.is_looking, self.is_new) = (false, false);
+                (self.unseen, self.is_lost) = (None, false);
                 self.inputs.push(Input::Seen(record));
             }
             ErrandEnd::NotSeen(why) => {
-                (self.is_looking, self.unseen) = (false, Some(why));
+                (self.is_looking, self.unseen, self.is_lost) = (false, Some(why), false);
             }
+            ErrandEnd::Lost(target, why) => {
+                (self.unseen, self.is_lost) = (Some(why), true);
+                match target {
+                    None => self.is_looking = false,
+                    Some(target) => {
+                        self.swapping = None;
+                        self.inputs.push(Input::Swapped(target, SwapOutcome::Unknown));
+                    }
+                }
+            }
+            ErrandEnd::NotRemade(plan, why) => self.not_remade(plan, why),
             ErrandEnd::Over(member, life) => self.inputs.push(Input::Over(member, life)),
             ErrandEnd::Volume(end) => {
                 if let Err(why) = self.queue.end_task(now_ns, end, &mut self.inputs) {
@@ -550,6 +591,12 @@ impl VolumeMember {
                 if self.swapping.as_ref() != Some(&target) {
                     self.swapping = Some(target.clone());
                     out.errands.push(Errand::Swap(target));
+                }
+            }
+            Output::Remake(plan) => {
+                if self.swapping.as_ref() != Some(&plan.record) {
+                    self.swapping = Some(plan.record.clone());
+                    out.errands.push(Errand::Remake(plan));
                 }
             }
             Output::Look => {

@@ -14,7 +14,7 @@ use registry::{
     CopyLeave, MemoryRegistry, PlacedCopy, PlacementRecord, Registry, RegistryError, Swap,
     UnknownSwap,
 };
-use replica::{Durable, Place, SwapOutcome, VolumeRecord};
+use replica::{Durable, Place, RecoveryPlan, SwapOutcome, VolumeRecord};
 use sidecore::Waker;
 
 fn first() -> VolumeRecord {
@@ -110,6 +110,41 @@ fn a_record_of_before_a_restore_counts_when_an_operator_says_so() {
 }
 
 #[test]
+fn an_operator_makes_a_record_anew_while_the_nodes_that_were_not_heard_are_away() {
+    let (mut registry, keys) = (MemoryRegistry::new(7), ClusterKeys::new("ab12").unwrap());
+    let nodes: Vec<String> = ["io0", "io1", "io2"].map(str::to_owned).to_vec();
+    let desk = || desk().with_nodes(nodes.clone(), || 5);
+    let known = first().taken_by(2);
+    let record = VolumeRecord { epoch: 900, reign: 900, ..known.clone() };
+    let plan = (&known, &record);
+    let present = registry::Key::new("/vrio/ab12/present/io1".to_owned()).unwrap();
+    let swap = Swap::new().put(&present, b"{}".to_vec());
+    assert!(matches!(registry.swap(&swap), Ok(registry::SwapOutcome::Made { .. })));
+    let error = desk().remake(&mut registry, plan, &[1]).unwrap_err().to_string();
+    assert!(error.contains("\"io1\" is present"), "{error}");
+    assert_eq!(desk().find(&mut registry).unwrap(), None, "nothing was changed");
+    assert_eq!(desk().remake(&mut registry, plan, &[0]).unwrap(), SwapOutcome::Done);
+    assert_eq!(desk().find(&mut registry).unwrap(), Some(record.clone()));
+    let again = desk().remake(&mut registry, plan, &[]).unwrap();
+    assert_eq!(again, SwapOutcome::Done, "an answer that was lost");
+    // A record that is newer than all that was known.
+    let later = VolumeRecord { epoch: 1000, reign: 1000, ..known.clone() };
+    let found = desk().remake(&mut registry, (&known, &later), &[]).unwrap();
+    assert_eq!(found, SwapOutcome::Conflict(record));
+    let held = Membership::new(&mut registry, &keys).volume("alice").unwrap().unwrap();
+    let mut restored = MemoryRegistry::new(8);
+    let swap = keys.next_volume(Swap::new(), "alice", None, &held.record).unwrap();
+    assert!(matches!(restored.swap(&swap), Ok(registry::SwapOutcome::Made { .. })));
+    assert!(matches!(desk().look(&mut restored), Err(RecordDeskError::PutBack)));
+    let newest = VolumeRecord { epoch: 950, reign: 950, ..known };
+    assert_eq!(desk().remake(&mut restored, (&newest, &later), &[]).unwrap(), SwapOutcome::Done);
+    assert_eq!(desk().look(&mut restored).unwrap(), later);
+    let mut unplaced = MemoryRegistry::new(9);
+    let error = desk().placed(true).remake(&mut unplaced, plan, &[]).unwrap_err();
+    assert!(matches!(error, RecordDeskError::NotPlaced), "{error}");
+}
+
+#[test]
 fn a_record_is_replaced_by_the_next_one_alone() {
     let (mut registry, desk) = (MemoryRegistry::new(7), desk());
     assert!(matches!(
@@ -179,7 +214,8 @@ fn a_state_comes_back_as_it_was_kept_and_damage_has_a_name() {
     let path = home.path().join("alice.member");
     let file = StateFile::new(&path);
     assert_eq!(file.load().unwrap(), None, "a new member has promised nothing");
-    let durable = Durable { promised: 9, record: Some(first()), note: vec![1, 2, 3], ended: None };
+    let durable =
+        Durable { promised: 9, record: Some(first()), note: vec![1, 2, 3], ..Durable::default() };
     file.keep(&durable).unwrap();
     assert_eq!(file.load().unwrap(), Some(durable.clone()));
     let mut bytes = fs::read(&path).unwrap();
@@ -226,10 +262,10 @@ fn a_member_that_has_lost_its_state_swaps_no_record_before_it_looks() {
 #[test]
 fn a_member_with_a_state_makes_no_record_in_an_empty_registry() {
     for id in [0, 1] {
-        let ErrandEnd::NoRecord(why) = clerk(MemoryRegistry::new(7), id, true).look() else {
+        let ErrandEnd::Lost(None, why) = clerk(MemoryRegistry::new(7), id, true).look() else {
             panic!("it went on without a record");
         };
-        assert!(why.contains("no record of volume alice") && why.contains("restore"), "{why}");
+        assert!(why.contains("no record of volume alice") && why.contains("recover"), "{why}");
     }
     // A registry that does not answer has not lost the record.
     let away = MemoryRegistry::new(7);
@@ -253,6 +289,10 @@ impl VolumeRecords for Silent {
 
     fn swap(&mut self, _target: &VolumeRecord) -> SwapOutcome {
         SwapOutcome::Unknown
+    }
+
+    fn remake(&mut self, _plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError> {
+        Ok(SwapOutcome::Unknown)
     }
 }
 
@@ -294,8 +334,12 @@ fn a_registry_that_does_not_answer_holds_up_neither_the_private_file_nor_the_vol
     let (mut lanes, threads) = DeskLanes::start(work, &Waker::none()).unwrap();
     lanes.put(Errand::Look);
     for at in 1..=40_u8 {
-        let durable =
-            Durable { promised: at.into(), record: Some(first()), note: vec![at], ended: None };
+        let durable = Durable {
+            promised: at.into(),
+            record: Some(first()),
+            note: vec![at],
+            ..Durable::default()
+        };
         lanes.put(Errand::Keep(durable.clone()));
         assert_eq!(end_of(&mut lanes), ErrandEnd::Kept);
         assert_eq!(StateFile::new(&path).load().unwrap(), Some(durable));

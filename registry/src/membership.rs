@@ -494,6 +494,29 @@ impl<'a> Membership<'a> {
         })
     }
 
+    /// Adds to a swap that these nodes are away.
+    ///
+    /// # Errors
+    /// When one of them is present, or the registry does not answer.
+    pub fn with_nodes_away(
+        &mut self,
+        mut swap: Swap,
+        nodes: &[String],
+    ) -> Result<Swap, RegistryError> {
+        for name in nodes {
+            let key = self.keys.present(name)?;
+            if self.registry.get(&key)?.entry.is_some() {
+                return Err(refused(format!(
+                    "node {name:?} is present, and its copy has not answered: it may have newer \
+                     writes, or serve. Have it answer, or stop the node; a node that was killed is \
+                     present for 15 s more"
+                )));
+            }
+            swap = swap.absent(&key);
+        }
+        Ok(swap)
+    }
+
     /// All records.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ mod power;
 mod privilege;
 mod reach;
 mod records;
+mod recover;
 mod relay;
 mod replicas;
 mod report;

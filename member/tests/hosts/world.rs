@@ -16,7 +16,7 @@ use member::{
 use parking_lot::Mutex;
 use random::Random;
 use replica::wire::{decode, encode};
-use replica::{Durable, Input, Life, MemberId, Message, SwapOutcome, VolumeRecord};
+use replica::{Durable, Input, Life, MemberId, Message, RecoveryPlan, SwapOutcome, VolumeRecord};
 use sidecore::mailbox::Full;
 use sidecore::{Poll, Services, Waker};
 
@@ -466,6 +466,20 @@ impl VolumeRecords for SimRecords {
             }
         }
     }
+
+    fn remake(&mut self, plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError> {
+        let mut registry = self.0.lock();
+        match &registry.record {
+            _ if registry.is_away => Err(no_answer()),
+            Some(record) if record.epoch > plan.known.epoch => {
+                Ok(SwapOutcome::Conflict(record.clone()))
+            }
+            _ => {
+                registry.record = Some(plan.record.clone());
+                Ok(SwapOutcome::Done)
+            }
+        }
+    }
 }
 
 struct SimDesk {
@@ -503,6 +517,7 @@ impl ErrandDesk for SimDesk {
             }
             Errand::Volume(task) => ErrandEnd::Volume(node.volume.borrow_mut().carry_out(task)),
             Errand::Look => self.clerk.look(),
+            Errand::Remake(plan) => self.clerk.remake(plan),
             Errand::Swap(target) => match self.clerk.swap(target) {
                 ErrandEnd::Swapped(target, _) if world.one_in(8) => {
                     ErrandEnd::Swapped(target, SwapOutcome::Unknown)

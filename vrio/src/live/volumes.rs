@@ -56,6 +56,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume copies max --replace io2      its copy there goes elsewhere; guests go on
   vrio volume move max io2            the copy on io2 serves from now on; guests go on
   vrio volume evict max io2           its copy there is gone for good: do not wait for it
+  vrio volume recover max             nothing serves it any more: whether the copy here can
   vrio volume show bob --json
   vrio volume remove bob --force      also while attachments use it: they end
   vrio volume remove ann --data       also from its pool; its snapshots stay
@@ -102,6 +103,9 @@ pub(crate) enum VolumeCommand {
     Move(VolumeCopyOf),
     /// Say that a node's copy of a replicated volume is gone for good: it is not waited for.
     Evict(VolumeEvict),
+    /// Have the copy here serve a replicated volume whose record, or newest copies, are lost.
+    #[command(after_help = RECOVER_EXAMPLES)]
+    Recover(VolumeRecover),
     /// Put an encrypted volume of a pool under another key, or give it another data key.
     Rekey(VolumeRekey),
     /// List the bytes that differ between two snapshots, or those that a snapshot has.
@@ -390,6 +394,40 @@ pub(crate) struct VolumeEvict {
     force: bool,
 }
 
+const RECOVER_EXAMPLES: &str = "Examples:
+  vrio volume recover max             what each copy has, and what would be lost; changes nothing
+  vrio volume recover max --serve     the copy here serves, if no flushed write can be lost
+  vrio volume recover max --force     also with a loss: of what, the first command says
+
+It asks all nodes with copies, so have as many of them started as can be. Make sure that the
+processes of the others have ended: a node that is cut off could go on serving its guests.";
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeRecover {
+    /// The volume's name.
+    name: String,
+    /// Have the copy here serve, if no flushed write can be lost by it.
+    #[arg(long)]
+    serve: bool,
+    /// Have the copy here serve, also if flushed writes are lost.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    which: NodeChoice,
+}
+
+impl VolumeRecover {
+    fn send(&self) -> Result<(), CommandFailure> {
+        let step = match (self.force, self.serve) {
+            (true, _) => "force",
+            (false, true) => "serve",
+            (false, false) => "look",
+        };
+        let path = format!("/v1/volumes/{}/copies", segment(&self.name)?);
+        change(&self.which, "POST", &path, &json!({ "recover": step }))
+    }
+}
+
 impl VolumeCopyOf {
     fn change(&self, field: &str) -> Result<(), CommandFailure> {
         let path = format!("/v1/volumes/{}/copies", segment(&self.name)?);
@@ -495,6 +533,7 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
             change(&back.which, "POST", &path, &json!({ "snapshot": back.snapshot }))
         }
         VolumeCommand::Move(copy) => copy.change("primary"),
+        VolumeCommand::Recover(recover) => recover.send(),
         VolumeCommand::Evict(evict) if evict.force => evict.of.change("gone-with-writes"),
         VolumeCommand::Evict(evict) => evict.of.change("gone"),
         VolumeCommand::Rekey(rekey) => {

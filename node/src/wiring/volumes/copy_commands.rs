@@ -59,14 +59,14 @@ impl Inside {
         };
         let mut done = Done { version: API_VERSION, ..Done::default() };
         let parts = (&self.cores[..], self.volumes.seats());
-        let (applied, note) = member.carry_out(parts, &objects.config.name, &command)?;
+        let (applied, notes) = member.carry_out(parts, &objects.config.name, &command)?;
         if let CopyCommand::List(list) = &command {
             let mut objects = self.objects();
             let config = objects.volume_config(name).expect("it has just been found");
             config.replicas.clone_from(&list.nodes);
         }
-        done.applied.push(applied);
-        done.notes.extend(note);
+        done.applied.extend(applied);
+        done.notes.extend(notes);
         log(&done);
         Ok(done)
     }

@@ -7,7 +7,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use ::cluster::registry::Guarded;
 use ::cluster::{ClusterDirectory, ClusterError};
-use node::api::agent::{AgentLine, RecordAnswer, RecordAsk, RecordOutcome, RecordQuestion};
+use node::api::agent::{
+    AgentLine, RecordAnswer, RecordAsk, RecordOutcome, RecordQuestion, RecordRemake,
+};
 use node::member::{
     RecordDesk, RecordDeskError, SwapOutcome, form_from_text, record_from_text, record_text,
 };
@@ -49,7 +51,8 @@ impl RecordOffice {
         let answered = self.open().map_err(|error| error.to_string()).and_then(|opened| {
             let (directory, registry) = opened;
             let desk = RecordDesk::new(directory.keys().clone(), volume, form_from_text(form)?);
-            let desk = desk.with_nodes(nodes, now_s);
+            let is_placed = matches!(ask, RecordAsk::Remake(remake) if remake.placed);
+            let desk = desk.with_nodes(nodes, now_s).placed(is_placed);
             asked(&desk, registry, ask)
         });
         answered.unwrap_or_else(|why| {
@@ -91,10 +94,21 @@ fn asked(
             desk.create(registry, &first).map_or_else(failed, |()| Ok(RecordOutcome::Done))
         }
         RecordAsk::Swap(text) => match desk.swap(registry, &record_from_text(text)?) {
-            SwapOutcome::Done => Ok(RecordOutcome::Done),
-            SwapOutcome::Conflict(record) => Ok(RecordOutcome::Record(record_text(&record))),
             SwapOutcome::Unknown => Err("the registry has not answered".to_owned()),
+            outcome => Ok(swapped(outcome)),
         },
+        RecordAsk::Remake(RecordRemake { known, record, unheard, .. }) => {
+            let records = (&record_from_text(known)?, &record_from_text(record)?);
+            desk.remake(registry, records, unheard).map_or_else(failed, |it| Ok(swapped(it)))
+        }
+    }
+}
+
+fn swapped(outcome: SwapOutcome) -> RecordOutcome {
+    match outcome {
+        SwapOutcome::Done => RecordOutcome::Done,
+        SwapOutcome::Conflict(record) => RecordOutcome::Record(record_text(&record)),
+        SwapOutcome::Unknown => RecordOutcome::Unknown,
     }
 }
 

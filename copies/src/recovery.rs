@@ -1,0 +1,215 @@
+//! `vrio volume recover`: a copy serves again after the volume's record, or all copies in sync,
+//! were lost. The copy asks the other copies what they know, says what would be lost, and begins.
+
+use std::time::{Duration, Instant};
+
+use api::status::CopyRole;
+use api::{Refused, RefusedKind};
+use member::RecoveryView;
+use replica::{Input, Knowledge, MemberId, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
+use serde::Deserialize;
+use sessions::LinkedSidecore;
+
+use crate::served::ServedMember;
+
+/// How long other copies may take to answer: a copy that can be reached answers in some
+/// milliseconds.
+const ANSWERS_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// How long the copy may take to serve: leases of a member that was drained, then a change of the
+/// record, which the registry answers within 8 s or not at all.
+const SERVES_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// The pause between two looks, and between two questions.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How far a recovery goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecoveryStep {
+    /// It says what would follow.
+    Look,
+    /// The copy here serves, if nothing that was flushed can be lost.
+    Serve,
+    /// The copy here serves, also with a loss.
+    Force,
+}
+
+impl ServedMember {
+    /// Carries a step out. Gives whether the copy here serves now, and what is known.
+    ///
+    /// # Errors
+    /// Why nothing was changed, or the copy does not serve yet.
+    pub(crate) fn recover(
+        &self,
+        cores: &[LinkedSidecore],
+        own: &str,
+        step: RecoveryStep,
+    ) -> Result<(bool, Vec<String>), Refused> {
+        let name = self.volume();
+        let view = self.survey(cores).ok_or_else(|| {
+            let error = format!("the copy of volume {name:?} here has stopped, or has not started");
+            Refused::new(RefusedKind::Conflict, error, "`vrio status` says why; start it again")
+        })?;
+        let mut told = self.tell(&view);
+        let plan = view.plan.map_err(|why| self.refusal(why, &told))?;
+        let text = loss_text(plan.loss);
+        let needs_force = plan.loss > RecoveryLoss::Unflushed;
+        if step == RecoveryStep::Look {
+            let option = if needs_force { "--force" } else { "--serve" };
+            told.push(format!("{own} can serve. {text}: `vrio volume recover {name} {option}`"));
+            return Ok((false, told));
+        }
+        if needs_force && step != RecoveryStep::Force {
+            let error = format!("{}. {text}", told.join(". "));
+            let way_out = "have the other nodes with copies started; or, if that cannot be, make \
+                           sure that their processes have ended, and use --force";
+            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+        }
+        self.begin(cores, &plan, view.recovery)?;
+        told.push(text.to_owned());
+        Ok((true, told))
+    }
+
+    /// Asks the other copies, and waits for the answers of all of them, or for some time.
+    fn survey(&self, cores: &[LinkedSidecore]) -> Option<RecoveryView> {
+        if self.status().role == CopyRole::Failed {
+            return None;
+        }
+        let number = sidecore::boot_ns();
+        let until = Instant::now() + ANSWERS_TIME_MAX;
+        loop {
+            let view = self.with_host(cores, move |host| {
+                host.ask_members(sidecore::now_ns(), number);
+                host.recovery()
+            })?;
+            let is_whole = view.recovery.answers.len() == view.recovery.members.len();
+            if is_whole || Instant::now() >= until {
+                return Some(view);
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn begin(
+        &self,
+        cores: &[LinkedSidecore],
+        plan: &RecoveryPlan,
+        mut recovery: replica::Recovery,
+    ) -> Result<(), Refused> {
+        // The member looks again at what may be lost.
+        recovery.gives_up = plan.loss > RecoveryLoss::Unflushed;
+        let _ = self.with_host(cores, move |host| {
+            host.order(sidecore::now_ns(), Input::Recover(recovery));
+        });
+        let until = Instant::now() + SERVES_TIME_MAX;
+        let failed = |error: String, way_out: &str| {
+            Err(Refused::new(RefusedKind::Failed, error, way_out.to_owned()))
+        };
+        loop {
+            let status = self.status();
+            if status.role == CopyRole::Primary && status.epoch > plan.known.epoch {
+                return Ok(());
+            }
+            let refused = self.with_host(cores, |host| host.recovery().refused).flatten();
+            if let Some(why) = refused {
+                return failed(why, "nothing was changed");
+            }
+            if Instant::now() >= until {
+                return failed(
+                    format!("the copy of volume {:?} here does not serve yet", self.volume()),
+                    "`vrio cluster status` says whether the registry answers, and `vrio status` \
+                     when the copy serves; then run the command again if it does not",
+                );
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn node(&self, member: MemberId) -> String {
+        self.list().nodes.get(&member).cloned().unwrap_or_else(|| format!("place {member}"))
+    }
+
+    /// What each copy knows, for people.
+    fn tell(&self, view: &RecoveryView) -> Vec<String> {
+        let mut told = Vec::new();
+        for (member, node) in self.list().nodes {
+            let known = match self.is_own(member) {
+                true => Some(&view.own),
+                false => view.recovery.answers.get(&member),
+            };
+            told.push(match known {
+                None => format!("{node}: has not answered"),
+                Some(known) => format!("{node}: {}", self.knowledge_text(member, known)),
+            });
+        }
+        told
+    }
+
+    fn knowledge_text(&self, member: MemberId, known: &Knowledge) -> String {
+        let Some(record) = &known.record else {
+            return "has answered, and has no content".to_owned();
+        };
+        let in_sync: Vec<_> = record.in_sync.keys().map(|id| self.node(*id)).collect();
+        let part = match record.in_sync.get(&member) {
+            _ if known.reigns => "it serves",
+            Some(life) if *life == known.life => "it has each write",
+            Some(_) => "it has each flushed write",
+            None if known.filled_since.is_some() => "it was being filled: old and new blocks",
+            None => "it lacks writes",
+        };
+        let cut = known.cut.map_or_else(String::new, |it| {
+            format!("; it was in sync at {}.{} at least", it.reign, it.counter)
+        });
+        format!(
+            "knows the record {} (in sync: {}), by which {part}{cut}",
+            record.epoch,
+            in_sync.join(", ")
+        )
+    }
+
+    fn refusal(&self, why: RecoveryRefusal, told: &[String]) -> Refused {
+        let name = self.volume();
+        let (error, way_out) = match why {
+            RecoveryRefusal::NothingKnown => (
+                "no copy that has answered has ever had the volume's content".to_owned(),
+                "start the other nodes with copies".to_owned(),
+            ),
+            RecoveryRefusal::Serves(member) => {
+                let node = self.node(member);
+                let way_out = format!("run the command on {node}: its copy loses nothing");
+                (format!("{node} serves volume {name:?}, or is about to"), way_out)
+            }
+            RecoveryRefusal::Better(member) => {
+                let node = self.node(member);
+                let way_out = format!("run the command on {node}");
+                (format!("the copy on {node} has more than the copy here"), way_out)
+            }
+            RecoveryRefusal::NoEpochLeft => (
+                "a copy says that it knows an epoch that no volume has".to_owned(),
+                "one of the nodes is not to be trusted: stop it".to_owned(),
+            ),
+        };
+        let error = format!("{}. {error}", told.join(". "));
+        Refused::new(RefusedKind::Conflict, error, way_out)
+    }
+}
+
+fn loss_text(loss: RecoveryLoss) -> &'static str {
+    match loss {
+        RecoveryLoss::Nothing => "Nothing is lost",
+        RecoveryLoss::Unflushed => {
+            "No flushed write is lost; disks with writes that were not flushed fail by name until \
+             they are reset"
+        }
+        RecoveryLoss::Unheard => {
+            "By all that is known nothing flushed is lost; but a copy that has not answered may \
+             have newer writes, and these would be lost"
+        }
+        RecoveryLoss::Newer => "The writes since this copy was in sync are lost, flushed or not",
+        RecoveryLoss::Mixed => {
+            "This copy was being filled: it has old and new blocks beside each other, which no \
+             guest has ever written so. Check or repair all that is on it before it is used"
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! An operator has a member's copy serve: what the other members know, and what would follow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use replica::SwapOutcome;
+use replica::{Input, Knowledge, MemberId, Message, Recovery, RecoveryPlan, RecoveryRefusal};
+
+use super::{Outbox, VolumeMember};
+
+/// The answers of other members to a question.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Survey {
+    number: u64,
+    answers: BTreeMap<MemberId, Knowledge>,
+}
+
+/// The part of a member in a recovery, at some moment.
+#[derive(Clone, Debug)]
+pub struct RecoveryView {
+    /// What the member itself knows.
+    pub own: Knowledge,
+    /// The other members, and what those know that have answered.
+    pub recovery: Recovery,
+    /// What would follow.
+    pub plan: Result<RecoveryPlan, RecoveryRefusal>,
+    /// Why the registry has not taken the last recovery.
+    pub refused: Option<String>,
+}
+
+impl VolumeMember {
+    /// Asks other members what they know. A question with the number of the last one keeps the
+    /// answers that came.
+    pub(crate) fn ask(&mut self, number: u64, others: &BTreeSet<MemberId>, out: &mut Outbox) {
+        if self.survey.number != number {
+            self.survey = Survey { number, ..Survey::default() };
+            self.refused = None;
+        }
+        let unheard = others.iter().filter(|id| !self.survey.answers.contains_key(id));
+        out.messages.extend(unheard.map(|id| (*id, Message::Ask { number })));
+    }
+
+    pub(super) fn note_answer(&mut self, from: MemberId, number: u64, knowledge: Knowledge) {
+        if self.survey.number == number {
+            self.survey.answers.insert(from, knowledge);
+        }
+    }
+
+    pub(crate) fn recovery(&self, now_ns: u64, members: BTreeSet<MemberId>) -> RecoveryView {
+        let mut answers = self.survey.answers.clone();
+        answers.retain(|member, _| members.contains(member));
+        let recovery = Recovery { members, answers, gives_up: false };
+        let plan = self.replica.recovery_plan(now_ns, &recovery);
+        let (own, refused) = (self.replica.knowledge(), self.refused.clone());
+        RecoveryView { own, recovery, plan, refused }
+    }
+
+    /// The registry has not taken a recovery: nothing was changed.
+    pub(super) fn not_remade(&mut self, plan: RecoveryPlan, why: String) {
+        (self.swapping, self.refused) = (None, Some(why));
+        self.inputs.push(Input::Swapped(plan.record, SwapOutcome::Conflict(plan.known)));
+    }
+}
