@@ -130,7 +130,7 @@ impl ServedMember {
         self.list().nodes.get(&member).cloned().unwrap_or_else(|| format!("place {member}"))
     }
 
-    /// What each copy knows, for people.
+    /// The knowledge of each copy, for people.
     fn tell(&self, view: &RecoveryView) -> Vec<String> {
         let mut told = Vec::new();
         for (member, node) in self.list().nodes {

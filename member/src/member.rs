@@ -154,7 +154,7 @@ pub struct VolumeMember {
     unseen: Option<String>,
     /// The registry has lost the record, says the text there.
     is_lost: bool,
-    /// What other members have said to an operator's question, and why the registry has refused an
+    /// The answers of other members to an operator's question, and why the registry has refused an
     /// operator's record.
     survey: Survey,
     refused: Option<String>,

@@ -136,7 +136,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.holding.applied.clear();
         // Later cuts have what the members in sync may lack.
         self.holding.cuts.retain(|kept| cut.is_some_and(|cut| *kept <= cut));
-        // Before any of it: what is there between the old content and the new is neither.
+        // Before any of it: content between the old state and the new one is neither.
         if !self.breaks(Rule::FillsAreMarked) {
             self.filled_since = Some(began);
             self.keep(out);

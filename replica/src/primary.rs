@@ -13,7 +13,7 @@ use crate::member::{
     TAIL_RANGES_MAX,
 };
 use crate::message::{Counter, Message, NOTE_BYTES_MAX, Op, Place};
-use crate::record::{Life, MEMBERS_MAX, MemberId, MemberSet, VolumeRecord};
+use crate::record::{Life, MEMBERS_MAX, MemberId, MemberSet};
 use crate::rule::Rule;
 
 /// How far a new primary is.

@@ -24,7 +24,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// The steps by which this member's copy would serve.
     ///
     /// # Errors
-    /// Why it must not, whatever the operator gives up.
+    /// Why it must not, also if the operator gives writes up.
     pub fn recovery_plan(
         &self,
         now_ns: u64,

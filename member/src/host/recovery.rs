@@ -16,7 +16,7 @@ impl MemberHost {
         self.settle(now_ns);
     }
 
-    /// What is known of a recovery with this copy.
+    /// The state of a recovery with this copy.
     pub fn recovery(&mut self) -> RecoveryView {
         let clock_ns = (self.outside.clock)();
         self.member.recovery(clock_ns, self.others())

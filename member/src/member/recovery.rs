@@ -1,4 +1,4 @@
-//! An operator has a member's copy serve: what the other members know, and what would follow.
+//! An operator has a member's copy serve: the answers of the other members, and the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,11 @@ pub(super) struct Survey {
 /// The part of a member in a recovery, at some moment.
 #[derive(Clone, Debug)]
 pub struct RecoveryView {
-    /// What the member itself knows.
+    /// The knowledge of the member itself.
     pub own: Knowledge,
     /// The other members, and what those know that have answered.
     pub recovery: Recovery,
-    /// What would follow.
+    /// The plan, or why there is none.
     pub plan: Result<RecoveryPlan, RecoveryRefusal>,
     /// Why the registry has not taken the last recovery.
     pub refused: Option<String>,

@@ -66,9 +66,9 @@ impl World {
         node.is_gone || node.is_stopped
     }
 
-    /// What an operator may do now.
+    /// The steps of an operator that may come now.
     pub(crate) fn recoveries(&self, case: &Case, actions: &mut Vec<Action>) {
-        // What members have said of a registry that has the record says nothing about a lost one.
+        // Answers of members while the registry had the record say nothing about a lost one.
         let is_first = self.budget.recoveries == case.budget.recoveries;
         if is_first && self.budget.losses > 0 && !self.has_lost && !self.is_restored {
             actions.push(Action::LoseRecord);
