@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use config::{REPLICA_PLACES_MAX, REPLICAS_MAX};
 use member::MemberList;
-use replica::MemberId;
+use replica::{MemberId, SnapshotChange};
 use serde::Deserialize;
 
 use api::status::{CopyRole, CopyStatus};
@@ -17,6 +17,9 @@ use crate::served::{MemberOrder, MemberSeats, ServedMember, by_place};
 /// How long a command waits for its effect: a planned move takes some milliseconds, and a change of
 /// the record as long as the registry, which answers within 8 s or not at all.
 const EFFECT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a change of the snapshots may take: a pool that takes no change says so after 30 s.
+const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(45);
 
 /// The pause between two looks at the effect.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -117,6 +120,84 @@ impl ServedMember {
         let leaving = leaving.ok_or_else(|| wrong("a node that must go is not in the list"))?;
         self.set_list(MemberList { nodes, leaving }, cores, seats.doors());
         Ok(())
+    }
+
+    /// Whether it serves the volume, so that it can change the snapshots of all copies.
+    pub fn is_primary(&self) -> bool {
+        self.status().role == CopyRole::Primary
+    }
+
+    /// Takes a snapshot of this name and time in seconds since 1970, if it is the only one of
+    /// `volumes` and its name is not taken: all copies in sync do so at the same place among the
+    /// writes. Gives what was done.
+    ///
+    /// # Errors
+    /// When another node serves, this node's copy has not taken it, or its end is not known.
+    pub fn take_snapshot(
+        &self,
+        cores: &[LinkedSidecore],
+        (name, at_s): (String, u64),
+        (volumes, is_taken): (usize, bool),
+    ) -> Result<String, Refused> {
+        let what = format!("{}@{name}", self.volume());
+        let refused = |why: String| {
+            let error = format!("snapshot {what:?}: {why}");
+            Err(Refused::new(RefusedKind::Conflict, error, "nothing was changed"))
+        };
+        if volumes > 1 {
+            let why = "one snapshot of several volumes is of volumes without copies on other nodes";
+            return refused(why.to_owned());
+        }
+        if is_taken && self.is_primary() {
+            return refused(format!("the name {name:?} is in use: choose another"));
+        }
+        self.change_snapshots(cores, SnapshotChange::Take { name, at_s })?;
+        Ok(format!("take snapshot {what} on all copies in sync"))
+    }
+
+    /// Removes a snapshot from all copies in sync.
+    ///
+    /// # Errors
+    /// As those of [`Self::take_snapshot`].
+    pub fn remove_snapshot(&self, cores: &[LinkedSidecore], name: String) -> Result<(), Refused> {
+        self.change_snapshots(cores, SnapshotChange::Remove { name })
+    }
+
+    fn change_snapshots(
+        &self,
+        cores: &[LinkedSidecore],
+        change: SnapshotChange,
+    ) -> Result<(), Refused> {
+        let name = self.volume();
+        let status = self.status();
+        if status.role != CopyRole::Primary {
+            return Err(not_here(&status, name));
+        }
+        let unknown = || {
+            let error = format!(
+                "volume {name:?} is not served here any more: it is not known whether copies have \
+                 made the change"
+            );
+            let way_out = format!("look on each node: `vrio volume snapshots {name}`");
+            Refused::new(RefusedKind::Failed, error, way_out)
+        };
+        let begun = self.with_host(cores, move |host| host.change_snapshots(change));
+        let begun = begun.ok_or_else(unknown)?.map_err(|why| {
+            let error = format!("volume {name:?}: {why}");
+            Refused::new(RefusedKind::Conflict, error, "nothing was changed; try again")
+        })?;
+        match begun.recv_timeout(SNAPSHOT_TIME_MAX) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => {
+                let error = format!("the copy of volume {name:?} here has not done it: {why}");
+                let way_out = format!(
+                    "copies on other nodes may have: `vrio volume snapshots {name}` there, and \
+                     remove it with `vrio volume remove {name}@SNAPSHOT` on this node"
+                );
+                Err(Refused::new(RefusedKind::Conflict, error, way_out))
+            }
+            Err(_) => Err(unknown()),
+        }
     }
 
     fn make_primary(&self, cores: &[LinkedSidecore], own: &str, node: &str) -> Result<(), Refused> {

@@ -136,7 +136,11 @@ impl PlannedCopy<'_> {
     /// Proves that it is the copy that it was, and gives the tasks on its volume.
     fn identify(&self, directory: &Path, has_state: bool) -> Result<PoolTasks, String> {
         let (pool, own) = self.backend.in_pool().ok_or("only a volume of a pool has copies")?;
-        let has_content = |it: &PoolVolume| it.owned_blocks > 0 || it.parent.is_some();
+        // The first copy of a placed volume may begin as a snapshot.
+        let is_first = self.wanted.replicas.first().is_some_and(|it| it == self.node);
+        let may_be_clone = is_first && self.wanted.placement.is_some();
+        let has_content =
+            |it: &PoolVolume| it.owned_blocks > 0 || it.parent.is_some() && !may_be_clone;
         let has_content = pool.volumes().iter().any(|it| it.id == own && has_content(it));
         let identity = CopyIdentity::new(self.node, self.wanted, pool.uuid(), own.0);
         identity.verify(directory, &self.wanted.name, (has_state, has_content))?;
@@ -396,7 +400,7 @@ impl ServedMember {
     }
 
     /// Asks the member on its sidecore. None if there is none.
-    fn with_host<R: Send + 'static>(
+    pub(crate) fn with_host<R: Send + 'static>(
         &self,
         cores: &[LinkedSidecore],
         ask: impl FnOnce(&mut MemberHost) -> R + Send + 'static,

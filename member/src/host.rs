@@ -33,11 +33,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use replica::wire::SECTOR_BYTES;
 use replica::{
     ClientId, ClientRequest, Durable, Input, Life, MEMBERS_MAX, MemberId, Message, Note, Pacing,
-    Place, RequestId, VolumeRecord,
+    Place, RequestId, SnapshotChange, VolumeRecord,
 };
 use sidecore::{Poll, Progress, Services, Wake, Waker};
 use volume::{Incarnation, OpenArguments, OpenError, Status, Volume};
@@ -50,6 +51,7 @@ use crate::front::{FrontLinks, FrontPlace, FrontVolume, PutRequest};
 use crate::member::{Answer, ErrandEnd, MemberCounters, MemberStart, Outbox, VolumeMember};
 use crate::notes::{NoteBook, NoteRecords};
 use crate::queue::MEMBER_DEPTH;
+use crate::snapshots::{SnapshotDesk, SnapshotEnd};
 use crate::status::{FilledPercent, MemberPart, MemberStatus, MemberView};
 
 /// Messages that are heard in a round, and bytes of content after which no more are taken: a round
@@ -268,6 +270,7 @@ pub struct MemberHost {
     /// The note that the protocol has, or has put off.
     note: Option<(RequestId, Note, bool)>,
     notes: u64,
+    snapshots: SnapshotDesk,
     /// Attachments of other lives may be in the table of applied requests.
     sweeps: bool,
     /// The node is drained.
@@ -331,6 +334,7 @@ impl MemberHost {
             told_elsewhere: Some(String::new()),
             note: None,
             notes: 0,
+            snapshots: SnapshotDesk::new(ClientId { slot: 1, ..own_client(life) }),
             sweeps: false,
             is_drained: false,
             given: None,
@@ -365,6 +369,22 @@ impl MemberHost {
         let clock_ns = (self.outside.clock)();
         self.member.tell(clock_ns, order, &mut self.out);
         self.settle(now_ns);
+    }
+
+    /// Begins a change of the snapshots, if this member serves. Its end comes by the channel, which
+    /// ends without one when the member serves no longer.
+    ///
+    /// # Errors
+    /// Why it does not begin.
+    pub fn change_snapshots(
+        &mut self,
+        change: SnapshotChange,
+    ) -> Result<Receiver<SnapshotEnd>, String> {
+        if self.reign.is_none() {
+            return Err(not_here(&self.elsewhere()));
+        }
+        let begun = self.snapshots.begin(change);
+        begun.ok_or_else(|| "another snapshot of the volume is being taken or removed".to_owned())
     }
 
     /// The node is drained, or is not any more. While it is, the member takes over last, and gives
@@ -517,11 +537,13 @@ impl MemberHost {
             if let Some((_, _, again)) = &mut self.note {
                 *again = true;
             }
+            self.snapshots.put_off();
         }
         for (id, request) in inputs.asked.drain(..) {
             self.put(clock_ns, id, request);
         }
         self.put_note(clock_ns);
+        self.put_snapshot(clock_ns);
         self.inputs = inputs;
     }
 
@@ -565,8 +587,7 @@ impl MemberHost {
             && let Some(note) = self.records.take()
         {
             self.notes += 1;
-            let attachment = FrontLinks::attachment(self.life, 0);
-            let client = ClientId { attachment, channel: 0, slot: 0 };
+            let client = own_client(self.life);
             self.note = Some((RequestId { client, number: self.notes }, note, true));
         }
         let incarnation = self.member.record().map_or(0, |record| record.incarnation);
@@ -576,6 +597,20 @@ impl MemberHost {
             // A request that was taken before waits on for its operation.
             let request = ClientRequest::Note(note.clone());
             self.member.request(clock_ns, *id, incarnation, request, &mut self.out);
+        }
+    }
+
+    /// Gives the protocol the change of the snapshots, or again if there was no room.
+    fn put_snapshot(&mut self, clock_ns: u64) {
+        let serves = self.reign.is_some() && self.member.serving() == self.reign;
+        if !serves || !self.member.takes_requests() {
+            return;
+        }
+        if let Some((id, change)) = self.snapshots.request() {
+            let incarnation = self.member.record().map_or(0, |record| record.incarnation);
+            // A request that was taken before waits on for its operation.
+            let request = ClientRequest::Snapshot(change);
+            self.member.request(clock_ns, id, incarnation, request, &mut self.out);
         }
     }
 
@@ -630,6 +665,13 @@ impl MemberHost {
             }
             return;
         }
+        if self.snapshots.is_its(id) {
+            return match (status, self.member.snapshot_left_out()) {
+                (Status::Done, None) => self.snapshots.end(Ok(())),
+                (Status::Done, Some(why)) => self.snapshots.end(Err(why.to_owned())),
+                _ => self.snapshots.give_up(),
+            };
+        }
         self.fronts.answer(id, status, content);
     }
 
@@ -679,6 +721,7 @@ impl MemberHost {
     /// it admits no client, so none can begin with what another member may not have.
     fn end_term(&mut self) {
         (self.reign, self.term, self.note) = (None, 0, None);
+        self.snapshots.give_up();
         let elsewhere = self.elsewhere();
         self.outside.watch.elsewhere(&elsewhere);
         self.records.end(&not_here(&elsewhere));
@@ -763,6 +806,11 @@ impl MemberHost {
             failed: self.member.failed().map(str::to_owned),
         });
     }
+}
+
+/// The host as a client of the protocol.
+fn own_client(life: Life) -> ClientId {
+    ClientId { attachment: FrontLinks::attachment(life, 0), channel: 0, slot: 0 }
 }
 
 /// Why records cannot be written here.

@@ -254,6 +254,11 @@ impl VolumeMember {
         self.queue.waits().or(unseen).filter(|_| self.failed.is_none())
     }
 
+    /// Why this member has left the last change of the snapshots out, if it has.
+    pub(crate) fn snapshot_left_out(&self) -> Option<&str> {
+        self.queue.left_out()
+    }
+
     /// Its counters.
     pub fn counters(&self) -> MemberCounters {
         self.counters
@@ -417,7 +422,7 @@ impl VolumeMember {
                 content.fits(*extent) && extent.end() <= self.sectors
             }
             ClientRequest::Read(extent) => extent.end() <= self.sectors,
-            ClientRequest::Flush | ClientRequest::Note(_) => true,
+            ClientRequest::Flush | ClientRequest::Note(_) | ClientRequest::Snapshot(_) => true,
         };
         if !fits {
             self.counters.refused += 1;

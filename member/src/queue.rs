@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use replica::{ChangedPart, Extent, Fetch, Input, MemberId, Op, Place};
+use replica::{ChangedPart, Extent, Fetch, Input, MemberId, Op, Place, SnapshotChange};
 use sidecore::{Progress, Wake};
 use virtio::Segment;
 use volume::{Channel, Io, IoId, IoTable, Status, io_table};
@@ -22,7 +22,7 @@ pub const MEMBER_DEPTH: u16 = 128;
 const WINDOW: usize = 256;
 
 /// A change of the volume as a whole, or a question about it, which a thread that may wait does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeTask {
     /// A snapshot under the place's name, durably.
     Cut(Place),
@@ -35,6 +35,8 @@ pub enum VolumeTask {
     Compare(MemberId, Place, Option<Place>, u64),
     /// No further part of that difference is asked for.
     EndCompare(MemberId, Place),
+    /// A snapshot for people is taken, durably, or goes.
+    Snapshot(SnapshotChange),
 }
 
 /// The end of a [`VolumeTask`].
@@ -46,6 +48,9 @@ pub enum VolumeTaskEnd {
     Changed(ChangedPart),
     /// There is no difference: the snapshot is gone.
     CutGone,
+    /// The snapshot could not be taken or removed, for this reason. The member goes on without the
+    /// change: it is no part of the content.
+    LeftOut(String),
     /// It cannot be done now, for this reason: it is tried again later.
     Waits(String),
     /// It cannot be done, for this reason: the member stops.
@@ -121,6 +126,8 @@ pub(crate) struct WorkQueue {
     /// The task that was given to a thread, and why it is tried again.
     task: Option<VolumeTask>,
     retry: Option<TaskRetry>,
+    /// Why the last change of the snapshots was left out; none if it was not.
+    left_out: Option<String>,
 }
 
 impl WorkQueue {
@@ -138,6 +145,7 @@ impl WorkQueue {
             busy: Vec::new(),
             task: None,
             retry: None,
+            left_out: None,
         }
     }
 
@@ -159,6 +167,10 @@ impl WorkQueue {
             Op::Cut => {
                 self.push(MemberWork::Flush, None);
                 MemberWork::Volume(VolumeTask::Cut(place))
+            }
+            Op::Snapshot { change, .. } => {
+                self.push(MemberWork::Flush, None);
+                MemberWork::Volume(VolumeTask::Snapshot(change))
             }
             // Their effect is in the durable state that the member has kept.
             Op::Nothing | Op::Note { .. } | Op::Forget(_) => MemberWork::Nothing,
@@ -234,7 +246,7 @@ impl WorkQueue {
         end: VolumeTaskEnd,
         inputs: &mut Vec<Input<RangeContent>>,
     ) -> Result<(), String> {
-        let Some(task) = self.task else { return Ok(()) };
+        let Some(task) = self.task.clone() else { return Ok(()) };
         let before = self.retry.take();
         if let VolumeTaskEnd::Waits(why) = end {
             let pause_ns = before.map_or(RETRY_NS_MIN, |it| (2 * it.pause_ns).min(RETRY_NS_MAX));
@@ -250,8 +262,11 @@ impl WorkQueue {
             (VolumeTaskEnd::CutGone, VolumeTask::Compare(member, began, ..)) => {
                 inputs.push(Input::CutGone(member, began));
             }
+            (VolumeTaskEnd::LeftOut(why), VolumeTask::Snapshot(_)) => self.left_out = Some(why),
+            (VolumeTaskEnd::Done, VolumeTask::Snapshot(_)) => self.left_out = None,
             (_, VolumeTask::Compare(..)) => return Err("a difference has no parts".to_owned()),
             (VolumeTaskEnd::CutGone, _) => return Err("a change needs no snapshot".to_owned()),
+            (VolumeTaskEnd::LeftOut(why), _) => return Err(why),
             _ => {}
         }
         // A task is begun when all before it have ended.
@@ -265,7 +280,12 @@ impl WorkQueue {
     pub(crate) fn retry(&mut self, now_ns: u64) -> Option<VolumeTask> {
         let retry = self.retry.as_mut()?;
         retry.at_ns.take_if(|at_ns| now_ns >= *at_ns)?;
-        self.task
+        self.task.clone()
+    }
+
+    /// Why this member has left the last change of the snapshots out, if it has.
+    pub(crate) fn left_out(&self) -> Option<&str> {
+        self.left_out.as_deref()
     }
 
     /// Why a task is tried again, and all behind it waits.
@@ -285,8 +305,8 @@ impl WorkQueue {
                 (MemberWork::Volume(wanted), WorkState::Waiting) => {
                     if all_ended {
                         *state = WorkState::Begun;
-                        *task = Some(*wanted);
-                        self.task = Some(*wanted);
+                        *task = Some(wanted.clone());
+                        self.task = Some(wanted.clone());
                     }
                     return;
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use replica::wire::SECTOR_BYTES;
-use replica::{CUTS_MAX, ChangedPart, Extent, MemberId, Place};
+use replica::{CUTS_MAX, ChangedPart, Extent, MemberId, Place, SnapshotChange};
 use store::block::BLOCK_BYTES;
 use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::StorePool;
@@ -72,9 +72,12 @@ impl PoolTasks {
 
     /// Makes a snapshot, in place of one that an earlier process has left under the name.
     fn snapshot(&self, name: &str) -> Result<VolumeId, PoolError> {
-        self.remove_named(name)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let at_s = since.map_or(0, |since| since.as_secs());
+        self.snapshot_of(name, since.map_or(0, |since| since.as_secs()))
+    }
+
+    fn snapshot_of(&self, name: &str, at_s: u64) -> Result<VolumeId, PoolError> {
+        self.remove_named(name)?;
         let (volumes, name) = (vec![self.volume], name.to_owned());
         self.pool.change(PoolChange::Snapshot { volumes, name, at_s })
     }
@@ -135,6 +138,31 @@ impl PoolTasks {
         Ok(())
     }
 
+    /// Takes or removes a snapshot for people. The content does not depend on it, so that a pool
+    /// without a place for it, or a snapshot with clones, keeps no write waiting.
+    fn change_snapshot(&self, change: SnapshotChange) -> VolumeTaskEnd {
+        let (SnapshotChange::Take { name, .. } | SnapshotChange::Remove { name }) = &change;
+        // A name that a hostile node has sent.
+        if is_cut_name(name) || name.contains(['@', ':', '/']) {
+            return VolumeTaskEnd::LeftOut(format!("{name:?} is no name of a snapshot"));
+        }
+        let changed = match &change {
+            SnapshotChange::Take { name, at_s } => self.snapshot_of(name, *at_s).map(drop),
+            SnapshotChange::Remove { name } => self.remove_named(name),
+        };
+        match changed {
+            Ok(()) => VolumeTaskEnd::Done,
+            Err(error @ (PoolError::DeviceFailed(_) | PoolError::Closed)) => {
+                VolumeTaskEnd::Failed(text_of(error))
+            }
+            Err(error) => {
+                let error = text_of(error);
+                tracing::warn!(?change, error, "a copy leaves a change of the snapshots out");
+                VolumeTaskEnd::LeftOut(error)
+            }
+        }
+    }
+
     fn try_task(&mut self, task: VolumeTask) -> Result<VolumeTaskEnd, PoolError> {
         match task {
             VolumeTask::Cut(place) => self.snapshot(&name_of(place)).map(drop)?,
@@ -144,6 +172,7 @@ impl PoolTasks {
                 return self.changed((member, began), cut, from);
             }
             VolumeTask::EndCompare(member, began) => self.end_compare((member, began))?,
+            VolumeTask::Snapshot(change) => return Ok(self.change_snapshot(change)),
         }
         Ok(VolumeTaskEnd::Done)
     }

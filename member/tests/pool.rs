@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use member::{PoolTasks, VolumeTask, VolumeTaskEnd, VolumeTasks, is_cut_name};
+use member::{PoolTasks, SnapshotChange, VolumeTask, VolumeTaskEnd, VolumeTasks, is_cut_name};
 use replica::{CUTS_MAX, ChangedPart, Extent, Place};
 use store::{PoolChange, VolumeId};
 use tempfile::TempDir;
@@ -77,7 +77,7 @@ impl PoolBench {
     }
 
     fn done(&mut self, task: VolumeTask) {
-        assert_eq!(self.tasks.carry_out(task), VolumeTaskEnd::Done, "{task:?}");
+        assert_eq!(self.tasks.carry_out(task.clone()), VolumeTaskEnd::Done, "{task:?}");
     }
 
     /// All ranges that differ from a cut, and the number of parts.
@@ -128,6 +128,36 @@ fn a_volume_goes_back_to_a_cut_and_the_cuts_behind_it_go() {
     bench.done(VolumeTask::GoBack(None));
     assert_eq!((bench.read(3), bench.tasks.cuts()), (0, Ok(BTreeSet::new())));
     bench.done(VolumeTask::Drop(cut(7)));
+}
+
+#[test]
+fn snapshots_for_people_stay_and_are_no_cuts() {
+    let Some(mut bench) = PoolBench::new("snapshots_for_people") else { return };
+    let take =
+        |name: &str| VolumeTask::Snapshot(SnapshotChange::Take { name: name.to_owned(), at_s: 9 });
+    let remove =
+        |name: &str| VolumeTask::Snapshot(SnapshotChange::Remove { name: name.to_owned() });
+    bench.write(3, 1);
+    bench.done(VolumeTask::Cut(cut(1)));
+    bench.write(3, 2);
+    bench.done(take("monday"));
+    // A snapshot that was never completed goes for the next one of its name.
+    bench.write(3, 3);
+    bench.done(take("monday"));
+    bench.done(VolumeTask::GoBack(Some(cut(1))));
+    assert_eq!((bench.read(3), bench.tasks.cuts()), (1, Ok(BTreeSet::from([cut(1)]))));
+    let taken: Vec<_> = bench.names().into_iter().filter(|name| name == "monday").collect();
+    assert_eq!(taken.len(), 1);
+    // Names that a hostile node may send.
+    for name in ["cut.9.9", "cut.now", "a@b", "p:7", "../a"] {
+        for task in [take(name), remove(name)] {
+            let end = bench.tasks.carry_out(task);
+            assert!(matches!(&end, VolumeTaskEnd::LeftOut(why) if why.contains(name)), "{end:?}");
+        }
+    }
+    bench.done(remove("monday"));
+    bench.done(remove("monday"));
+    assert!(!bench.names().contains(&"monday".to_owned()));
 }
 
 #[test]

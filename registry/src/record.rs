@@ -334,6 +334,10 @@ pub struct PlacementRecord {
     pub size_bytes: u64,
     /// Its copies by their places, which never change. The place of a copy that has gone is empty.
     pub copies: Vec<PlacedCopy>,
+    /// The snapshot with which its first copy begins, on the node and in the pool of that copy;
+    /// none for a volume that begins empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// The nodes whose disks may use it: `vm1`, or `vm1=KEY`, of whose disks only those that prove
     /// the attachment key may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

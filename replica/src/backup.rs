@@ -151,9 +151,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// protocol sends no other operation.
     fn has_place(&self, op: &Op<D>) -> bool {
         match op {
-            Op::Write { id, .. } | Op::Flush { id } | Op::Note { id, .. } => {
-                self.holding.applied.takes(id.client)
-            }
+            Op::Write { id, .. }
+            | Op::Flush { id }
+            | Op::Note { id, .. }
+            | Op::Snapshot { id, .. } => self.holding.applied.takes(id.client),
             _ => true,
         }
     }

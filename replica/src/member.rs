@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 use crate::applied::{Applied, RequestId};
 use crate::extent::{Extent, ExtentSet};
-use crate::message::{Counter, Message, Note, Op, Place};
+use crate::message::{Counter, Message, Note, Op, Place, SnapshotChange};
 use crate::outside::Outside;
 use crate::primary::Primary;
 use crate::record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
@@ -71,6 +71,9 @@ pub enum ClientRequest<D> {
     Flush,
     /// Replaces the volume's note, durably.
     Note(Note),
+    /// Takes or removes a snapshot. The requester sends it once: a request that is sent again
+    /// through another member may be answered as done while some member in sync lacks the snapshot.
+    Snapshot(SnapshotChange),
 }
 
 /// The outcome of a swap.
@@ -649,6 +652,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
             // The content of a member that joins is not the primary's yet.
             Op::Cut if joins => Op::Nothing,
+            Op::Snapshot { id, ref change } => {
+                self.holding.applied.note(id);
+                let is_taken = matches!(change, SnapshotChange::Take { .. });
+                let leaves_out = joins && !self.breaks(Rule::JoinsTakeNoSnapshots);
+                if is_taken && leaves_out { Op::Nothing } else { op }
+            }
             Op::Cut => {
                 self.holding.cuts.insert(Place { counter, ..self.holding.began });
                 self.drop_surplus_cuts(out);

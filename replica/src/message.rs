@@ -32,6 +32,28 @@ pub type Note = Vec<u8>;
 /// The longest note.
 pub const NOTE_BYTES_MAX: usize = 16 << 10;
 
+/// The longest name of a snapshot, in bytes.
+pub const SNAPSHOT_NAME_MAX: usize = 63;
+
+/// A change of the snapshots that people make of a volume. The name is as the caller gives it: a
+/// member looks at it before its storage does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SnapshotChange {
+    /// All operations before it are in a snapshot, which is durable when this is stored. A snapshot
+    /// of the name that is there already was never completed, and goes.
+    Take {
+        /// The snapshot's name, of 1 to [`SNAPSHOT_NAME_MAX`] bytes.
+        name: String,
+        /// The time for people, in seconds since 1970.
+        at_s: u64,
+    },
+    /// The snapshot goes, if it is there.
+    Remove {
+        /// The snapshot's name.
+        name: String,
+    },
+}
+
 /// An operation. Each member stores it in the primary's order. `D` is the content of a range: a
 /// handle of the caller's, to bytes or for zeroes. A copy of an operation has the same handle.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,6 +111,14 @@ pub enum Op<D> {
     },
     /// No request of this attachment comes any more: its clients need not be remembered.
     Forget(u128),
+    /// A change of the snapshots. A member that joins takes none: its content is not the primary's
+    /// yet.
+    Snapshot {
+        /// The request.
+        id: RequestId,
+        /// The change.
+        change: SnapshotChange,
+    },
 }
 
 /// A message from one member to another.
@@ -202,6 +232,7 @@ impl<D> Op<D> {
             Self::Applied { applied, note } => Op::Applied { applied, note },
             Self::Note { id, note } => Op::Note { id, note },
             Self::Forget(attachment) => Op::Forget(attachment),
+            Self::Snapshot { id, change } => Op::Snapshot { id, change },
         }
     }
 }

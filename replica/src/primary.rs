@@ -359,7 +359,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 let of_it = primary.flights.behind(0).find(|(_, op)| match op {
                     Op::Write { id: other, .. }
                     | Op::Flush { id: other }
-                    | Op::Note { id: other, .. } => *other == id,
+                    | Op::Note { id: other, .. }
+                    | Op::Snapshot { id: other, .. } => *other == id,
                     _ => false,
                 });
                 match of_it.map(|(counter, _)| counter) {
@@ -379,6 +380,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             ClientRequest::Note(note) => {
                 debug_assert!(note.len() <= NOTE_BYTES_MAX, "a note fits a message");
                 let counter = self.issue(Op::Note { id, note }, out);
+                self.wait_for(counter, id);
+            }
+            ClientRequest::Snapshot(change) => {
+                let counter = self.issue(Op::Snapshot { id, change }, out);
                 self.wait_for(counter, id);
             }
         }

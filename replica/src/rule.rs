@@ -59,11 +59,13 @@ pub enum Rule {
     /// A primary refuses requests of older incarnations. A request of a newer one says that its
     /// reign is over, and that another member may carry the request out.
     RefusalsAreOfThePast,
+    /// A member that joins takes no snapshot: its content is not the primary's yet.
+    JoinsTakeNoSnapshots,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -91,5 +93,6 @@ impl Rule {
         Self::ProofsAreOfOneLife,
         Self::LivesThatGoOnAreNotOver,
         Self::RefusalsAreOfThePast,
+        Self::JoinsTakeNoSnapshots,
     ];
 }

@@ -13,7 +13,7 @@ use std::fmt;
 use crate::applied::{APPLIED_MAX, Applied, ClientId, RequestId};
 use crate::extent::{Extent, ExtentSet};
 use crate::member::{CUTS_MAX, TAIL_RANGES_MAX};
-use crate::message::{Message, NOTE_BYTES_MAX, Note, Op, Place};
+use crate::message::{Message, NOTE_BYTES_MAX, Note, Op, Place, SNAPSHOT_NAME_MAX, SnapshotChange};
 use crate::record::{MEMBERS_MAX, VolumeRecord};
 
 /// The longest head of a message between members.
@@ -96,6 +96,8 @@ mod op {
     pub(super) const APPLIED: u8 = 7;
     pub(super) const FORGET: u8 = 8;
     pub(super) const NOTE: u8 = 9;
+    pub(super) const TAKE_SNAPSHOT: u8 = 10;
+    pub(super) const REMOVE_SNAPSHOT: u8 = 11;
 }
 
 /// Bytes of a range of a tail, and of an entry of the table of applied requests.
@@ -107,6 +109,8 @@ const _: () = {
     assert!(TAIL_RANGES_MAX * RANGE_BYTES <= WIRE_BODY_MAX, "a tail is one message");
     // The largest head is a ping's: its beginning, a record, and three numbers.
     assert!(8 + 26 + 9 * MEMBERS_MAX + 24 <= WIRE_HEAD_MAX);
+    // An append's with a snapshot: its beginning, four numbers, the request, a time, and the name.
+    assert!(8 + 32 + 1 + APPLIED_BYTES + 8 + 1 + SNAPSHOT_NAME_MAX <= WIRE_HEAD_MAX);
     // A join's: its beginning, two numbers, and the cuts.
     assert!(8 + 17 + 16 * CUTS_MAX <= WIRE_HEAD_MAX);
 };
@@ -272,7 +276,23 @@ fn put_op(head: &mut Vec<u8>, body: &mut Vec<u8>, op: &Op<WireContent>) {
             put_request(head, *id);
             put_note(head, body, note);
         }
+        Op::Snapshot { id, change: SnapshotChange::Take { name, at_s } } => {
+            head.push(op::TAKE_SNAPSHOT);
+            put_request(head, *id);
+            put_numbers(head, &[*at_s]);
+            put_snapshot_name(head, name);
+        }
+        Op::Snapshot { id, change: SnapshotChange::Remove { name } } => {
+            head.push(op::REMOVE_SNAPSHOT);
+            put_request(head, *id);
+            put_snapshot_name(head, name);
+        }
     }
+}
+
+fn put_snapshot_name(head: &mut Vec<u8>, name: &str) {
+    head.push(u8::try_from(name.len()).expect("at most SNAPSHOT_NAME_MAX"));
+    head.extend_from_slice(name.as_bytes());
 }
 
 fn put_note(head: &mut Vec<u8>, body: &mut Vec<u8>, note: &Note) {
@@ -542,6 +562,16 @@ impl WireReader<'_> {
         Ok((extent, content))
     }
 
+    fn snapshot_name(&mut self) -> WireResult<String> {
+        let bytes = usize::from(self.byte()?);
+        let (name, rest) =
+            self.0.split_at_checked(bytes).ok_or(MalformedMessage("it is too short"))?;
+        self.0 = rest;
+        let name = std::str::from_utf8(name).ok().filter(|it| !it.is_empty());
+        let name = name.filter(|it| it.len() <= SNAPSHOT_NAME_MAX);
+        Ok(name.ok_or(MalformedMessage("its snapshot has no name"))?.to_owned())
+    }
+
     fn op(&mut self, body: &mut Body<'_>) -> WireResult<Op<WireContent>> {
         Ok(match self.byte()? {
             op::WRITE => {
@@ -570,6 +600,15 @@ impl WireReader<'_> {
                 Op::Note { id, note: body.note(u32::from_le_bytes(self.bytes()?))? }
             }
             op::FORGET => Op::Forget(u128::from_le_bytes(self.bytes()?)),
+            op::TAKE_SNAPSHOT => {
+                let (id, at_s) = (self.request()?, self.number()?);
+                let change = SnapshotChange::Take { name: self.snapshot_name()?, at_s };
+                Op::Snapshot { id, change }
+            }
+            op::REMOVE_SNAPSHOT => {
+                let id = self.request()?;
+                Op::Snapshot { id, change: SnapshotChange::Remove { name: self.snapshot_name()? } }
+            }
             _ => return Err(MalformedMessage("its operation is unknown")),
         })
     }
@@ -645,7 +684,7 @@ mod tests {
         }
 
         fn op(&mut self) -> (Op<WireContent>, usize) {
-            let kind = self.0.below(9);
+            let kind = self.0.below(10);
             let (extent, data, bytes) = self.range();
             match kind {
                 0 => (Op::Write { id: self.request(), extent, data }, bytes),
@@ -660,6 +699,14 @@ mod tests {
                     (Op::Applied { applied, note: self.note() }, 0)
                 }
                 7 => (Op::Note { id: self.request(), note: self.note() }, 0),
+                8 => {
+                    let name = "n".repeat(self.0.between(1, SNAPSHOT_NAME_MAX as u64) as usize);
+                    let (id, at_s) = (self.request(), self.number());
+                    let takes = self.0.one_in(2);
+                    let take = |name| SnapshotChange::Take { name, at_s };
+                    let remove = |name| SnapshotChange::Remove { name };
+                    (Op::Snapshot { id, change: if takes { take(name) } else { remove(name) } }, 0)
+                }
                 _ => (Op::Forget(self.request().client.attachment), 0),
             }
         }
@@ -815,6 +862,10 @@ mod tests {
             let head = [&append[..], &[op::EQUAL], &one, &sectors.to_le_bytes(), &[content]];
             with(kind::APPEND, &[&head.concat()])
         };
+        let snapshot = |name: &[u8]| {
+            let request = [0; APPLIED_BYTES];
+            with(kind::APPEND, &[&append, &[op::REMOVE_SNAPSHOT], &request, name])
+        };
         let cases: &[(Vec<u8>, usize, &str)] = &[
             (vec![], 0, "too short"),
             (with(200 + 30, &[]), 0, "kind is unknown"),
@@ -831,6 +882,10 @@ mod tests {
             (with(kind::SEALED, &[&one, &one]), 16, "ranges are not in order"),
             (with(kind::ALIVE, &[&one, &[2]]), 0, "neither 0 nor 1"),
             (with(kind::APPEND, &[&append, &[99]]), 0, "operation is unknown"),
+            (snapshot(&[0]), 0, "snapshot has no name"),
+            (snapshot(&[64; 65]), 0, "snapshot has no name"),
+            (snapshot(&[1, 0xff]), 0, "snapshot has no name"),
+            (snapshot(&[2, b'a']), 0, "too short"),
             (range(0, 0), 0, "range is empty"),
             (range(1, 3), 0, "content is of an unknown kind"),
             (range(1, 0), 511, "range has another length"),

@@ -5,13 +5,14 @@ use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use block::export::{Export, ExportOptions};
 use member::door::{ArrivedMessage, DoorSender};
 use member::{
     Errand, ErrandDesk, ErrandEnd, FrontVolume, HostOutside, MemberHost, MemberList, MemberMail,
     MemberPart, MemberPlan, MemberSetup, NODE_PACING, NoteRecords, PlaceWatch, RangeContent,
-    RecordClerk, RecordDeskError, VolumeRecords, to_wire,
+    RecordClerk, RecordDeskError, SnapshotChange, SnapshotEnd, VolumeRecords, to_wire,
 };
 use parking_lot::Mutex;
 use random::Random;
@@ -271,6 +272,21 @@ impl World {
         if let Some(host) = &mut *self.nodes[at].host.borrow_mut() {
             host.order(self.now_ns.get(), order);
         }
+    }
+
+    /// Begins to take a snapshot at a node. None if the node refuses.
+    pub(crate) fn take_snapshot(&self, at: usize, name: &str) -> Option<Receiver<SnapshotEnd>> {
+        let change = SnapshotChange::Take { name: name.to_owned(), at_s: 7 };
+        self.nodes[at].host.borrow_mut().as_mut()?.change_snapshots(change).ok()
+    }
+
+    /// The content that a node's copy has under a snapshot's name.
+    pub(crate) fn snapshot(&self, at: usize, name: &str) -> Option<Vec<u8>> {
+        self.nodes[at].volume.borrow_mut().snapshots.get(name).cloned()
+    }
+
+    pub(crate) fn set_full(&self, at: usize, is_full: bool) {
+        self.nodes[at].volume.borrow_mut().is_full = is_full;
     }
 
     fn clock(&self, at: usize) -> u64 {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use member::{VolumeTask, VolumeTaskEnd};
+use member::{SnapshotChange, VolumeTask, VolumeTaskEnd};
 use parking_lot::{Mutex, MutexGuard};
 use random::Random;
 use replica::{ChangedPart, Extent, MemberId, Place};
@@ -27,6 +27,8 @@ pub(crate) struct SimVolume {
     /// Writes since the last flush: where, and what.
     unflushed: Vec<(usize, Vec<u8>)>,
     cuts: BTreeMap<Place, Vec<u8>>,
+    /// Snapshots for people, by their names.
+    pub(crate) snapshots: BTreeMap<String, Vec<u8>>,
     pub(crate) random: Random,
     /// Requests fail from now on.
     pub(crate) is_broken: bool,
@@ -48,6 +50,7 @@ impl SharedVolume {
             durable: vec![0; sectors * SECTOR],
             unflushed: Vec::new(),
             cuts: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             random,
             is_broken: false,
             is_full: false,
@@ -121,6 +124,9 @@ impl SimVolume {
     pub(crate) fn carry_out(&mut self, task: VolumeTask) -> VolumeTaskEnd {
         if self.is_full {
             self.refused += 1;
+            if matches!(task, VolumeTask::Snapshot(_)) {
+                return VolumeTaskEnd::LeftOut("the pool is full".to_owned());
+            }
             return VolumeTaskEnd::Waits("the pool is full".to_owned());
         }
         match task {
@@ -143,6 +149,13 @@ impl SimVolume {
             }
             VolumeTask::EndCompare(member, began) => {
                 self.difference.take_if(|known| *known == (member, began));
+            }
+            VolumeTask::Snapshot(SnapshotChange::Take { name, .. }) => {
+                assert!(self.unflushed.is_empty(), "a snapshot comes behind a flush");
+                self.snapshots.insert(name, self.content.clone());
+            }
+            VolumeTask::Snapshot(SnapshotChange::Remove { name }) => {
+                self.snapshots.remove(&name);
             }
         }
         VolumeTaskEnd::Done

@@ -21,6 +21,7 @@ fn small_cases_keep_the_promises() {
         "joins and stops",
         "proofs",
         "proofs and stops",
+        "snapshots",
     ] {
         let case = named(name).expect("it is a case");
         assert_eq!(explore(name, case, TIME), (true, vec![]), "{name}");

@@ -303,7 +303,7 @@ impl PlacementOffice {
             let kept = self.kept.keep(&self.path);
             kept.map_err(|error| format!("{:?}: {error}", self.path))?;
         }
-        let body = fields(name, pool, placement);
+        let body = fields(name, (&self.node, pool), placement);
         if let Err(error) = live::ask(&self.control, "POST", "/v1/volumes", Some(&body)) {
             self.unmark(name, is_new);
             return Err(error.to_string());
@@ -360,7 +360,7 @@ fn find_pooled<'s>(status: &'s Status, pool: &str) -> impl Iterator<Item = &'s P
 }
 
 /// A placed volume as a node's file would have it.
-fn fields(name: &str, pool: &str, placement: &PlacementRecord) -> Value {
+fn fields(name: &str, (node, pool): (&str, &str), placement: &PlacementRecord) -> Value {
     let PlacementRecord { number, size_bytes, allow, write_through, shared, .. } = placement;
     let mut fields = json!({
         "name": name,
@@ -368,6 +368,11 @@ fn fields(name: &str, pool: &str, placement: &PlacementRecord) -> Value {
         "replicas": placement.nodes(),
         "placement": number,
     });
+    // The other copies are filled from the first one.
+    let is_first = placement.copy_of(node).is_some_and(|(place, _)| place == 0);
+    if let Some(from) = placement.from.as_ref().filter(|_| is_first) {
+        fields["backend"]["from"] = json!(from);
+    }
     if let Some(allow) = live::allow(allow) {
         fields["allow"] = allow;
     }
