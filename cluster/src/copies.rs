@@ -28,6 +28,8 @@ pub enum CopyStep {
     Out(u8),
     /// The copy at this place was on a node that the cluster does not know any more.
     Gone(u8),
+    /// The volume has begun with its snapshot: no later copy begins with it.
+    Begun,
 }
 
 /// The members of a record: the primary, and the members in sync.
@@ -59,6 +61,10 @@ impl CopyStep {
                     Some(copy) if copy.leaves.is_some() => copy.leaves = Some(CopyLeave::Out),
                     _ => return Err("the copy does not leave".to_owned()),
                 }
+                Ok(())
+            }
+            Self::Begun => {
+                placement.from = None;
                 Ok(())
             }
             Self::Gone(at) => match placement.copies.get_mut(usize::from(*at)) {
@@ -201,6 +207,10 @@ fn next_step(
     now_s: u64,
     size: fn(u64) -> String,
 ) -> Option<Result<CopyStep, String>> {
+    // Its first copy was there before its record.
+    if placement.from.is_some() {
+        return Some(Ok(CopyStep::Begun));
+    }
     let is_in = |at: u8| members.primary == at || members.in_sync.contains_key(&at);
     let node = |name: &str| contents.nodes.iter().find(|it| it.record.name == name);
     for (at, copy) in placement.placed() {
@@ -325,6 +335,18 @@ mod tests {
 
     fn racks() -> PlacementRules {
         PlacementRules { domains: vec!["rack".to_owned()], ..PlacementRules::default() }
+    }
+
+    #[test]
+    fn a_volume_begins_with_its_snapshot_once() {
+        let mut rack = Rack::new(racks());
+        rack.placement().from = Some("golden@v1.2.3".to_owned());
+        let records = std::mem::take(&mut rack.contents.volumes);
+        assert_eq!(rack.steps("io1"), [], "its first copy may not be there yet");
+        rack.contents.volumes = records;
+        assert_eq!(rack.steps("io1"), [Ok(CopyStep::Begun)]);
+        rack.settle("io1");
+        assert_eq!((rack.placement().from.clone(), rack.steps("io1")), (None, vec![]));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! Commands about the copies of a replicated volume.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use config::{REPLICA_PLACES_MAX, REPLICAS_MAX};
-use member::MemberList;
-use replica::{MemberId, SnapshotChange};
+use member::{MemberList, SnapshotDone, SnapshotEnd};
+use replica::{MemberId, SNAPSHOT_NAME_MAX, SnapshotChange};
 use serde::Deserialize;
 
 use api::status::{CopyRole, CopyStatus};
-use api::{Refused, RefusedKind};
+use api::{API_VERSION, Done, Refused, RefusedKind};
 use sessions::LinkedSidecore;
 
 use crate::served::{MemberOrder, MemberSeats, ServedMember, by_place};
@@ -20,6 +21,9 @@ const EFFECT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a change of the snapshots may take: a pool that takes no change says so after 30 s.
 const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(45);
+
+/// The longest name that a person gives a snapshot: behind it comes its place, two numbers.
+const TAKEN_NAME_MAX: usize = 24;
 
 /// The pause between two looks at the effect.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -47,6 +51,59 @@ pub struct CopyList {
     /// The nodes of these that must go.
     #[serde(default)]
     pub leaving: Vec<String>,
+}
+
+/// A change of the snapshots that is under way.
+#[derive(Debug)]
+pub struct SnapshotWait {
+    volume: String,
+    takes: bool,
+    ends: Receiver<SnapshotEnd>,
+}
+
+impl SnapshotWait {
+    /// Waits for its end. Gives what was done, and a note about copies that have left it out.
+    ///
+    /// # Errors
+    /// When the copy of this node has left it out, or the end is not known.
+    pub fn wait(self) -> Result<Done, Refused> {
+        let Self { volume, takes, ends } = self;
+        let look = format!("look on each node: `vrio volume snapshots {volume}`");
+        let unknown = |why: &str| {
+            let error = format!(
+                "volume {volume:?}: {why}, so it is not known which copies have made the change"
+            );
+            Refused::new(RefusedKind::Failed, error, look.clone())
+        };
+        let SnapshotDone { name, without } = match ends.recv_timeout(SNAPSHOT_TIME_MAX) {
+            Ok(Ok(done)) => done,
+            Ok(Err(why)) => {
+                let error = format!("the copy of volume {volume:?} here has left it out: {why}");
+                let way_out = format!("other copies may have made the change; {look}");
+                return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(unknown("a copy in sync has not answered in time, and may still"));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(unknown("this node does not serve it any more"));
+            }
+        };
+        let note = (!without.is_empty()).then(|| {
+            let nodes = without.join(", ");
+            format!("the copies on {nodes} have left it out; the logs there say why")
+        });
+        let done = match takes {
+            true => format!("take snapshot {volume}@{name} on the copies in sync"),
+            false => format!("remove snapshot {volume}@{name} from the copies in sync"),
+        };
+        Ok(Done {
+            version: API_VERSION,
+            applied: vec![done],
+            notes: note.into_iter().collect(),
+            ..Done::default()
+        })
+    }
 }
 
 impl ServedMember {
@@ -127,77 +184,57 @@ impl ServedMember {
         self.status().role == CopyRole::Primary
     }
 
-    /// Takes a snapshot of this name and time in seconds since 1970, if it is the only one of
-    /// `volumes` and its name is not taken: all copies in sync do so at the same place among the
-    /// writes. Gives what was done.
+    /// Begins to take a snapshot with this name, at this time in seconds since 1970: all copies in
+    /// sync do so at the same place among the writes.
     ///
     /// # Errors
-    /// When another node serves, this node's copy has not taken it, or its end is not known.
+    /// When another node serves, or another change of the snapshots is under way.
     pub fn take_snapshot(
         &self,
         cores: &[LinkedSidecore],
-        (name, at_s): (String, u64),
-        (volumes, is_taken): (usize, bool),
-    ) -> Result<String, Refused> {
-        let what = format!("{}@{name}", self.volume());
-        let refused = |why: String| {
-            let error = format!("snapshot {what:?}: {why}");
-            Err(Refused::new(RefusedKind::Conflict, error, "nothing was changed"))
-        };
-        if volumes > 1 {
-            let why = "one snapshot of several volumes is of volumes without copies on other nodes";
-            return refused(why.to_owned());
-        }
-        if is_taken && self.is_primary() {
-            return refused(format!("the name {name:?} is in use: choose another"));
-        }
-        self.change_snapshots(cores, SnapshotChange::Take { name, at_s })?;
-        Ok(format!("take snapshot {what} on all copies in sync"))
+        name: &str,
+        at_s: u64,
+    ) -> Result<SnapshotWait, Refused> {
+        self.change_snapshots(cores, SnapshotChange::Take { name: name.to_owned(), at_s })
     }
 
-    /// Removes a snapshot from all copies in sync.
+    /// Begins to remove a snapshot from all copies in sync.
     ///
     /// # Errors
     /// As those of [`Self::take_snapshot`].
-    pub fn remove_snapshot(&self, cores: &[LinkedSidecore], name: String) -> Result<(), Refused> {
-        self.change_snapshots(cores, SnapshotChange::Remove { name })
+    pub fn remove_snapshot(
+        &self,
+        cores: &[LinkedSidecore],
+        name: &str,
+    ) -> Result<SnapshotWait, Refused> {
+        self.change_snapshots(cores, SnapshotChange::Remove { name: name.to_owned() })
     }
 
     fn change_snapshots(
         &self,
         cores: &[LinkedSidecore],
         change: SnapshotChange,
-    ) -> Result<(), Refused> {
-        let name = self.volume();
+    ) -> Result<SnapshotWait, Refused> {
+        let volume = self.volume();
         let status = self.status();
         if status.role != CopyRole::Primary {
-            return Err(not_here(&status, name));
+            return Err(not_here(&status, volume));
         }
-        let unknown = || {
-            let error = format!(
-                "volume {name:?} is not served here any more: it is not known whether copies have \
-                 made the change"
-            );
-            let way_out = format!("look on each node: `vrio volume snapshots {name}`");
-            Refused::new(RefusedKind::Failed, error, way_out)
+        let (SnapshotChange::Take { name, .. } | SnapshotChange::Remove { name }) = &change;
+        let takes = matches!(change, SnapshotChange::Take { .. });
+        if takes && name.len() > TAKEN_NAME_MAX || name.len() > SNAPSHOT_NAME_MAX {
+            let error = format!("the name {name:?} is too long for volume {volume:?}");
+            let way_out = format!("take one of at most {TAKEN_NAME_MAX} characters");
+            return Err(Refused::new(RefusedKind::Bad, error, way_out));
+        }
+        let refused = |why: String| {
+            let error = format!("volume {volume:?}: {why}");
+            Refused::new(RefusedKind::Conflict, error, "nothing was changed; try again")
         };
         let begun = self.with_host(cores, move |host| host.change_snapshots(change));
-        let begun = begun.ok_or_else(unknown)?.map_err(|why| {
-            let error = format!("volume {name:?}: {why}");
-            Refused::new(RefusedKind::Conflict, error, "nothing was changed; try again")
-        })?;
-        match begun.recv_timeout(SNAPSHOT_TIME_MAX) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(why)) => {
-                let error = format!("the copy of volume {name:?} here has not done it: {why}");
-                let way_out = format!(
-                    "copies on other nodes may have: `vrio volume snapshots {name}` there, and \
-                     remove it with `vrio volume remove {name}@SNAPSHOT` on this node"
-                );
-                Err(Refused::new(RefusedKind::Conflict, error, way_out))
-            }
-            Err(_) => Err(unknown()),
-        }
+        let begun = begun.ok_or_else(|| refused("its copy here has ended".to_owned()))?;
+        let ends = begun.map_err(refused)?;
+        Ok(SnapshotWait { volume: volume.to_owned(), takes, ends })
     }
 
     fn make_primary(&self, cores: &[LinkedSidecore], own: &str, node: &str) -> Result<(), Refused> {

@@ -11,7 +11,7 @@ mod metrics;
 mod served;
 
 pub use agent::ClusterView;
-pub use commands::{CopyCommand, CopyList};
+pub use commands::{CopyCommand, CopyList, SnapshotWait};
 pub use metrics::COPY_METRICS;
 pub use served::{
     MemberSeats, PlannedCopy, ServedMember, end_in_order, forget, refuse_plain, set_drained,

@@ -139,9 +139,14 @@ impl PlannedCopy<'_> {
         // The first copy of a placed volume may begin as a snapshot.
         let is_first = self.wanted.replicas.first().is_some_and(|it| it == self.node);
         let may_be_clone = is_first && self.wanted.placement.is_some();
+        let all = pool.volumes();
+        let is_clone = |it: &PoolVolume| {
+            let parent = all.iter().find(|parent| Some(parent.id) == it.parent);
+            may_be_clone && parent.is_some_and(|parent| parent.of != Some(own))
+        };
         let has_content =
-            |it: &PoolVolume| it.owned_blocks > 0 || it.parent.is_some() && !may_be_clone;
-        let has_content = pool.volumes().iter().any(|it| it.id == own && has_content(it));
+            |it: &PoolVolume| it.owned_blocks > 0 || it.parent.is_some() && !is_clone(it);
+        let has_content = all.iter().any(|it| it.id == own && has_content(it));
         let identity = CopyIdentity::new(self.node, self.wanted, pool.uuid(), own.0);
         identity.verify(directory, &self.wanted.name, (has_state, has_content))?;
         Ok(PoolTasks::new(Arc::clone(pool), own))

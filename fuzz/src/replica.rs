@@ -203,7 +203,7 @@ impl Members {
             2 => Message::Seal { record: next },
             3 => Message::Sealed { epoch, life, tail: [extent].into_iter().collect() },
             4 => Message::Append { epoch, life, began: d % 4, counter: b % 8, op },
-            5 => Message::Held { life, began: place, counter: d % 16 },
+            5 => Message::Held { life, began: place, counter: d % 16, left_out: a % 8 },
             6 => Message::Join { epoch, life: d % 2, cuts: BTreeSet::from([place]) },
             7 => Message::GoBack { record: next, life, cut: Some(place), began: d % 8 },
             8 => Message::Hello { life, epoch },

@@ -666,9 +666,9 @@ impl MemberHost {
             return;
         }
         if self.snapshots.is_its(id) {
-            return match (status, self.member.snapshot_left_out()) {
-                (Status::Done, None) => self.snapshots.end(Ok(())),
-                (Status::Done, Some(why)) => self.snapshots.end(Err(why.to_owned())),
+            let (last, left_out) = (self.member.last_snapshot(), self.member.snapshot_left_out());
+            return match status {
+                Status::Done => self.snapshots.end(last, left_out, &self.list.nodes),
                 _ => self.snapshots.give_up(),
             };
         }

@@ -259,6 +259,12 @@ impl VolumeMember {
         self.queue.left_out()
     }
 
+    /// The place of the last change of the snapshots, and the members in sync that have left it
+    /// out, if this member serves.
+    pub(crate) fn last_snapshot(&self) -> Option<(Place, Vec<MemberId>)> {
+        self.replica.last_snapshot()
+    }
+
     /// Its counters.
     pub fn counters(&self) -> MemberCounters {
         self.counters
@@ -392,7 +398,7 @@ impl VolumeMember {
             self.counters.dropped += 1;
             return;
         }
-        if let Message::Held { life, began, counter } = &message {
+        if let Message::Held { life, began, counter, .. } = &message {
             self.note_held(now_ns, from, (*life, began.counter, *counter));
         }
         self.inputs.push(Input::Message(from, message));

@@ -35,8 +35,8 @@ pub enum VolumeTask {
     Compare(MemberId, Place, Option<Place>, u64),
     /// No further part of that difference is asked for.
     EndCompare(MemberId, Place),
-    /// A snapshot for people is taken, durably, or goes.
-    Snapshot(SnapshotChange),
+    /// A snapshot for people is taken, durably, at this place, or goes.
+    Snapshot(Place, SnapshotChange),
 }
 
 /// The end of a [`VolumeTask`].
@@ -170,7 +170,7 @@ impl WorkQueue {
             }
             Op::Snapshot { change, .. } => {
                 self.push(MemberWork::Flush, None);
-                MemberWork::Volume(VolumeTask::Snapshot(change))
+                MemberWork::Volume(VolumeTask::Snapshot(place, change))
             }
             // Their effect is in the durable state that the member has kept.
             Op::Nothing | Op::Note { .. } | Op::Forget(_) => MemberWork::Nothing,
@@ -262,8 +262,11 @@ impl WorkQueue {
             (VolumeTaskEnd::CutGone, VolumeTask::Compare(member, began, ..)) => {
                 inputs.push(Input::CutGone(member, began));
             }
-            (VolumeTaskEnd::LeftOut(why), VolumeTask::Snapshot(_)) => self.left_out = Some(why),
-            (VolumeTaskEnd::Done, VolumeTask::Snapshot(_)) => self.left_out = None,
+            (VolumeTaskEnd::LeftOut(why), VolumeTask::Snapshot(place, _)) => {
+                inputs.push(Input::LeftOut(place));
+                self.left_out = Some(why);
+            }
+            (VolumeTaskEnd::Done, VolumeTask::Snapshot(..)) => self.left_out = None,
             (_, VolumeTask::Compare(..)) => return Err("a difference has no parts".to_owned()),
             (VolumeTaskEnd::CutGone, _) => return Err("a change needs no snapshot".to_owned()),
             (VolumeTaskEnd::LeftOut(why), _) => return Err(why),

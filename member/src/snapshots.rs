@@ -1,12 +1,27 @@
 //! The change of a volume's snapshots that an operator has asked for. A member has one at a time.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use replica::{ClientId, RequestId, SnapshotChange};
+use replica::{ClientId, MemberId, Place, RequestId, SnapshotChange};
 
-/// The end of a change of the snapshots: done on all copies in sync, or why this node's copy has
-/// not made it.
-pub type SnapshotEnd = Result<(), String>;
+/// A change of the snapshots that all copies in sync have stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotDone {
+    /// The snapshot's whole name.
+    pub name: String,
+    /// The nodes whose copies have left the change out: their logs say why.
+    pub without: Vec<String>,
+}
+
+/// The end of a change of the snapshots, or why this node's copy has not made it.
+pub type SnapshotEnd = Result<SnapshotDone, String>;
+
+/// The name of the snapshot that was taken under this name at this place: no other snapshot of the
+/// volume has it, on any node.
+pub fn snapshot_name(name: &str, place: Place) -> String {
+    format!("{name}.{}.{}", place.reign, place.counter)
+}
 
 /// A change that is under way. When it is dropped, its requester hears that the end is not known.
 #[derive(Debug)]
@@ -62,12 +77,26 @@ impl SnapshotDesk {
         self.pending.as_ref().is_some_and(|pending| pending.id == id)
     }
 
-    /// The change has ended so.
-    pub(crate) fn end(&mut self, end: SnapshotEnd) {
-        if let Some(pending) = self.pending.take() {
-            // A requester that waits no longer needs no end.
-            let _ = pending.end.try_send(end);
-        }
+    /// The change has ended. `last` has the place of the last change of the snapshots, and the
+    /// members that have left it out; `left_out` says why this one has.
+    pub(crate) fn end(
+        &mut self,
+        last: Option<(Place, Vec<MemberId>)>,
+        left_out: Option<&str>,
+        nodes: &BTreeMap<MemberId, String>,
+    ) {
+        let (Some(pending), Some((place, without))) = (self.pending.take(), last) else { return };
+        let name = match pending.change {
+            SnapshotChange::Take { name, .. } => snapshot_name(&name, place),
+            SnapshotChange::Remove { name } => name,
+        };
+        let without = without.iter().filter_map(|id| nodes.get(id).cloned()).collect();
+        let end = match left_out {
+            None => Ok(SnapshotDone { name, without }),
+            Some(why) => Err(why.to_owned()),
+        };
+        // A requester that waits no longer needs no end.
+        let _ = pending.end.try_send(end);
     }
 
     /// The end of the change is not known: the member serves no longer.
@@ -92,8 +121,11 @@ mod tests {
         desk.put_off();
         assert_eq!(desk.request(), Some((id, take("a"))));
         assert!(desk.is_its(id));
-        desk.end(Ok(()));
-        assert_eq!(ends.recv(), Ok(Ok(())));
+        let place = Place { reign: 3, counter: 71 };
+        let nodes = [(1, "io2".to_owned())].into();
+        desk.end(Some((place, vec![1])), None, &nodes);
+        let done = SnapshotDone { name: "a.3.71".to_owned(), without: vec!["io2".to_owned()] };
+        assert_eq!(ends.recv(), Ok(Ok(done)));
         // The next change is another request, and one that is given up has no end.
         let ends = desk.begin(take("b")).expect("none is under way");
         assert_ne!(desk.request().map(|(id, _)| id), Some(id));

@@ -7,10 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use replica::wire::SECTOR_BYTES;
 use replica::{CUTS_MAX, ChangedPart, Extent, MemberId, Place, SnapshotChange};
 use store::block::BLOCK_BYTES;
+use store::stream::is_name;
 use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::StorePool;
 
 use crate::queue::{VolumeTask, VolumeTaskEnd};
+use crate::snapshots::snapshot_name;
+
+/// Snapshots for people of one copy: a pool has places for cuts of all its volumes beside them.
+const SNAPSHOTS_MAX: usize = 256;
 
 /// The beginning of the names of cuts, which are snapshots of the member's volume.
 const CUT_NAME: &str = "cut.";
@@ -138,28 +143,45 @@ impl PoolTasks {
         Ok(())
     }
 
-    /// Takes or removes a snapshot for people. The content does not depend on it, so that a pool
-    /// without a place for it, or a snapshot with clones, keeps no write waiting.
-    fn change_snapshot(&self, change: SnapshotChange) -> VolumeTaskEnd {
-        let (SnapshotChange::Take { name, .. } | SnapshotChange::Remove { name }) = &change;
-        // A name that a hostile node has sent.
-        if is_cut_name(name) || name.contains(['@', ':', '/']) {
-            return VolumeTaskEnd::LeftOut(format!("{name:?} is no name of a snapshot"));
-        }
-        let changed = match &change {
-            SnapshotChange::Take { name, at_s } => self.snapshot_of(name, *at_s).map(drop),
-            SnapshotChange::Remove { name } => self.remove_named(name),
+    /// Takes or removes a snapshot for people. The content does not depend on it, so a pool without
+    /// a place for it leaves it out, and keeps no write waiting.
+    fn change_snapshot(&self, place: Place, change: &SnapshotChange) -> VolumeTaskEnd {
+        let (name, at_s) = match change {
+            SnapshotChange::Take { name, at_s } => (snapshot_name(name, place), Some(*at_s)),
+            SnapshotChange::Remove { name } => (name.clone(), None),
+        };
+        let why = match at_s {
+            // A name that a hostile node has sent.
+            _ if is_cut_name(&name) || !is_name(&name) => {
+                Some(format!("{name:?} is no name of a snapshot"))
+            }
+            Some(_) => self.no_room_for_snapshot(),
+            None => None,
+        };
+        let changed = match (why, at_s) {
+            (Some(why), _) => Err(why),
+            (None, Some(at_s)) => self.snapshot_of(&name, at_s).map(drop).map_err(text_of),
+            (None, None) => self.remove_named(&name).map_err(text_of),
         };
         match changed {
             Ok(()) => VolumeTaskEnd::Done,
-            Err(error @ (PoolError::DeviceFailed(_) | PoolError::Closed)) => {
-                VolumeTaskEnd::Failed(text_of(error))
+            Err(why) => {
+                tracing::warn!(name, why, "a copy leaves a change of its snapshots out");
+                VolumeTaskEnd::LeftOut(why)
             }
-            Err(error) => {
-                let error = text_of(error);
-                tracing::warn!(?change, error, "a copy leaves a change of the snapshots out");
-                VolumeTaskEnd::LeftOut(error)
+        }
+    }
+
+    /// Why the pool takes no snapshot for people now. A change of a full pool would wait, and all
+    /// requests of the volume with it.
+    fn no_room_for_snapshot(&self) -> Option<String> {
+        let count = self.snapshots().filter(|it| place_of(&it.name).is_none()).count();
+        match () {
+            () if self.pool.status().is_full => Some("its pool is full".to_owned()),
+            () if count >= SNAPSHOTS_MAX => {
+                Some(format!("it has {SNAPSHOTS_MAX} snapshots, the most that a copy has"))
             }
+            () => None,
         }
     }
 
@@ -172,7 +194,9 @@ impl PoolTasks {
                 return self.changed((member, began), cut, from);
             }
             VolumeTask::EndCompare(member, began) => self.end_compare((member, began))?,
-            VolumeTask::Snapshot(change) => return Ok(self.change_snapshot(change)),
+            VolumeTask::Snapshot(place, change) => {
+                return Ok(self.change_snapshot(place, &change));
+            }
         }
         Ok(VolumeTaskEnd::Done)
     }

@@ -133,31 +133,32 @@ fn a_volume_goes_back_to_a_cut_and_the_cuts_behind_it_go() {
 #[test]
 fn snapshots_for_people_stay_and_are_no_cuts() {
     let Some(mut bench) = PoolBench::new("snapshots_for_people") else { return };
-    let take =
-        |name: &str| VolumeTask::Snapshot(SnapshotChange::Take { name: name.to_owned(), at_s: 9 });
-    let remove =
-        |name: &str| VolumeTask::Snapshot(SnapshotChange::Remove { name: name.to_owned() });
+    let named = |name: &str| name.to_owned();
+    let take = |name: &str| SnapshotChange::Take { name: named(name), at_s: 9 };
+    let take = |name: &str| VolumeTask::Snapshot(cut(7), take(name));
+    let remove = |name: &str| SnapshotChange::Remove { name: named(name) };
+    let remove = |name: &str| VolumeTask::Snapshot(cut(8), remove(name));
     bench.write(3, 1);
     bench.done(VolumeTask::Cut(cut(1)));
     bench.write(3, 2);
     bench.done(take("monday"));
-    // A snapshot that was never completed goes for the next one of its name.
     bench.write(3, 3);
-    bench.done(take("monday"));
     bench.done(VolumeTask::GoBack(Some(cut(1))));
     assert_eq!((bench.read(3), bench.tasks.cuts()), (1, Ok(BTreeSet::from([cut(1)]))));
-    let taken: Vec<_> = bench.names().into_iter().filter(|name| name == "monday").collect();
+    let taken: Vec<_> = bench.names().into_iter().filter(|name| name == "monday.2.7").collect();
     assert_eq!(taken.len(), 1);
     // Names that a hostile node may send.
-    for name in ["cut.9.9", "cut.now", "a@b", "p:7", "../a"] {
+    for name in ["cut", "cut.9", "a@b", "p:7", "../a", ""] {
         for task in [take(name), remove(name)] {
             let end = bench.tasks.carry_out(task);
             assert!(matches!(&end, VolumeTaskEnd::LeftOut(why) if why.contains(name)), "{end:?}");
         }
     }
-    bench.done(remove("monday"));
-    bench.done(remove("monday"));
-    assert!(!bench.names().contains(&"monday".to_owned()));
+    let end = bench.tasks.carry_out(remove("cut.2.1"));
+    assert!(matches!(end, VolumeTaskEnd::LeftOut(_)), "a cut is no snapshot for people");
+    bench.done(remove("monday.2.7"));
+    bench.done(remove("monday.2.7"));
+    assert!(!bench.names().contains(&"monday.2.7".to_owned()));
 }
 
 #[test]

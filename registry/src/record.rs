@@ -475,11 +475,25 @@ impl StoredRecord for PlacementRecord {
         if self.removing.as_ref().is_some_and(|left| left.len() > COPY_PLACES_MAX) {
             return Some("it is removed from more nodes than a volume has copies");
         }
+        if self.from.as_ref().is_some_and(|from| !is_snapshot(from)) {
+            return Some("it begins with something that is no snapshot of a volume");
+        }
         let copies = self.copies.iter().flat_map(|copy| [&copy.node, &copy.pool]);
         let rules = self.rules.domains.iter().chain(&self.rules.class);
         let texts = copies.chain(&self.allow).chain(self.removing.iter().flatten());
-        fault_of_texts(texts.chain(rules))
+        fault_of_texts(texts.chain(rules).chain(&self.from))
     }
+}
+
+/// Whether words name a snapshot by its volume, and no cut that copies make.
+fn is_snapshot(words: &str) -> bool {
+    let is_name = |name: &str| {
+        let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(may)
+    };
+    words.split_once('@').is_some_and(|(volume, snapshot)| {
+        is_name(volume) && is_name(snapshot) && !snapshot.starts_with("cut.")
+    })
 }
 
 fn is_false(flag: &bool) -> bool {

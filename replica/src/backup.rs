@@ -175,6 +175,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return;
         };
         let (life, began, counter) = (self.life, self.holding.began, self.holding.stored);
-        out.push(Output::Send(record.primary, Message::Held { life, began, counter }));
+        let held = Message::Held { life, began, counter, left_out: self.holding.left_out };
+        out.push(Output::Send(record.primary, held));
     }
 }

@@ -10,6 +10,14 @@ use crate::placements::{fails, start, vrio, wait_for_nodes, wait_for_state};
 use crate::pools::{refused, told};
 use crate::replicas::{Rack, connect, succeeds, work_a_while, work_on};
 
+/// Takes a snapshot on the node that serves, and gives its whole name.
+fn take(node: &Node, volume: &str, name: &str) -> String {
+    let said = told(node, &format!("volume snapshot {volume} --name {name}"));
+    let begin = format!("{volume}@{name}.");
+    let whole = said.split_whitespace().find(|word| word.starts_with(&begin));
+    whole.unwrap_or_else(|| panic!("no name in {said:?}")).to_owned()
+}
+
 /// The content of a snapshot on a node.
 fn content(rack: &Rack, node: &Node, snapshot: &str) -> Vec<u8> {
     let file = rack.path(&format!("{}.{snapshot}.raw", node.plan().name));
@@ -37,50 +45,58 @@ fn a_snapshot_is_the_same_on_all_copies_and_another_volume_begins_as_it() {
     work_a_while(&mut guest, &mut random);
     // All that the guest has written is in it, on both nodes.
     guest.drain().expect("the requests end");
-    told(&io1, "volume snapshot alice --name monday");
-    let monday = content(&rack, &io1, "alice@monday");
-    guest.compare_image(&rack.path("io1.alice@monday.raw")).expect("it has all writes");
-    assert!(monday == content(&rack, &io2, "alice@monday"), "the copies have one content");
-    refused(&io1, "volume snapshot alice --name monday", "is in use");
-    refused(&io1, "volume snapshot alice --name cut.1.1", "copies of replicated volumes give");
+    let of_monday = take(&io1, "alice", "monday");
+    let monday = content(&rack, &io1, &of_monday);
+    guest.compare_image(&rack.path(&format!("io1.{of_monday}.raw"))).expect("it has all writes");
+    assert!(monday == content(&rack, &io2, &of_monday), "the copies have one content");
+    let long = format!("volume snapshot alice --name {}", "m".repeat(25));
+    refused(&io1, &long, "too long");
+    for name in ["cut", "cut.1"] {
+        let words = format!("volume snapshot alice --name {name}");
+        refused(&io1, &words, "copies of replicated volumes give");
+    }
     refused(&io2, "volume snapshot alice --name sunday", "run the command on io1");
     // While it writes: the same moment on both nodes.
-    std::thread::scope(|scope| {
-        let taken = scope.spawn(|| told(&io1, "volume snapshot alice --name tuesday"));
+    let of_tuesday = std::thread::scope(|scope| {
+        let taken = scope.spawn(|| take(&io1, "alice", "tuesday"));
         while !taken.is_finished() {
             work_on(&mut guest, 20);
         }
+        taken.join().expect("it is taken")
     });
     work_on(&mut guest, 200);
-    let tuesday = content(&rack, &io1, "alice@tuesday");
+    let tuesday = content(&rack, &io1, &of_tuesday);
     assert!(tuesday != monday, "the guest has written");
-    assert!(tuesday == content(&rack, &io2, "alice@tuesday"), "the copies have one moment");
+    assert!(tuesday == content(&rack, &io2, &of_tuesday), "the copies have one moment");
     // Another volume begins as the first snapshot, and goes on by itself.
     fails(&vrio(&rack, "volume create ben --from alice", "operator"), "write VOLUME@SNAPSHOT");
     fails(&vrio(&rack, "volume create ben --from zoe@monday", "operator"), "placed no volume");
-    succeeds(&vrio(&rack, "volume create ben --from alice@monday --allow vm1", "operator"));
-    told(&io1, "volume snapshot ben --name begun");
+    fails(&vrio(&rack, "volume create ben --from alice@cut.1.1", "operator"), "goes by itself");
+    let create = format!("volume create ben --from {of_monday} --allow vm1");
+    succeeds(&vrio(&rack, &create, "operator"));
+    let begun = take(&io1, "ben", "begun");
     for node in [&io1, &io2] {
-        assert!(monday == content(&rack, node, "ben@begun"), "all copies begin as the snapshot");
+        assert!(monday == content(&rack, node, &begun), "all copies begin as the snapshot");
     }
     // The node that serves dies: the other one has the snapshots, and takes and removes more.
     let plan = io1.kill().expect("it ran until now");
     work_on(&mut guest, 100);
-    assert!(tuesday == content(&rack, &io2, "alice@tuesday"), "it is there");
-    told(&io2, "volume snapshot alice --name wednesday");
-    told(&io2, "volume remove alice@tuesday");
+    assert!(tuesday == content(&rack, &io2, &of_tuesday), "it is there");
+    let of_wednesday = take(&io2, "alice", "wednesday");
+    told(&io2, &format!("volume remove {of_tuesday}"));
     let io1 = plan.start().expect("it starts again");
     wait_for_state(&rack, "alice", "well");
-    let of_both = [&io1, &io2].map(|node| told(node, "volume snapshots alice"));
-    assert!(of_both[0].contains("@tuesday") && !of_both[0].contains("@wednesday"));
-    assert!(!of_both[1].contains("@tuesday") && of_both[1].contains("@wednesday"));
+    let has = |node: &Node, name: &str| told(node, "volume snapshots alice").contains(name);
+    assert!(has(&io1, &of_tuesday) && !has(&io1, &of_wednesday));
+    assert!(!has(&io2, &of_tuesday) && has(&io2, &of_wednesday));
     // A node that does not serve removes what it has kept.
-    told(&io1, "volume remove alice@tuesday");
-    assert!(!told(&io1, "volume snapshots alice").contains("@tuesday"));
-    told(&io2, "volume remove alice@monday");
-    for node in [&io1, &io2] {
-        assert!(!told(node, "volume snapshots alice").contains("@monday"));
-    }
+    told(&io1, &format!("volume remove {of_tuesday}"));
+    assert!(!has(&io1, &of_tuesday));
+    told(&io2, &format!("volume remove {of_monday}"));
+    assert!(!has(&io1, &of_monday) && !has(&io2, &of_monday));
+    // The snapshots of a copy that goes go with it.
+    succeeds(&vrio(&rack, "volume remove ben --cluster --data", "operator"));
+    assert!(!told(&io1, "pool show fast").contains("begun"));
     guest.read_all().expect("all of the disk is as promised");
     assert_eq!(guest.workload.counts.errors, 0, "a guest notices nothing");
     guest.disconnect();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use member::{SnapshotChange, VolumeTask, VolumeTaskEnd};
+use member::{SnapshotChange, VolumeTask, VolumeTaskEnd, snapshot_name};
 use parking_lot::{Mutex, MutexGuard};
 use random::Random;
 use replica::{ChangedPart, Extent, MemberId, Place};
@@ -124,7 +124,7 @@ impl SimVolume {
     pub(crate) fn carry_out(&mut self, task: VolumeTask) -> VolumeTaskEnd {
         if self.is_full {
             self.refused += 1;
-            if matches!(task, VolumeTask::Snapshot(_)) {
+            if matches!(task, VolumeTask::Snapshot(..)) {
                 return VolumeTaskEnd::LeftOut("the pool is full".to_owned());
             }
             return VolumeTaskEnd::Waits("the pool is full".to_owned());
@@ -150,11 +150,11 @@ impl SimVolume {
             VolumeTask::EndCompare(member, began) => {
                 self.difference.take_if(|known| *known == (member, began));
             }
-            VolumeTask::Snapshot(SnapshotChange::Take { name, .. }) => {
+            VolumeTask::Snapshot(place, SnapshotChange::Take { name, .. }) => {
                 assert!(self.unflushed.is_empty(), "a snapshot comes behind a flush");
-                self.snapshots.insert(name, self.content.clone());
+                self.snapshots.insert(snapshot_name(&name, place), self.content.clone());
             }
-            VolumeTask::Snapshot(SnapshotChange::Remove { name }) => {
+            VolumeTask::Snapshot(_, SnapshotChange::Remove { name }) => {
                 self.snapshots.remove(&name);
             }
         }

@@ -23,7 +23,7 @@ pub(crate) const CREATE_EXAMPLES: &str = "Examples:
   vrio volume create alice --size 20GiB --replicas 2 --allow vm1
   vrio volume create alice --size 20GiB --replicas 3 --domain rack --pool-class ssd
   vrio volume create alice --size 20GiB --on io1,io2       io1 serves it first
-  vrio volume create ben --from alice@monday               begins as alice's snapshot
+  vrio volume create ben --from alice@monday.3.71          begins as alice's snapshot
 
 It needs a directory of the cluster: the operator's, or a node's (--directory). The nodes with the
 most space have the copies; those of one --domain have one of them. Each of these nodes opens the
@@ -37,9 +37,10 @@ pub(crate) struct VolumeCreate {
     /// Its size; with --from, it is as large as that volume unless this is larger.
     #[arg(long, required_unless_present = "from")]
     size: Option<String>,
-    /// The snapshot of another placed volume with which it begins, "alice@monday". Its first copy
-    /// is a clone, on the node that serves that volume; the other copies are filled from it.
-    #[arg(long, value_name = "VOLUME@SNAPSHOT", conflicts_with = "on")]
+    /// The snapshot of another placed volume with which it begins, "alice@monday.3.71". Its first copy
+    /// is a clone in the pool of that volume, on the node that serves it or on the first of --on;
+    /// the other copies are filled from it.
+    #[arg(long, value_name = "VOLUME@SNAPSHOT")]
     from: Option<String>,
     /// How many copies it has, each on another node.
     #[arg(long, value_name = "COUNT", default_value_t = 2,
@@ -176,7 +177,8 @@ impl VolumeCreate {
                 "--allow: the cluster has no node {unknown:?}; have it join by `vrio node join`"
             )));
         }
-        let origin = self.from.as_ref().map(|from| origin(&contents, from)).transpose()?;
+        let origin = self.from.as_ref().map(|from| origin(&contents, from, self.on.first()));
+        let origin = origin.transpose()?;
         let first = origin.as_ref().map(|(first, _)| first.clone());
         let size_bytes = match &origin {
             Some((_, bytes)) if size_bytes.is_none_or(|size| size >= *bytes) => {
@@ -234,14 +236,11 @@ impl VolumeCreate {
         first: Option<PlacedCopy>,
     ) -> Result<Vec<PlacedCopy>, CommandFailure> {
         let copies = if self.on.is_empty() { self.replicas.into() } else { self.on.len() };
-        let mut copies_left = copies;
-        if first.is_some() {
-            copies_left -= 1;
-        }
+        let copies_left = copies - usize::from(first.is_some());
         let ask = PlacementAsk {
             size_bytes,
             copies: copies_left,
-            on: self.on.clone(),
+            on: self.on.iter().skip(usize::from(first.is_some())).cloned().collect(),
             class: self.pool_class.clone(),
             domains: self.domain.clone(),
             overcommits: self.overcommit,
@@ -285,31 +284,45 @@ impl VolumeCreate {
     }
 }
 
-/// The first copy of a volume that begins as a snapshot, and the snapshot's size. It is where the
-/// snapshot's volume is served: that node has all snapshots that it was asked for.
-fn origin(contents: &ClusterContents, from: &str) -> Result<(PlacedCopy, u64), CommandFailure> {
+/// The first copy of a volume that begins as a snapshot, and the snapshot's size. It is on the node
+/// that is asked for, or on the node that serves the snapshot's volume.
+fn origin(
+    contents: &ClusterContents,
+    from: &str,
+    on: Option<&String>,
+) -> Result<(PlacedCopy, u64), CommandFailure> {
     let Some((volume, snapshot)) = from.split_once('@') else {
         return Err(wrong(format!("--from: {from:?} is no snapshot; write VOLUME@SNAPSHOT")));
     };
     if let Some(problem) = name_problem(snapshot) {
         return Err(wrong(format!("--from: {snapshot:?} {problem}")));
     }
+    if snapshot.starts_with("cut.") {
+        return Err(wrong(format!("--from: {from:?} is a cut, which goes by itself")));
+    }
     let placed = contents.placements.iter().find(|(name, _)| name == volume);
-    let Some((_, placement)) = placed else {
+    let Some((_, placement)) = placed.filter(|(_, it)| it.removing.is_none()) else {
         return Err(wrong(format!(
             "--from: the cluster has placed no volume {volume:?}; `vrio cluster status` lists them"
         )));
     };
     let (known, _) = volumes(contents, now_s());
-    let served = known.into_iter().find(|it| it.name == volume).map(|it| it.primary);
-    let served = served.filter(|node| !node.is_empty());
-    let copy = served.as_ref().and_then(|node| Some(placement.copy_of(node)?.1));
-    let copy = copy.ok_or_else(|| {
+    let is_served = |it: &&ClusterVolumeStatus| !["stopped", "new"].contains(&&*it.state);
+    let served = known.iter().find(|it| it.name == volume).filter(is_served);
+    let node = on.or_else(|| served.map(|it| &it.primary));
+    let node = node.ok_or_else(|| {
         CommandFailure::running(anyhow!(
-            "volume {volume:?} is not served at the moment, so no node is known that has its \
-             snapshot; `vrio cluster status` says why"
+            "no node serves volume {volume:?} at the moment (`vrio cluster status` says why): name \
+             a node that has the snapshot first in --on"
         ))
     })?;
+    let copy = placement.members().find(|(_, copy)| copy.node == *node && copy.leaves.is_none());
+    let Some((_, copy)) = copy else {
+        return Err(wrong(format!(
+            "node {node:?} has no copy of volume {volume:?} that stays: name a node that has the \
+             snapshot first in --on"
+        )));
+    };
     Ok((PlacedCopy::new(&copy.node, &copy.pool), placement.size_bytes))
 }
 

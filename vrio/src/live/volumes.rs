@@ -52,7 +52,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume import eve --pool p eve.qcow2 --format qcow2
   vrio volume export ann@monday ann.img
   vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
-  vrio volume remove max --cluster --data   all its copies
+  vrio volume remove max --cluster --data   all its copies, and their snapshots
   vrio volume copies max --replace io2      its copy there goes elsewhere; guests go on
   vrio volume move max io2            the copy on io2 serves from now on; guests go on
   vrio volume evict max io2           its copy there is gone for good: do not wait for it
@@ -331,7 +331,8 @@ pub(crate) struct VolumeRemove {
     /// With --shred: remove all volumes and snapshots that have the same data key.
     #[arg(long, requires = "shred")]
     all: bool,
-    /// A volume of `vrio volume create`: remove all its copies, with --data. Refused while disks
+    /// A volume of `vrio volume create`: remove all its copies and their snapshots, with --data.
+    /// Refused while disks
     /// use it.
     #[arg(long, requires = "data", conflicts_with_all = ["force", "node"])]
     cluster: bool,

@@ -64,8 +64,8 @@ impl Inside {
         let example = "{\"volumes\": [\"alice\"], \"name\": \"monday\"}";
         let TakeSnapshot { volumes, name } = fields(body, example)?;
         let of_copies = || "is a name that copies of replicated volumes give".to_owned();
-        let problem = name_problem(&name).or_else(|| is_cut_name(&name).then(of_copies));
-        if let Some(problem) = problem {
+        let is_theirs = is_cut_name(&format!("{name}."));
+        if let Some(problem) = name_problem(&name).or_else(|| is_theirs.then(of_copies)) {
             let error = format!("{name:?} {problem}");
             return Err(Refused::new(RefusedKind::Bad, error, "choose another name"));
         }
@@ -73,19 +73,18 @@ impl Inside {
             let error = format!("a snapshot is of 1 to {VOLUMES_MAX} volumes");
             return Err(Refused::new(RefusedKind::Bad, error, format!("send {example}")));
         }
-        let _turn = self.turn()?;
+        let turn = self.turn()?;
         let mut pools: Vec<Arc<StorePool>> = Vec::new();
         let mut ids: Vec<VolumeId> = Vec::new();
         for volume in &volumes {
             let (served, pool, id) = self.pooled(volume)?;
             if let Some(member) = &served.member {
-                let is_taken = find(&pool, &format!("{volume}@{name}")).is_ok();
-                let taken = member.take_snapshot(
-                    &self.cores,
-                    (name, now_s()),
-                    (volumes.len(), is_taken),
-                )?;
-                return Ok(done(vec![taken]));
+                if volumes.len() > 1 {
+                    refuse_replicated(&served, "a snapshot of several volumes has one pool")?;
+                }
+                let begun = member.take_snapshot(&self.cores, &name, now_s())?;
+                drop(turn);
+                return begun.wait().inspect(log);
             }
             if ids.contains(&id) {
                 let error = format!("volume {volume:?} is named twice");
@@ -150,7 +149,7 @@ impl Inside {
         number: u32,
         force: bool,
     ) -> Result<Done, Refused> {
-        let _turn = self.turn()?;
+        let turn = self.turn()?;
         let pool = self.open_pool(pool)?;
         let (all, id) = (pool.volumes(), VolumeId(number));
         let is_it = |it: &&PoolVolume| it.id == id && it.kind != PoolVolumeKind::Removing;
@@ -194,8 +193,9 @@ impl Inside {
         pool.check(&change).map_err(|error| refused(&what, &error))?;
         let member = of_copy.and_then(|served| served.member.as_ref());
         if let Some(member) = member.filter(|member| member.is_primary()) {
-            member.remove_snapshot(&self.cores, found.name.clone())?;
-            return Ok(done(vec![format!("{what}, and from all copies in sync")]));
+            let begun = member.remove_snapshot(&self.cores, &found.name)?;
+            drop(turn);
+            return begun.wait().inspect(log);
         }
         let state = self.objects().config.directories.state.clone();
         copies::forget(state.as_deref(), (pool.uuid(), number))

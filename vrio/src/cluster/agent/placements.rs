@@ -275,8 +275,8 @@ impl PlacementOffice {
         if !is_open(status, pool) {
             return Err(format!("its pool {pool} is not open"));
         }
-        let cuts = format!("{name}@cut.");
-        let is_its = |it: &&PooledStatus| it.name == name || it.name.starts_with(&cuts);
+        let snapshots = format!("{name}@");
+        let is_its = |it: &&PooledStatus| it.name == name || it.name.starts_with(&snapshots);
         let mut left: Vec<_> = find_pooled(status, pool).filter(is_its).collect();
         left.sort_by_key(|it| it.name == name);
         for it in &left {
@@ -292,7 +292,21 @@ impl PlacementOffice {
         mark.is_some_and(|mark| mark.placed_s == placement.placed_s && mark.pool == pool)
     }
 
+    /// Whether the volume may begin with its snapshot: one of a volume that the cluster has placed
+    /// in this pool. A hostile record could name a snapshot of the node's own volume.
+    fn check_origin(&self, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
+        let Some((of, _)) = placement.from.as_ref().and_then(|from| from.split_once('@')) else {
+            return Ok(());
+        };
+        let is_known = self.kept.volumes.get(of).is_some_and(|it| self.is_opened(of, pool, it));
+        match is_known {
+            true => Ok(()),
+            false => Err(format!("the cluster has placed no volume {of} in pool {pool} here")),
+        }
+    }
+
     fn open(&mut self, name: &str, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
+        self.check_origin(pool, placement)?;
         // Before the node is asked: a volume whose mark was lost could not be removed.
         let is_new = !self.is_opened(name, pool, placement);
         if is_new {
