@@ -25,6 +25,19 @@ fn content(rack: &Rack, node: &Node, snapshot: &str) -> Vec<u8> {
     fs::read(&file).expect("the command wrote it")
 }
 
+/// Another volume begins as a snapshot, and goes on by itself.
+fn begin_another(rack: &Rack, nodes: [&Node; 2], (snapshot, monday): (&str, &[u8])) {
+    fails(&vrio(rack, "volume create ben --from alice", "operator"), "write VOLUME@SNAPSHOT");
+    fails(&vrio(rack, "volume create ben --from zoe@monday", "operator"), "placed no volume");
+    fails(&vrio(rack, "volume create ben --from alice@cut.1.1", "operator"), "goes by itself");
+    let create = format!("volume create ben --from {snapshot} --allow vm1");
+    succeeds(&vrio(rack, &create, "operator"));
+    let begun = take(nodes[0], "ben", "begun");
+    for node in nodes {
+        assert!(monday == content(rack, node, &begun), "all copies begin as the snapshot");
+    }
+}
+
 #[test]
 fn a_snapshot_is_the_same_on_all_copies_and_another_volume_begins_as_it() {
     let mut random = Random::new(17);
@@ -68,16 +81,7 @@ fn a_snapshot_is_the_same_on_all_copies_and_another_volume_begins_as_it() {
     let tuesday = content(&rack, &io1, &of_tuesday);
     assert!(tuesday != monday, "the guest has written");
     assert!(tuesday == content(&rack, &io2, &of_tuesday), "the copies have one moment");
-    // Another volume begins as the first snapshot, and goes on by itself.
-    fails(&vrio(&rack, "volume create ben --from alice", "operator"), "write VOLUME@SNAPSHOT");
-    fails(&vrio(&rack, "volume create ben --from zoe@monday", "operator"), "placed no volume");
-    fails(&vrio(&rack, "volume create ben --from alice@cut.1.1", "operator"), "goes by itself");
-    let create = format!("volume create ben --from {of_monday} --allow vm1");
-    succeeds(&vrio(&rack, &create, "operator"));
-    let begun = take(&io1, "ben", "begun");
-    for node in [&io1, &io2] {
-        assert!(monday == content(&rack, node, &begun), "all copies begin as the snapshot");
-    }
+    begin_another(&rack, [&io1, &io2], (&of_monday, &monday));
     // The node that serves dies: the other one has the snapshots, and takes and removes more.
     let plan = io1.kill().expect("it ran until now");
     work_on(&mut guest, 100);

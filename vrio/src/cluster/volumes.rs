@@ -37,9 +37,9 @@ pub(crate) struct VolumeCreate {
     /// Its size; with --from, it is as large as that volume unless this is larger.
     #[arg(long, required_unless_present = "from")]
     size: Option<String>,
-    /// The snapshot of another placed volume with which it begins, "alice@monday.3.71". Its first copy
-    /// is a clone in the pool of that volume, on the node that serves it or on the first of --on;
-    /// the other copies are filled from it.
+    /// The snapshot of another placed volume with which it begins, "alice@monday.3.71". Its first
+    /// copy is a clone in the pool of that volume, on the node that serves it or on the first of
+    /// --on; the other copies are filled from it.
     #[arg(long, value_name = "VOLUME@SNAPSHOT")]
     from: Option<String>,
     /// How many copies it has, each on another node.

@@ -332,8 +332,7 @@ pub(crate) struct VolumeRemove {
     #[arg(long, requires = "shred")]
     all: bool,
     /// A volume of `vrio volume create`: remove all its copies and their snapshots, with --data.
-    /// Refused while disks
-    /// use it.
+    /// Refused while disks use it.
     #[arg(long, requires = "data", conflicts_with_all = ["force", "node"])]
     cluster: bool,
     #[command(flatten)]
