@@ -192,6 +192,7 @@ impl VolumeCreate {
             // As a node's file can have it.
             number: u64::from_be_bytes(random()?) >> 1,
             size_bytes,
+            serves_bytes: None,
             copies,
             allow: self.allow.clone(),
             write_through: self.durability == "write-through",
