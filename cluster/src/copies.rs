@@ -16,6 +16,7 @@ use replica::MEMBERS_MAX;
 use replica::wire::decode_formed_record;
 
 use crate::placement::{PlacementAsk, place};
+use crate::sizes::is_grown;
 
 /// A step towards the copies that a volume must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +31,12 @@ pub enum CopyStep {
     Gone(u8),
     /// The volume has begun with its snapshot: no later copy begins with it.
     Begun,
+    /// All copies in sync have the size that the volume gets: its users get it.
+    Serve,
 }
 
 /// The members of a record: the primary, and the members in sync.
-fn members(record: Option<&VolumeRecord>) -> Result<replica::VolumeRecord, String> {
+pub(crate) fn members(record: Option<&VolumeRecord>) -> Result<replica::VolumeRecord, String> {
     let record = record.ok_or("it was never served: its first node must open it first")?;
     let decoded = decode_formed_record(&record.content);
     decoded.map(|(_, members)| members).map_err(|error| error.to_string())
@@ -74,6 +77,11 @@ impl CopyStep {
                 }
                 _ => Err("the copy is not out".to_owned()),
             },
+            Self::Serve if is_grown(placement, &members) => {
+                placement.serves_bytes = None;
+                Ok(())
+            }
+            Self::Serve => Err("it does not grow, or a copy in sync has not grown".to_owned()),
         }
     }
 }
@@ -95,7 +103,8 @@ fn add(placement: &mut PlacementRecord, copy: &PlacedCopy) -> Result<(), String>
             return Err("the copy that it replaces has gone, leaves, or is replaced".to_owned());
         }
     }
-    placement.copies.push(copy.clone());
+    // Its node makes it with the size in force, and then has it grow.
+    placement.copies.push(PlacedCopy { has_bytes: placement.serves_bytes, ..copy.clone() });
     Ok(())
 }
 
@@ -222,6 +231,9 @@ fn next_step(
             }
             _ => {}
         }
+    }
+    if is_grown(placement, members) {
+        return Some(Ok(CopyStep::Serve));
     }
     let after_s = placement.rules.rebuild_after_s?;
     let is_replaced = |at: u8| placement.replacement_of(at).is_some();

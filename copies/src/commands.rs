@@ -51,6 +51,15 @@ pub struct CopyList {
     /// The nodes of these that must go.
     #[serde(default)]
     pub leaving: Vec<String>,
+    /// The nodes of these whose copies are smaller than the volume.
+    #[serde(default)]
+    pub small: Vec<String>,
+    /// The copy here has at least so many bytes from now on.
+    #[serde(default)]
+    pub size_bytes: u64,
+    /// Users have so many bytes, once all copies in sync know it.
+    #[serde(default)]
+    pub serves_bytes: u64,
 }
 
 /// A change of the snapshots that is under way.
@@ -138,8 +147,8 @@ impl ServedMember {
         }
     }
 
-    /// Changes the nodes with copies. A place keeps its node for ever: the members know each other
-    /// by their places.
+    /// Changes the nodes with copies, and the size. A place keeps its node for ever: the members
+    /// know each other by their places.
     fn change_list(
         &self,
         cores: &[LinkedSidecore],
@@ -173,10 +182,45 @@ impl ServedMember {
             return Err(wrong("there are more of them than a volume has"));
         }
         let place = |node: &String| nodes.iter().find(|(_, it)| *it == node).map(|(at, _)| *at);
-        let leaving = list.leaving.iter().map(place).collect::<Option<_>>();
-        let leaving = leaving.ok_or_else(|| wrong("a node that must go is not in the list"))?;
-        self.set_list(MemberList { nodes, leaving }, cores, seats.doors());
-        Ok(())
+        let places = |nodes: &[String]| {
+            let places = nodes.iter().map(place).collect::<Option<_>>();
+            places.ok_or_else(|| wrong("a node that must go, or grow, is not in the list"))
+        };
+        let (leaving, small) = (places(&list.leaving)?, places(&list.small)?);
+        let next = MemberList { nodes, leaving, small, size_bytes: list.serves_bytes };
+        self.set_list(next, cores, seats.doors());
+        self.grow(list.size_bytes)
+    }
+
+    /// Has the copy in its pool at least this size.
+    fn grow(&self, size_bytes: u64) -> Result<(), Refused> {
+        let backend = self.backend();
+        if size_bytes <= backend.info().size_bytes {
+            return Ok(());
+        }
+        let resizable = backend.as_resizable().expect("a volume of a pool");
+        resizable.resize(size_bytes, None, false).map(drop).map_err(|error| {
+            let error = format!("the copy of volume {:?} cannot grow: {error}", self.volume());
+            let way_out = "make room in its pool: it is tried again and again";
+            Refused::new(RefusedKind::Failed, error, way_out)
+        })
+    }
+
+    /// Refuses another size by the word of one node.
+    ///
+    /// # Errors
+    /// The way to another size.
+    pub fn refuse_resize(&self) -> Result<(), Refused> {
+        let name = self.volume();
+        let error = format!(
+            "volume {name:?} has copies on several nodes: the copies of other nodes would keep \
+             their size"
+        );
+        let way_out = match self.is_placed() {
+            true => format!("`vrio volume resize {name} SIZE --cluster` has all copies grow"),
+            false => "docs/replicas.md, \"Changing the list\", says how".to_owned(),
+        };
+        Err(Refused::new(RefusedKind::Conflict, error, way_out))
     }
 
     /// Whether it serves the volume, so that it can change the snapshots of all copies.

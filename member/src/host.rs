@@ -112,6 +112,9 @@ pub trait PlaceWatch {
 
     /// Another node serves it; an empty name says that it is not known which.
     fn elsewhere(&mut self, node: &str);
+
+    /// The volume that this node serves has grown: users are told.
+    fn resized(&mut self);
 }
 
 /// The parts of a member before it has a sidecore.
@@ -135,8 +138,9 @@ pub struct MemberSetup {
     pub cuts: BTreeSet<Place>,
     /// Settings that all members must have alike besides the nodes and the size, each as text.
     pub settings: Vec<String>,
-    /// The list of nodes may change: the settings name it, and the form has no nodes.
-    pub changes: bool,
+    /// The size that users have, of a volume whose nodes and size may change: the settings name it,
+    /// and the form has neither nodes nor size.
+    pub placed_bytes: Option<u64>,
     /// The member's own volume, with blocks of 512 bytes.
     pub own: Arc<dyn Volume>,
 }
@@ -158,33 +162,43 @@ pub struct MemberPlan {
 impl MemberPlan {
     /// The plan of a member. `home` wakes the sidecore that it will be on.
     pub fn new(setup: MemberSetup, home: &Waker) -> Self {
-        let MemberSetup { volume, id, nodes, own, settings, changes, .. } = &setup;
+        let MemberSetup { volume, id, nodes, own, settings, placed_bytes, .. } = &setup;
         let info = own.info();
-        let form = match changes {
-            false => VolumeForm::of(nodes, info.size_bytes, settings),
-            true => VolumeForm::of(&BTreeMap::new(), info.size_bytes, settings),
+        let form = match placed_bytes {
+            None => VolumeForm::of(nodes, info.size_bytes, settings),
+            Some(_) => VolumeForm::of(&BTreeMap::new(), 0, settings),
         };
         let peers = MemberList::new(nodes.clone()).peers(*id);
-        let front = Arc::new(FrontVolume::new(&info, home.clone()));
+        let size_bytes = placed_bytes.unwrap_or(info.size_bytes);
+        let front = Arc::new(FrontVolume::new(&info, size_bytes, home.clone()));
         let records = NoteRecords::new(volume, home.clone());
         let (door, status) = (MemberDoor::new(peers, form, home.clone()), Arc::default());
         Self { front, records, door, status, setup }
     }
 }
 
-/// The nodes of a volume's members.
+/// The nodes of a volume's members, and the size of a volume whose size may change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberList {
     /// By the members' places.
     pub nodes: BTreeMap<MemberId, String>,
     /// The members that must go: the volume goes on without them as soon as it can.
     pub leaving: BTreeSet<MemberId>,
+    /// The members whose own volumes are smaller than the volume: they join when they have grown.
+    pub small: BTreeSet<MemberId>,
+    /// The size that users have, once all members in sync know it; 0: it does not change.
+    pub size_bytes: u64,
 }
 
 impl MemberList {
     /// A list of members of which none must go.
     pub fn new(nodes: BTreeMap<MemberId, String>) -> Self {
-        Self { nodes, leaving: BTreeSet::new() }
+        Self { nodes, ..Self::default() }
+    }
+
+    /// The same, of a volume whose size may change.
+    pub fn of_size(nodes: BTreeMap<MemberId, String>, size_bytes: Option<u64>) -> Self {
+        Self { size_bytes: size_bytes.unwrap_or_default(), ..Self::new(nodes) }
     }
 
     /// The names of the nodes in their order; a place without a node is empty.
@@ -300,7 +314,8 @@ impl MemberHost {
         mut outside: HostOutside,
     ) -> Result<Self, OpenError> {
         let MemberPlan { setup, front, records, door, status } = plan;
-        let MemberSetup { volume, id, nodes, life, number, pacing, durable, cuts, own, .. } = setup;
+        let MemberSetup { volume, id, nodes, life, number, pacing, durable, cuts, .. } = setup;
+        let MemberSetup { placed_bytes, own, .. } = setup;
         // First, so that channels and planes see an end if the member does not begin.
         let fronts = FrontLinks::new(Arc::clone(front.shared()), life);
         let inbox = DoorInbox::new(door);
@@ -311,8 +326,9 @@ impl MemberHost {
             return Err(OpenError::Io { what, source: io::Error::other(why) });
         }
         let channel = own.open(&OpenArguments { services, depth: MEMBER_DEPTH })?;
-        let sectors = info.size_bytes / SECTOR_BYTES;
-        let start = MemberStart { id, life, pacing, durable, cuts, sectors };
+        let sectors = placed_bytes.unwrap_or(info.size_bytes) / SECTOR_BYTES;
+        let own = placed_bytes.map(|_| own.size());
+        let start = MemberStart { id, life, pacing, durable, cuts, sectors, own };
         let now_ns = (outside.clock)();
         let others = nodes.keys().filter(|other| **other != id);
         let outgoing = others.map(|other| (*other, OutgoingMail::default())).collect();
@@ -343,7 +359,7 @@ impl MemberHost {
             shown: None,
             volume,
             id,
-            list: MemberList::new(nodes),
+            list: MemberList::of_size(nodes, placed_bytes),
             life,
             number,
         })
@@ -394,8 +410,11 @@ impl MemberHost {
         self.set_reserve();
     }
 
-    /// The nodes of the members are these from now on. This member keeps its place.
-    pub fn set_list(&mut self, list: MemberList) {
+    /// The nodes of the members are these from now on, and users have this size when all members in
+    /// sync know it. This member keeps its place, and the volume gets no smaller.
+    pub fn set_list(&mut self, mut list: MemberList) {
+        list.size_bytes = list.size_bytes.max(self.list.size_bytes);
+        self.records.set_size(list.size_bytes);
         let mut others = list.nodes.clone();
         others.remove(&self.id);
         self.outside.mail.set_members(&others);
@@ -406,7 +425,8 @@ impl MemberHost {
         self.member.set_members(list.nodes.len());
         let clock_ns = (self.outside.clock)();
         for member in self.list.nodes.keys() {
-            if !others.contains_key(member) || list.leaving.contains(member) {
+            let must_wait = list.leaving.contains(member) || list.small.contains(member);
+            if !others.contains_key(member) || must_wait {
                 self.member.tell(clock_ns, Input::Left(*member), &mut self.out);
             }
         }
@@ -521,8 +541,9 @@ impl MemberHost {
             self.member.end(clock_ns, end, &mut self.out);
         }
         for ArrivedMessage { from, message, body } in inputs.arrived.drain(..) {
-            // It would come into sync and go again without end.
-            if matches!(message, Message::Join { .. }) && self.list.leaving.contains(&from) {
+            // It would come into sync and go again without end, or hold up writes beyond its end.
+            let must_wait = self.list.leaving.contains(&from) || self.list.small.contains(&from);
+            if must_wait && matches!(message, Message::Join { .. }) {
                 continue;
             }
             self.member.hear(clock_ns, from, from_wire(message, body), &mut self.out);
@@ -661,7 +682,8 @@ impl MemberHost {
         if self.note.as_ref().is_some_and(|(note, ..)| *note == id) {
             self.note = None;
             if status == Status::Done {
-                self.records.kept();
+                let size_bytes = self.records.kept();
+                self.grow(size_bytes);
             }
             return;
         }
@@ -673,6 +695,19 @@ impl MemberHost {
             };
         }
         self.fronts.answer(id, status, content);
+    }
+
+    /// All members in sync know this size: users get it.
+    fn grow(&mut self, size_bytes: u64) {
+        if size_bytes > self.fronts.shared().size().get() {
+            self.set_size(size_bytes);
+            self.outside.watch.resized();
+        }
+    }
+
+    fn set_size(&mut self, size_bytes: u64) {
+        self.fronts.shared().size().set(size_bytes);
+        self.member.set_sectors(size_bytes / SECTOR_BYTES);
     }
 
     fn send(&mut self, now_ns: u64) {
@@ -731,7 +766,7 @@ impl MemberHost {
 
     /// It begins to serve: records and incarnation first, then the word that clients may come.
     fn begin_term(&mut self, reign: u64) {
-        let book = match NoteBook::of(self.member.note()) {
+        let mut book = match NoteBook::of(self.member.note()) {
             Ok(book) => book.unwrap_or_else(|| NoteBook::new(self.number)),
             Err(error) => {
                 return self.member.fail(format!(
@@ -744,7 +779,15 @@ impl MemberHost {
         let incarnation = self.member.record().map_or(0, |record| record.incarnation);
         let parts = [self.volume.as_bytes(), &book.number, &incarnation.to_le_bytes()];
         let incarnation = Incarnation::digest(&parts);
+        if self.list.size_bytes > 0 {
+            // A guest has a record in a note, and each note of such a volume has a size.
+            if book.size_bytes == 0 {
+                book.size_bytes = self.list.size_bytes;
+            }
+            self.set_size(book.size_bytes);
+        }
         self.records.begin(book);
+        self.records.set_size(self.list.size_bytes);
         self.terms += 1;
         (self.reign, self.term, self.sweeps) = (Some(reign), self.terms, true);
         if let Some(given) = &mut self.given {

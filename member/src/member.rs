@@ -9,7 +9,7 @@ use replica::{
     Place, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 use sidecore::{Progress, Wake};
-use volume::Channel;
+use volume::{Channel, Size};
 
 use crate::content::RangeContent;
 use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
@@ -132,6 +132,8 @@ pub struct VolumeMember {
     replica: Replica<RangeContent>,
     queue: WorkQueue,
     sectors: u64,
+    /// Operations beyond the end of its own volume wait.
+    waits_to_grow: bool,
     /// Outputs that have not been carried out: the first one waits for the private file.
     outputs: VecDeque<Output<RangeContent>>,
     is_keeping: bool,
@@ -169,20 +171,24 @@ pub struct MemberStart {
     pub durable: Durable,
     /// The cuts that the volume has.
     pub cuts: BTreeSet<Place>,
-    /// The volume's size.
+    /// The size of the volume that users have.
     pub sectors: u64,
+    /// The size of the member's own volume, if that may be smaller for a while: operations beyond
+    /// its end wait.
+    pub own: Option<Size>,
 }
 
 impl VolumeMember {
     /// A member over a channel of its volume, which was opened for
     /// [`MEMBER_DEPTH`](crate::MEMBER_DEPTH) requests.
     pub fn new(start: MemberStart, channel: Box<dyn Channel>, now_ns: u64) -> Self {
-        let MemberStart { id, life, pacing, durable, cuts, sectors } = start;
+        let MemberStart { id, life, pacing, durable, cuts, sectors, own } = start;
         let is_new = durable.record.is_none();
         Self {
             is_new,
             replica: Replica::start(id, life, pacing, durable, cuts, now_ns),
-            queue: WorkQueue::new(channel),
+            waits_to_grow: own.is_some(),
+            queue: WorkQueue::new(channel, own),
             sectors,
             outputs: VecDeque::new(),
             is_keeping: false,
@@ -233,6 +239,11 @@ impl VolumeMember {
             *place = Some((id, percent.min(100) as u8 / PERCENT_STEP * PERCENT_STEP));
         }
         filled
+    }
+
+    /// Users have so many sectors of the volume.
+    pub(crate) fn set_sectors(&mut self, sectors: u64) {
+        self.sectors = sectors;
     }
 
     /// The volume has so many members.
@@ -492,12 +503,12 @@ impl VolumeMember {
     }
 
     /// Stores an operation. A member that cannot store one lacks it, so it stops: the primary goes
-    /// on without it, and no request waits for it for ever.
+    /// on without it, and no request waits for it for ever. A volume that will grow is waited for.
     fn store(&mut self, place: Place, op: Op<RangeContent>) {
         if let Op::Write { extent, data, .. }
         | Op::Fill { extent, data, .. }
         | Op::Equal { extent, data } = &op
-            && (extent.end() > self.sectors || !data.fits(*extent))
+            && (!self.waits_to_grow && extent.end() > self.sectors || !data.fits(*extent))
         {
             return self.fail(format!(
                 "an operation on the sectors from {} to {} does not fit this copy, which has {}: \

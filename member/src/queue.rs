@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use replica::{ChangedPart, Extent, Fetch, Input, MemberId, Op, Place, SnapshotChange};
 use sidecore::{Progress, Wake};
 use virtio::Segment;
-use volume::{Channel, Io, IoId, IoTable, Status, io_table};
+use volume::{Channel, Io, IoId, IoTable, Size, Status, io_table};
 
 use crate::content::{RangeContent, bytes_of};
 
@@ -71,6 +71,13 @@ struct TaskRetry {
     at_ns: Option<u64>,
 }
 
+/// A volume that is smaller than a work needs.
+#[derive(Debug)]
+struct ShortVolume {
+    has_bytes: u64,
+    why: String,
+}
+
 #[derive(Debug)]
 enum MemberWork {
     /// A range gets this content.
@@ -128,13 +135,19 @@ pub(crate) struct WorkQueue {
     retry: Option<TaskRetry>,
     /// Why the last change of the snapshots was left out; none if it was not.
     left_out: Option<String>,
+    /// The size of a volume that may be smaller than a work needs, and then will grow.
+    own: Option<Size>,
+    short: Option<ShortVolume>,
 }
 
 impl WorkQueue {
-    /// The channel was opened for [`MEMBER_DEPTH`] requests.
-    pub(crate) fn new(channel: Box<dyn Channel>) -> Self {
+    /// The channel was opened for [`MEMBER_DEPTH`] requests. Works beyond the end of a volume with
+    /// a size wait until it has grown.
+    pub(crate) fn new(channel: Box<dyn Channel>, own: Option<Size>) -> Self {
         let depth = usize::from(MEMBER_DEPTH);
         Self {
+            own,
+            short: None,
             channel,
             ios: io_table(MEMBER_DEPTH),
             slots: vec![(0, Vec::new()); depth],
@@ -205,7 +218,9 @@ impl WorkQueue {
             self.end_io(id, inputs)?;
             progress = Progress::Busy;
         }
-        if std::mem::take(&mut self.is_fresh) {
+        let now_bytes = self.own.as_ref().map_or(u64::MAX, Size::get);
+        let has_grown = self.short.as_ref().is_some_and(|short| short.has_bytes != now_bytes);
+        if std::mem::take(&mut self.is_fresh) || has_grown {
             self.begin(task);
             self.tell(inputs);
             progress = Progress::Busy;
@@ -291,14 +306,33 @@ impl WorkQueue {
         self.left_out.as_deref()
     }
 
-    /// Why a task is tried again, and all behind it waits.
+    /// Why a task is tried again, and all behind it waits, or a work waits for a larger volume.
     pub(crate) fn waits(&self) -> Option<&str> {
-        self.retry.as_ref().map(|retry| retry.why.as_str())
+        let short = self.short.as_ref().map(|short| &*short.why);
+        self.retry.as_ref().map(|retry| &*retry.why).or(short)
+    }
+
+    /// Whether the volume is too small for a work, which it will not be for ever.
+    fn is_too_small(&mut self, extent: Extent) -> bool {
+        let has_bytes = self.own.as_ref().map_or(u64::MAX, Size::get);
+        let end_bytes = extent.end().saturating_mul(replica::wire::SECTOR_BYTES);
+        if end_bytes <= has_bytes {
+            return false;
+        }
+        self.short.get_or_insert_with(|| {
+            let why = format!(
+                "its volume in the pool has {has_bytes} bytes, and an operation needs {end_bytes}: \
+                 the node's agent has it grow"
+            );
+            ShortVolume { has_bytes, why }
+        });
+        true
     }
 
     /// Begins the works that wait for no other one.
     fn begin(&mut self, task: &mut Option<VolumeTask>) {
         self.busy.clear();
+        self.short = None;
         let mut all_ended = true;
         for at in 0..self.works.len().min(WINDOW) {
             let QueuedWork { work, state, .. } = &mut self.works[at];
@@ -326,7 +360,7 @@ impl WorkQueue {
                 ) => {
                     let extent = *extent;
                     let waits = self.busy.iter().any(|busy| busy.overlaps(&extent));
-                    if !waits && !self.submit(at) {
+                    if !waits && !self.is_too_small(extent) && !self.submit(at) {
                         return;
                     }
                     self.busy.push(extent);

@@ -48,18 +48,26 @@ pub struct PoolTasks {
     volume: VolumeId,
     /// The difference that is being looked for, and the snapshot of its newer side.
     now: Option<((MemberId, Place), VolumeId)>,
+    /// The most blocks that the volume has had at a way back: a try that has ended between the
+    /// way back and the growth is followed by another one.
+    blocks: u64,
 }
 
 impl PoolTasks {
     /// Tasks on this volume of a pool.
     pub fn new(pool: Arc<StorePool>, volume: VolumeId) -> Self {
-        Self { pool, volume, now: None }
+        Self { pool, volume, now: None, blocks: 0 }
     }
 
     fn snapshots(&self) -> impl Iterator<Item = PoolVolume> {
         let volume = self.volume;
         let all = self.pool.volumes().into_iter();
         all.filter(move |it| it.kind == PoolVolumeKind::Snapshot && it.of == Some(volume))
+    }
+
+    fn size_blocks(&self) -> u64 {
+        let found = self.pool.volumes().into_iter().find(|it| it.id == self.volume);
+        found.map_or(0, |it| it.blocks)
     }
 
     fn all_cuts(&self) -> BTreeMap<Place, VolumeId> {
@@ -87,8 +95,11 @@ impl PoolTasks {
         self.pool.change(PoolChange::Snapshot { volumes, name, at_s })
     }
 
+    /// The content becomes that of a cut. The cut may be of a time before the volume grew, and the
+    /// volume keeps its size.
     fn go_back(&mut self, cut: Option<Place>) -> Result<VolumeTaskEnd, PoolError> {
         let cuts = self.all_cuts();
+        self.blocks = self.blocks.max(self.size_blocks());
         let change = match cut {
             None => PoolChange::Clear { volume: self.volume },
             Some(place) => {
@@ -99,6 +110,10 @@ impl PoolTasks {
             }
         };
         self.pool.change(change)?;
+        if self.size_blocks() < self.blocks {
+            let (volume, blocks) = (self.volume, self.blocks);
+            self.pool.change(PoolChange::Resize { volume, blocks })?;
+        }
         let mut newer = cuts.iter().filter(|(place, _)| cut.is_none_or(|cut| **place > cut));
         newer.try_for_each(|(_, id)| self.remove(*id))?;
         Ok(VolumeTaskEnd::Done)

@@ -220,3 +220,25 @@ fn a_start_finds_the_newest_cuts_and_leaves_other_snapshots_alone() {
     assert!(["cut.2.01", "cut.x.1", "monday"].iter().all(|it| names.contains(&it.to_string())));
     assert!(!names.contains(&"cut.now".to_owned()) && !names.contains(&"cut.2.1".to_owned()));
 }
+
+/// A volume has grown since a cut: it keeps its size on the way back, and the difference has the
+/// new blocks.
+#[test]
+fn a_volume_that_has_grown_keeps_its_size_on_the_way_back() {
+    let Some(mut bench) = PoolBench::new("a_volume_that_has_grown") else { return };
+    bench.write(3, 1);
+    bench.done(VolumeTask::Cut(cut(1)));
+    let (volume, blocks) = (bench.volume, 1000 * BLOCKS);
+    bench.pool.change(PoolChange::Resize { volume, blocks }).expect("larger");
+    bench.write(3, 2);
+    bench.write(blocks - 1, 2);
+    let (found, _) = bench.changed(1, Some(cut(1)));
+    assert_eq!(found, BTreeSet::from([3, blocks - 1]));
+    bench.done(VolumeTask::Cut(cut(2)));
+    for (back, first, last) in [(Some(cut(2)), 2, 2), (Some(cut(1)), 1, 0), (None, 0, 0)] {
+        bench.done(VolumeTask::GoBack(back));
+        assert_eq!((bench.read(3), bench.read(blocks - 1)), (first, last));
+        let size = bench.pool.volumes().into_iter().find(|it| it.id == volume);
+        assert_eq!(size.map(|it| it.blocks), Some(blocks), "{back:?}");
+    }
+}

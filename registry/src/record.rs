@@ -330,8 +330,12 @@ pub struct PlacementRecord {
     /// A random number: a later volume of the name has another number.
     #[serde(default)]
     pub number: u64,
-    /// The volume's size.
+    /// The volume's size: that which it gets, while it grows.
     pub size_bytes: u64,
+    /// While it grows: the size that its users have still, because copies in sync are smaller than
+    /// the new size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serves_bytes: Option<u64>,
     /// Its copies by their places, which never change. The place of a copy that has gone is empty.
     pub copies: Vec<PlacedCopy>,
     /// The snapshot with which its first copy begins, on the node and in the pool of that copy;
@@ -398,6 +402,17 @@ impl PlacementRecord {
         self.placed().filter(|(_, copy)| copy.leaves != Some(CopyLeave::Out))
     }
 
+    /// The size that its users have.
+    pub fn served_bytes(&self) -> u64 {
+        self.serves_bytes.unwrap_or(self.size_bytes)
+    }
+
+    /// Whether a copy is smaller than the volume of the users, so that it cannot have each write.
+    pub fn is_small(&self, place: u8) -> bool {
+        let copy = self.copies.get(usize::from(place));
+        copy.and_then(|copy| copy.has_bytes).is_some_and(|has| has < self.served_bytes())
+    }
+
     /// The names of the members' nodes, by their places; empty where there is no member.
     pub fn nodes(&self) -> Vec<String> {
         let mut nodes = vec![String::new(); self.copies.len()];
@@ -435,6 +450,9 @@ pub struct PlacedCopy {
     /// The place of the copy that must go when this copy is in sync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<u8>,
+    /// Its size as its node has told last, while that is less than the volume's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub has_bytes: Option<u64>,
 }
 
 impl PlacedCopy {
@@ -469,8 +487,9 @@ impl StoredRecord for PlacementRecord {
         {
             return Some("its name, or one of its lists, is too long");
         }
-        if self.size_bytes == 0 {
-            return Some("it has no size");
+        let sizes = self.copies.iter().filter_map(|copy| copy.has_bytes).chain(self.serves_bytes);
+        if self.size_bytes == 0 || sizes.into_iter().any(|size| size >= self.size_bytes) {
+            return Some("it has no size, or copies that must grow have it already");
         }
         if self.removing.as_ref().is_some_and(|left| left.len() > COPY_PLACES_MAX) {
             return Some("it is removed from more nodes than a volume has copies");

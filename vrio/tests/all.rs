@@ -46,6 +46,7 @@ mod report;
 mod rest;
 mod results;
 mod rotation;
+mod sizes;
 mod snapshots;
 mod strangers;
 mod streams;

@@ -52,7 +52,7 @@ pub(crate) fn fails(output: &Output, wanted: &str) {
 }
 
 /// Waits until the status of the cluster is so.
-fn wait(rack: &Rack, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn wait(rack: &Rack, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
         let output = vrio(rack, "cluster status --json", "operator");
@@ -187,7 +187,7 @@ fn meanwhile(rack: &Rack, guest: &mut StandIn, words: &str) {
 }
 
 /// The nodes of the volume, when no copy comes or goes any more.
-fn nodes_of(rack: &Rack, wanted: &[&str]) -> Value {
+pub(crate) fn nodes_of(rack: &Rack, wanted: &[&str]) -> Value {
     wait(rack, "its copies are on the wanted nodes", |status| {
         let volume = &status["volumes"][0];
         let is_so = |key: &str| volume[key] == json!(wanted);

@@ -66,7 +66,11 @@ impl FrontChannel {
     }
 
     /// The status of a request that ends at once.
-    fn refusal(&self, io: &Io) -> Option<Status> {
+    fn refusal(&mut self, io: &Io) -> Option<Status> {
+        if !self.info.admits(io) {
+            // The volume may have grown since the last look.
+            self.info.size_bytes = self.shared.size.get();
+        }
         if !self.info.zeroing.can(io.op) {
             Some(Status::Unsupported)
         } else if !self.info.admits(io) {

@@ -16,19 +16,19 @@ use volume::{
 use super::users::{UserChannel, content};
 use super::world::{MS, SECTOR_BYTES, SECTORS, World};
 
-fn two(seed: u64) -> std::rc::Rc<World> {
+pub(super) fn two(seed: u64) -> std::rc::Rc<World> {
     let world = World::new(2, seed);
     (0..2).for_each(|at| world.start(at));
     world.run_until("two members serve", World::is_well);
     world
 }
 
-fn write(world: &World, at: usize, sector: u64, number: u64) -> Status {
+pub(super) fn write(world: &World, at: usize, sector: u64, number: u64) -> Status {
     let mut user = UserChannel::open(world, at).expect("the node runs");
     user.ask(world, Op::Write, sector, &Buffer::filled(&content(number, 1), 0))
 }
 
-fn read(world: &World, at: usize, sector: u64) -> Result<Vec<u8>, Status> {
+pub(super) fn read(world: &World, at: usize, sector: u64) -> Result<Vec<u8>, Status> {
     let mut user = UserChannel::open(world, at).expect("the node runs");
     let buffer = Buffer::new(SECTOR_BYTES, 0);
     match user.ask(world, Op::Read, sector, &buffer) {
@@ -434,12 +434,13 @@ fn a_member_whose_volume_fails_stops_and_the_other_one_serves() {
     world.kill(first);
 }
 
-/// A copy that is smaller than the other copies cannot have each operation: it stops and says so,
-/// and no request waits for it.
+/// A copy that is smaller than the other copies, and will not grow, cannot have each operation: it
+/// stops and says so, and no request waits for it.
 #[test]
 fn a_copy_that_is_too_small_stops_by_name_and_holds_no_write_up() {
     let world = World::new(2, 13);
-    world.nodes[1].volume.borrow_mut().truncate(SECTORS as usize / 2);
+    world.placed_bytes.set(None);
+    world.nodes[1].volume.borrow_mut().resize(SECTORS as usize / 2);
     (0..2).for_each(|at| world.start(at));
     world.run_until("two members serve", |world| world.is_well() && world.server() == Some(0));
     assert_eq!(write(&world, 0, 1, 1), Status::Done);

@@ -200,6 +200,7 @@ impl VolumeCreate {
             // As a node's file can have it.
             number: u64::from_be_bytes(random()?) >> 1,
             size_bytes,
+            serves_bytes: None,
             copies,
             from: self.from.clone(),
             allow: self.allow.clone(),

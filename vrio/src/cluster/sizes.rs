@@ -1,0 +1,76 @@
+//! `vrio volume resize NAME SIZE --cluster`: a volume that the cluster has placed gets larger.
+
+use ::cluster::{ClusterVolumeStatus, ask_size, check_growth};
+use anyhow::anyhow;
+use node::api::{API_VERSION, Done};
+use node::config::{show_size, size_bytes};
+
+use super::ClusterPlace;
+use super::volumes::{VolumeDesk, wrong};
+use crate::failure::CommandFailure;
+
+/// The unit of sizes of volumes of a pool.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A volume and the size that it gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrowthAsk<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) size: &'a str,
+    /// The pools may have promised more than they have.
+    pub(crate) overcommits: bool,
+    /// How long to wait until users have the size; 0: not at all.
+    pub(crate) wait_s: u64,
+}
+
+/// Has all copies of a volume grow, and waits until its users have the size.
+pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, CommandFailure> {
+    let GrowthAsk { name, size, overcommits, wait_s } = *ask;
+    let bytes = size_bytes(size).map_err(|why| wrong(format!("the size: {why}")))?;
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) {
+        return Err(wrong(format!("{bytes} bytes are no blocks of {BLOCK_BYTES}; round the size")));
+    }
+    let failed = |why: String| CommandFailure::running(anyhow!("volume {name:?}: {why}"));
+    let mut desk = VolumeDesk::open(place)?;
+    let contents = desk.contents()?;
+    let placed = contents.placements.iter().find(|(known, _)| known == name);
+    let Some((_, placement)) = placed else {
+        return Err(CommandFailure::running(anyhow!(
+            "the cluster has placed no volume {name:?}; `vrio cluster status` lists its volumes. \
+             The size of a volume of the nodes' files is changed there: docs/replicas.md, \
+             \"Changing the list\""
+        )));
+    };
+    let before_bytes = placement.served_bytes();
+    if !overcommits && !placement.rules.overcommits {
+        check_growth(&contents, placement, bytes, show_size).map_err(failed)?;
+    }
+    desk.change(name, |placement, record| {
+        ask_size(placement, record, bytes, show_size)?;
+        // Its later copies need the room as well.
+        placement.rules.overcommits |= overcommits;
+        Ok(())
+    })?;
+    let mut done = Done { version: API_VERSION, ..Done::default() };
+    if before_bytes != bytes {
+        let (before, after) = (show_size(before_bytes), show_size(bytes));
+        done.applied.push(format!("resize volume {name:?} from {before} to {after}"));
+    }
+    if wait_s == 0 {
+        let note = "its users have the size when all copies in sync have grown: `vrio cluster \
+                    status` shows how far they are";
+        done.notes.extend((before_bytes != bytes).then(|| note.to_owned()));
+        return Ok(done);
+    }
+    let has_size =
+        |it: Option<&ClusterVolumeStatus>| it.is_some_and(|it| it.grows_to_bytes.is_none());
+    match desk.wait(name, wait_s, has_size)? {
+        Ok(()) => Ok(done),
+        Err(why) => Err(CommandFailure::running(anyhow!(
+            "{why}. The nodes go on with it, and `vrio cluster status` shows how far they are. \
+             Guests have the old size until then: `vrio volume resize {name} {} --cluster` keeps \
+             it",
+            show_size(before_bytes)
+        ))),
+    }
+}
