@@ -112,7 +112,7 @@ fn a_volume_grows_under_its_guest_while_the_node_that_serves_dies() {
     }
 }
 
-/// The cannot be is refused with the way out, and changes nothing.
+/// A size that cannot be is refused with the way out, and changes nothing.
 fn refuse_sizes(rack: &Rack, io1: &Node) {
     for (words, wanted) in [
         ("alice 4MiB --cluster", "its guests have 8MiB, and a volume with copies"),
