@@ -117,7 +117,7 @@ fn refuse_sizes(rack: &Rack, io1: &Node) {
     for (words, wanted) in [
         ("alice 4MiB --cluster", "its guests have 8MiB, and a volume with copies"),
         ("alice 16MiB --cluster --shrink", "gets no smaller size"),
-        ("alice 10GiB --cluster", "it cannot get 10232MiB more: io1: pool fast has"),
+        ("alice 10GiB --cluster", "it cannot get 9.9GiB more: io1: pool fast has"),
         ("alice 9000000B --cluster", "no blocks of 4096"),
         ("alice large --cluster", "the size"),
         ("bob 16MiB --cluster", "the cluster has placed no volume \"bob\""),
