@@ -81,9 +81,8 @@ pub fn ask_size(
     if size_bytes < served_bytes {
         return Err(format!(
             "its guests have {}, and a volume with copies on several nodes gets no smaller size: \
-             create another volume of {}, and copy the data",
-            size(served_bytes),
-            size(size_bytes)
+             create another volume (--size {size_bytes}B), and copy the data",
+            size(served_bytes)
         ));
     }
     let before_bytes = placement.size_bytes;

@@ -68,9 +68,8 @@ pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, Co
         Ok(()) => Ok(done),
         Err(why) => Err(CommandFailure::running(anyhow!(
             "{why}. The nodes go on with it, and `vrio cluster status` shows how far they are. \
-             Guests have the old size until then: `vrio volume resize {name} {} --cluster` keeps \
-             it",
-            show_size(before_bytes)
+             Guests have the old size until then: `vrio volume resize {name} {before_bytes}B \
+             --cluster` keeps it"
         ))),
     }
 }
