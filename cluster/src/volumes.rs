@@ -248,7 +248,9 @@ fn volume(
     let is_leaving = |fault: &CopyFault| {
         let waits = |copy: &KnownCopy<'_>| copy.report.is_some_and(|it| !it.why.is_empty());
         let goes = |copy: &KnownCopy<'_>| {
-            let changes = copy.is_replaced || copy.is_growing && !waits(copy);
+            // A node that is away has no copy grow: that is not a part of the growth.
+            let grows = copy.is_growing && copy.is_present && !waits(copy);
+            let changes = copy.is_replaced || grows;
             copy.leaves.is_some() || changes && copy.is_in_sync
         };
         copies.iter().any(|copy| copy.node == fault.node && goes(copy))
@@ -600,6 +602,12 @@ mod tests {
         let (state, _, text, problems) = told(&placement, &both, primary(), refused);
         assert_eq!((&*state, problems), ("degraded", 1));
         assert!(text.contains("the copy of io2: it waits: the pool takes nothing"), "{text}");
+        let nodes = vec![node("io1", Some(vec![primary()])), node("io2", None)];
+        let mut all = contents(record(&both, &["io1", "io2"]), nodes);
+        all.placements = vec![("alice".to_owned(), placement.clone())];
+        let (alice, problems) = one(&all);
+        assert_eq!((&*alice.state, alice.faults.len(), problems.len()), ("degraded", 2, 1));
+        assert!(problems[0].contains("io1 goes on without it within seconds"), "{problems:?}");
         // In force: the node that serves has not heard of it, and a copy was away.
         (placement.serves_bytes, placement.copies[0].has_bytes) = (None, None);
         let (state, to, text, _) = told(&placement, &both.without(1), primary(), vec![]);
