@@ -6,7 +6,7 @@ use node::api::{API_VERSION, Done};
 use node::config::{show_size, size_bytes};
 
 use super::ClusterPlace;
-use super::volumes::{VolumeDesk, wrong};
+use super::volumes::{VolumeDesk, refuse_too_large, wrong};
 use crate::failure::CommandFailure;
 
 /// The unit of sizes of volumes of a pool.
@@ -30,6 +30,7 @@ pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, Co
     if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(wrong(format!("{bytes} bytes are no blocks of {BLOCK_BYTES}; round the size")));
     }
+    refuse_too_large(bytes)?;
     let failed = |why: String| CommandFailure::running(anyhow!("volume {name:?}: {why}"));
     let mut desk = VolumeDesk::open(place)?;
     let contents = desk.contents()?;
