@@ -187,9 +187,11 @@ impl ServedMember {
             places.ok_or_else(|| wrong("a node that must go, or grow, is not in the list"))
         };
         let (leaving, small) = (places(&list.leaving)?, places(&list.small)?);
-        let next = MemberList { nodes, leaving, small, size_bytes: list.serves_bytes };
-        self.set_list(next, cores, seats.doors());
-        self.grow(list.size_bytes)
+        let grown = self.grow(list.size_bytes);
+        // Users get no more than the copy has: the record may be any client's.
+        let size_bytes = list.serves_bytes.min(self.backend().info().size_bytes);
+        self.set_list(MemberList { nodes, leaving, small, size_bytes }, cores, seats.doors());
+        grown
     }
 
     /// Has the copy in its pool at least this size.
@@ -198,12 +200,15 @@ impl ServedMember {
         if size_bytes <= backend.info().size_bytes {
             return Ok(());
         }
-        let resizable = backend.as_resizable().expect("a volume of a pool");
-        resizable.resize(size_bytes, None, false).map(drop).map_err(|error| {
-            let error = format!("the copy of volume {:?} cannot grow: {error}", self.volume());
+        let refused = |why: String| {
+            let error = format!("the copy of volume {:?} cannot grow: {why}", self.volume());
             let way_out = "make room in its pool: it is tried again and again";
             Refused::new(RefusedKind::Failed, error, way_out)
-        })
+        };
+        let resizable = backend.as_resizable();
+        let resizable = resizable.ok_or_else(|| refused("it is not in a pool".to_owned()))?;
+        let resized = resizable.resize(size_bytes, None, false);
+        resized.map(drop).map_err(|error| refused(error.to_string()))
     }
 
     /// Refuses another size by the word of one node.
