@@ -102,12 +102,14 @@ impl SimClient {
 
     /// The end of a request.
     pub(crate) fn answered(&mut self, answer: &Answer, zeroes: &[u64]) -> Result<(), String> {
-        let (Answer::Done(id, _) | Answer::Refused(id, _) | Answer::Full(id)) = answer;
+        let (Answer::Done(id, _) | Answer::Refused(id, _) | Answer::Full(id) | Answer::Invalid(id)) =
+            answer;
         if self.waits.as_ref().is_none_or(|(waits, _)| waits != id) {
             return Ok(());
         }
         match answer {
             Answer::Full(_) => return Err("a full table".to_owned()),
+            Answer::Invalid(_) => return Err("a range that is not the volume's".to_owned()),
             Answer::Refused(_, incarnation) => {
                 self.incarnation = *incarnation;
                 let (_, request) = self.waits.take().expect("it waits");
