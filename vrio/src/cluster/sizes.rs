@@ -63,8 +63,10 @@ pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, Co
         done.notes.extend((before_bytes != bytes).then(|| note.to_owned()));
         return Ok(done);
     }
-    let has_size =
-        |it: Option<&ClusterVolumeStatus>| it.is_some_and(|it| it.grows_to_bytes.is_none());
+    // The node that serves may die when the size is in force, and before its users have it.
+    let has_size = |it: Option<&ClusterVolumeStatus>| {
+        it.is_some_and(|it| it.grows_to_bytes.is_none() && it.served_bytes >= Some(bytes))
+    };
     match desk.wait(name, wait_s, has_size)? {
         Ok(()) => Ok(done),
         Err(why) => Err(CommandFailure::running(anyhow!(
