@@ -1,5 +1,6 @@
 //! `vrio volume resize NAME SIZE --cluster`: a volume that the cluster has placed gets larger.
 
+use ::cluster::registry::PlacementRecord;
 use ::cluster::{ClusterVolumeStatus, ask_size, check_growth};
 use anyhow::anyhow;
 use node::api::{API_VERSION, Done};
@@ -43,6 +44,7 @@ pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, Co
         )));
     };
     let before_bytes = placement.served_bytes();
+    let is_promise = overcommits && !placement.rules.overcommits;
     if !overcommits && !placement.rules.overcommits {
         check_growth(&contents, placement, bytes, show_size).map_err(failed)?;
     }
@@ -53,10 +55,10 @@ pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, Co
         Ok(())
     })?;
     let mut done = Done { version: API_VERSION, ..Done::default() };
-    if before_bytes != bytes {
-        let (before, after) = (show_size(before_bytes), show_size(bytes));
-        done.applied.push(format!("resize volume {name:?} from {before} to {after}"));
-    }
+    done.applied.extend(applied(ask, placement, bytes));
+    let promise = "its pools may promise more than they have from now on, for each later copy and \
+                   size of it";
+    done.notes.extend(is_promise.then(|| promise.to_owned()));
     if wait_s == 0 {
         let note = "its users have the size when all copies in sync have grown: `vrio cluster \
                     status` shows how far they are";
@@ -74,5 +76,41 @@ pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, Co
              Guests have the old size until then: `vrio volume resize {name} {before_bytes}B \
              --cluster` keeps it"
         ))),
+    }
+}
+
+/// The change in words, if there is one.
+fn applied(ask: &GrowthAsk<'_>, placement: &PlacementRecord, bytes: u64) -> Option<String> {
+    let (name, asked_bytes) = (ask.name, placement.size_bytes);
+    let [before, after] = [placement.served_bytes(), bytes].map(show_size);
+    match bytes == placement.served_bytes() {
+        true if bytes < asked_bytes => Some(format!(
+            "volume {name:?} keeps {bytes}B: the growth to {asked_bytes}B is taken back"
+        )),
+        true => None,
+        false if ask.wait_s == 0 => {
+            Some(format!("ask for volume {name:?} to grow from {before} to {after}"))
+        }
+        false => Some(format!("resize volume {name:?} from {before} to {after}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_growth_that_is_taken_back_or_only_asked_for_is_told_so() {
+        let told = |serves_bytes, bytes, wait_s| {
+            let ask = GrowthAsk { name: "alice", size: "", overcommits: false, wait_s };
+            let placement =
+                PlacementRecord { size_bytes: 8192, serves_bytes, ..PlacementRecord::default() };
+            applied(&ask, &placement, bytes).unwrap_or_default()
+        };
+        assert_eq!(told(None, 8192, 300), "");
+        let back = "volume \"alice\" keeps 4096B: the growth to 8192B is taken back";
+        assert_eq!(told(Some(4096), 4096, 0), back);
+        assert_eq!(told(None, 12288, 300), "resize volume \"alice\" from 8KiB to 12KiB");
+        assert_eq!(told(None, 12288, 0), "ask for volume \"alice\" to grow from 8KiB to 12KiB");
     }
 }
