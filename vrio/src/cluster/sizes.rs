@@ -44,6 +44,14 @@ pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, Co
         )));
     };
     let before_bytes = placement.served_bytes();
+    // A registry of a backup can be older than the last growth.
+    let users_bytes = desk.find(name)?.and_then(|it| it.served_bytes).unwrap_or_default();
+    if bytes < users_bytes && before_bytes < users_bytes {
+        return Err(failed(format!(
+            "its guests have {users_bytes}B, as the node tells that serves it, and the registry \
+             knows {before_bytes}B: ask for the greater size, or a larger one"
+        )));
+    }
     let is_promise = overcommits && !placement.rules.overcommits;
     if !overcommits && !placement.rules.overcommits {
         check_growth(&contents, placement, bytes, show_size).map_err(failed)?;

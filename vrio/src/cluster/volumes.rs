@@ -112,7 +112,10 @@ impl VolumeDesk {
         self.records().change_placement(name, change).map_err(CommandFailure::running)
     }
 
-    fn find(&mut self, name: &str) -> Result<Option<ClusterVolumeStatus>, CommandFailure> {
+    pub(super) fn find(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<ClusterVolumeStatus>, CommandFailure> {
         let mut contents = self.contents()?;
         contents.volumes.retain(|(known, _)| known == name);
         contents.placements.retain(|(known, _)| known == name);
