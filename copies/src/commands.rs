@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::{REPLICA_PLACES_MAX, REPLICAS_MAX};
 use member::{MemberList, SnapshotDone, SnapshotEnd};
+use registry::PLACED_BYTES_MAX;
 use replica::{MemberId, SNAPSHOT_NAME_MAX, SnapshotChange};
 use serde::Deserialize;
 
@@ -181,6 +182,9 @@ impl ServedMember {
         if list.nodes.len() > REPLICA_PLACES_MAX || nodes.len() > REPLICAS_MAX {
             return Err(wrong("there are more of them than a volume has"));
         }
+        if list.size_bytes > PLACED_BYTES_MAX {
+            return Err(wrong("they cannot be so large in a pool"));
+        }
         let place = |node: &String| nodes.iter().find(|(_, it)| *it == node).map(|(at, _)| *at);
         let places = |nodes: &[String]| {
             let places = nodes.iter().map(place).collect::<Option<_>>();
@@ -207,6 +211,7 @@ impl ServedMember {
         };
         let resizable = backend.as_resizable();
         let resizable = resizable.ok_or_else(|| refused("it is not in a pool".to_owned()))?;
+        self.want_bytes(size_bytes);
         let resized = resizable.resize(size_bytes, None, false);
         resized.map(drop).map_err(|error| refused(error.to_string()))
     }
