@@ -15,8 +15,9 @@ use registry::{PlacementRecord, VolumeRecord};
 use crate::copies::members;
 use crate::placement::{promised, room};
 
-/// Whether the pools of the copies have promised the volume as much as it gets. A copy on a node
-/// that is away grows when its node is back.
+/// Whether the pools of the copies can promise the volume as much as it gets. A copy on a node that
+/// is away grows when its node is back. A size that was promised before asks nothing of a pool, so
+/// that a growth can be taken back while a pool has a problem.
 ///
 /// # Errors
 /// The nodes that lack room, with their numbers.
@@ -27,6 +28,9 @@ pub fn check_growth(
     size: fn(u64) -> String,
 ) -> Result<(), String> {
     let more_bytes = size_bytes.saturating_sub(placement.size_bytes);
+    if more_bytes == 0 {
+        return Ok(());
+    }
     let promised = promised(contents);
     let lacks = |(node, pool): (&String, &String)| {
         let known = contents.nodes.iter().find(|it| it.record.name == *node)?;
@@ -77,9 +81,8 @@ pub fn ask_size(
     if size_bytes < served_bytes {
         return Err(format!(
             "its guests have {}, and a volume with copies on several nodes gets no smaller size: \
-             create another volume of {}, and copy the data",
-            size(served_bytes),
-            size(size_bytes)
+             create another volume (--size {size_bytes}B), and copy the data",
+            size(served_bytes)
         ));
     }
     let before_bytes = placement.size_bytes;
@@ -241,6 +244,11 @@ mod tests {
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }
+        // The present size, and a size that is taken back, ask nothing of these pools.
+        assert_eq!(
+            [99, 100].map(|bytes| check_growth(&all, &placement, bytes, size).is_ok()),
+            [true; 2]
+        );
         // A node that is away grows its copy when it is back.
         all.nodes.iter_mut().for_each(|node| node.presence = None);
         assert_eq!(check_growth(&all, &placement, 1700, size), Ok(()));

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use registry::membership::ClusterContents;
 use registry::{
-    CopyLeave, CopyReport, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord,
+    COPY_REPORTS_MAX, CopyLeave, CopyReport, PlacementRecord, PresenceRecord, RegistryError,
+    VolumeRecord,
 };
 use replica::wire::decode_formed_record;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,9 @@ pub struct ClusterVolumeStatus {
     /// The size that it gets, while its users do not have it yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grows_to_bytes: Option<u64>,
+    /// The size that its users have, if the node tells it that serves: a command waits for it.
+    #[serde(skip)]
+    pub served_bytes: Option<u64>,
     /// The disks that use it, as far as its nodes tell.
     pub users: u64,
 }
@@ -248,7 +252,9 @@ fn volume(
     let is_leaving = |fault: &CopyFault| {
         let waits = |copy: &KnownCopy<'_>| copy.report.is_some_and(|it| !it.why.is_empty());
         let goes = |copy: &KnownCopy<'_>| {
-            let changes = copy.is_replaced || copy.is_growing && !waits(copy);
+            // A node that is away has no copy grow: that is not a part of the growth.
+            let grows = copy.is_growing && copy.is_present && !waits(copy);
+            let changes = copy.is_replaced || grows;
             copy.leaves.is_some() || changes && copy.is_in_sync
         };
         copies.iter().any(|copy| copy.node == fault.node && goes(copy))
@@ -259,6 +265,7 @@ fn volume(
         it.serves_bytes.is_some() || told_bytes.is_some_and(|bytes| bytes < it.size_bytes)
     });
     let grows_to_bytes = grows_to_bytes.map(|it| it.size_bytes);
+    let served_bytes = served_bytes(told, present.get(&*primary).copied(), placement);
     let state = match (is_served, faults.iter().all(is_leaving)) {
         (false, _) => "stopped",
         (true, false) => "degraded",
@@ -277,8 +284,26 @@ fn volume(
         faults,
         size_bytes: told_bytes.or_else(|| reports().map(|it| it.size_bytes).find(|it| *it > 0)),
         grows_to_bytes,
+        served_bytes,
         users: reports().map(|it| u64::from(it.users)).sum(),
     })
+}
+
+/// The size that users have, as the node tells that serves. A copy that takes over tells the size
+/// in force, which users have later. A node with more copies than it can tell of may leave the copy
+/// out: users have the size in force, as far as is known.
+fn served_bytes(
+    told: Option<&CopyReport>,
+    primary: Option<&PresenceRecord>,
+    placement: Option<&PlacementRecord>,
+) -> Option<u64> {
+    match told {
+        Some(report) => Some(report.size_bytes).filter(|_| report.role == "primary"),
+        None => {
+            let leaves_out = primary?.copies.len() >= COPY_REPORTS_MAX;
+            placement.map(PlacementRecord::served_bytes).filter(|_| leaves_out)
+        }
+    }
 }
 
 /// The fault of a copy with the way out, or what is done about it.
@@ -600,6 +625,12 @@ mod tests {
         let (state, _, text, problems) = told(&placement, &both, primary(), refused);
         assert_eq!((&*state, problems), ("degraded", 1));
         assert!(text.contains("the copy of io2: it waits: the pool takes nothing"), "{text}");
+        let nodes = vec![node("io1", Some(vec![primary()])), node("io2", None)];
+        let mut all = contents(record(&both, &["io1", "io2"]), nodes);
+        all.placements = vec![("alice".to_owned(), placement.clone())];
+        let (alice, problems) = one(&all);
+        assert_eq!((&*alice.state, alice.faults.len(), problems.len()), ("degraded", 2, 1));
+        assert!(problems[0].contains("io1 goes on without it within seconds"), "{problems:?}");
         // In force: the node that serves has not heard of it, and a copy was away.
         (placement.serves_bytes, placement.copies[0].has_bytes) = (None, None);
         let (state, to, text, _) = told(&placement, &both.without(1), primary(), vec![]);
@@ -612,6 +643,33 @@ mod tests {
         let grown = CopyReport { size_bytes: 8192, ..primary() };
         let (state, to, ..) = told(&placement, &both, grown, vec![]);
         assert_eq!((&*state, to), ("well", None));
+    }
+
+    /// A command that waits for a size is not done while nothing but the registry has it.
+    #[test]
+    fn the_size_of_users_is_told_by_the_node_that_serves_alone() {
+        let both = Members::first(0, [(0, 1), (1, 2)].into());
+        let copies = ["io1", "io2"].map(|node| PlacedCopy::new(node, "fast"));
+        let placement = PlacementRecord {
+            size_bytes: 8192,
+            copies: copies.into(),
+            ..PlacementRecord::default()
+        };
+        let report = |role: &str| CopyReport { size_bytes: 8192, ..copy(role, "") };
+        let other = CopyReport { volume: "bob".to_owned(), ..report("primary") };
+        for (io1, served_bytes) in [
+            (None, None),
+            (Some(vec![]), None),
+            (Some(vec![report("takes-over")]), None),
+            (Some(vec![report("primary")]), Some(8192)),
+            (Some(vec![copy("primary", "")]), Some(4096)),
+            (Some(vec![other; COPY_REPORTS_MAX]), Some(8192)),
+        ] {
+            let nodes = vec![node("io1", io1), node("io2", Some(vec![report("outside")]))];
+            let mut all = contents(record(&both, &["io1", "io2"]), nodes);
+            all.placements = vec![("alice".to_owned(), placement.clone())];
+            assert_eq!(one(&all).0.served_bytes, served_bytes);
+        }
     }
 
     #[test]

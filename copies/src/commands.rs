@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::{REPLICA_PLACES_MAX, REPLICAS_MAX};
 use member::{MemberList, SnapshotDone, SnapshotEnd};
+use registry::PLACED_BYTES_MAX;
 use replica::{MemberId, SNAPSHOT_NAME_MAX, SnapshotChange};
 use serde::Deserialize;
 
@@ -181,15 +182,20 @@ impl ServedMember {
         if list.nodes.len() > REPLICA_PLACES_MAX || nodes.len() > REPLICAS_MAX {
             return Err(wrong("there are more of them than a volume has"));
         }
+        if list.size_bytes > PLACED_BYTES_MAX {
+            return Err(wrong("they cannot be so large in a pool"));
+        }
         let place = |node: &String| nodes.iter().find(|(_, it)| *it == node).map(|(at, _)| *at);
         let places = |nodes: &[String]| {
             let places = nodes.iter().map(place).collect::<Option<_>>();
             places.ok_or_else(|| wrong("a node that must go, or grow, is not in the list"))
         };
         let (leaving, small) = (places(&list.leaving)?, places(&list.small)?);
-        let next = MemberList { nodes, leaving, small, size_bytes: list.serves_bytes };
-        self.set_list(next, cores, seats.doors());
-        self.grow(list.size_bytes)
+        let grown = self.grow(list.size_bytes);
+        // Users get no more than the copy has: the record may be any client's.
+        let size_bytes = list.serves_bytes.min(self.backend().info().size_bytes);
+        self.set_list(MemberList { nodes, leaving, small, size_bytes }, cores, seats.doors());
+        grown
     }
 
     /// Has the copy in its pool at least this size.
@@ -198,12 +204,16 @@ impl ServedMember {
         if size_bytes <= backend.info().size_bytes {
             return Ok(());
         }
-        let resizable = backend.as_resizable().expect("a volume of a pool");
-        resizable.resize(size_bytes, None, false).map(drop).map_err(|error| {
-            let error = format!("the copy of volume {:?} cannot grow: {error}", self.volume());
+        let refused = |why: String| {
+            let error = format!("the copy of volume {:?} cannot grow: {why}", self.volume());
             let way_out = "make room in its pool: it is tried again and again";
             Refused::new(RefusedKind::Failed, error, way_out)
-        })
+        };
+        let resizable = backend.as_resizable();
+        let resizable = resizable.ok_or_else(|| refused("it is not in a pool".to_owned()))?;
+        self.want_bytes(size_bytes);
+        let resized = resizable.resize(size_bytes, None, false);
+        resized.map(drop).map_err(|error| refused(error.to_string()))
     }
 
     /// Refuses another size by the word of one node.

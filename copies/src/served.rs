@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use api::agent::{RecordAsk, RecordOutcome};
@@ -63,6 +63,12 @@ const _: () = assert!(config::REPLICAS_MAX <= replica::MEMBERS_MAX);
 /// And all places that a placed volume's list has in its life.
 const _: () = assert!(config::REPLICA_PLACES_MAX == registry::COPY_PLACES_MAX);
 
+/// A pool can have a volume of each size that a placement has.
+const _: () = assert!(
+    registry::PLACED_BYTES_MAX
+        == store::stream::VOLUME_BLOCKS_MAX * store::block::BLOCK_BYTES as u64
+);
+
 /// The member of a replicated volume.
 #[derive(Debug)]
 pub struct ServedMember {
@@ -75,6 +81,8 @@ pub struct ServedMember {
     list: Arc<Mutex<MemberList>>,
     /// Its volume of the pool.
     backend: Arc<dyn BackendVolume>,
+    /// The size that its volume of the pool must have, also after a way back to a cut.
+    wanted_bytes: Arc<AtomicU64>,
     /// The index of its sidecore.
     home: usize,
     front: Arc<FrontVolume>,
@@ -250,6 +258,7 @@ impl MemberSeats {
             is_placed: wanted.placement.is_some(),
             list: Arc::new(Mutex::new(MemberList::of_size(nodes, placed_bytes))),
             backend: Arc::clone(backend),
+            wanted_bytes: Arc::clone(tasks.wanted_bytes()),
             home,
             front: Arc::clone(&plan.front),
             records,
@@ -344,6 +353,11 @@ impl ServedMember {
     /// Its volume of the pool.
     pub(crate) fn backend(&self) -> &dyn BackendVolume {
         &*self.backend
+    }
+
+    /// Its volume of the pool must have this size at least: a way back to a cut does not undo it.
+    pub(crate) fn want_bytes(&self, bytes: u64) {
+        self.wanted_bytes.fetch_max(bytes, SeqCst);
     }
 
     /// Starts the member on its sidecore.

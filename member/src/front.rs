@@ -143,6 +143,11 @@ impl FrontVolume {
 }
 
 impl FrontShared {
+    /// The volume as its users have it now.
+    fn info(&self) -> VolumeInfo {
+        VolumeInfo { size_bytes: self.size.get(), ..self.info.lock().clone() }
+    }
+
     /// The size that users have.
     pub(crate) fn size(&self) -> &Size {
         &self.size
@@ -165,7 +170,7 @@ impl FrontShared {
 
 impl Volume for FrontVolume {
     fn info(&self) -> VolumeInfo {
-        VolumeInfo { size_bytes: self.shared.size.get(), ..self.shared.info.lock().clone() }
+        self.shared.info()
     }
 
     fn size(&self) -> Size {

@@ -674,6 +674,7 @@ impl MemberHost {
             Answer::Done(id, content) => (id, Status::Done, content),
             // Of another incarnation: its term has ended.
             Answer::Refused(id, _) => (id, Status::Fenced, None),
+            Answer::Invalid(id) => (id, Status::Invalid, None),
             Answer::Full(id) => {
                 self.sweeps = true;
                 return self.fronts.put_off(id);
@@ -682,8 +683,7 @@ impl MemberHost {
         if self.note.as_ref().is_some_and(|(note, ..)| *note == id) {
             self.note = None;
             if status == Status::Done {
-                let size_bytes = self.records.kept();
-                self.grow(size_bytes);
+                self.grow(self.records.kept());
             }
             return;
         }

@@ -76,6 +76,8 @@ pub enum Answer {
     Refused(RequestId, u64),
     /// The table of applied requests is full: offer it again later.
     Full(RequestId),
+    /// Its range is not in the volume that users have, or its content is of another length.
+    Invalid(RequestId),
 }
 
 /// A member's messages, errands and answers for its owner, which takes all of them after each call.
@@ -417,8 +419,8 @@ impl VolumeMember {
     }
 
     /// A client's request; the client knows the volume under this incarnation. A request has no
-    /// answer if this member does not serve now or knows an older incarnation alone, if it has too
-    /// much to do, or if the range is not the volume's.
+    /// answer if this member does not serve now or knows an older incarnation alone, or if it has
+    /// too much to do.
     pub fn request(
         &mut self,
         now_ns: u64,
@@ -443,6 +445,7 @@ impl VolumeMember {
         };
         if !fits {
             self.counters.refused += 1;
+            out.answers.push(Answer::Invalid(id));
             return;
         }
         self.inputs.push(Input::Request(id, incarnation, request));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use parking_lot::Mutex;
+use replica::wire::SECTOR_BYTES;
 use replica::{NOTE_BYTES_MAX, Note};
 use sidecore::Waker;
 use volume::name::NAME_BYTES_MAX;
@@ -85,8 +86,8 @@ impl NoteBook {
         if magic == SIZED_MAGIC {
             let (size_bytes, after) = rest.split_first_chunk::<8>().ok_or(short)?;
             (book.size_bytes, rest) = (u64::from_le_bytes(*size_bytes), after);
-            if book.size_bytes == 0 {
-                return Err(MalformedNote("its size is none"));
+            if book.size_bytes == 0 || !book.size_bytes.is_multiple_of(SECTOR_BYTES) {
+                return Err(MalformedNote("its size is none, or no whole sectors"));
             }
         }
         while let Some((len, after)) = rest.split_first() {

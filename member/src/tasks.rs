@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use replica::wire::SECTOR_BYTES;
@@ -26,6 +27,10 @@ const NOW_NAME: &str = "cut.now";
 /// Sectors of a block of a pool.
 const SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
 
+/// Growths by a command during one way back: an agent gives one command in a round of seconds, so
+/// there are fewer.
+const GROWTHS_MAX: usize = 16;
+
 /// The longest range of a difference: longer runs are several ranges.
 const RANGE_BLOCKS_MAX: u64 = 1 << 20;
 
@@ -48,15 +53,22 @@ pub struct PoolTasks {
     volume: VolumeId,
     /// The difference that is being looked for, and the snapshot of its newer side.
     now: Option<((MemberId, Place), VolumeId)>,
-    /// The most blocks that the volume has had at a way back: a try that has ended between the
-    /// way back and the growth is followed by another one.
-    blocks: u64,
+    /// The size that the volume must have after a way back. It is the largest one that it had at
+    /// one, since a try that has ended between the way back and the growth is followed by another
+    /// one; or a larger one that a command wants.
+    wanted_bytes: Arc<AtomicU64>,
 }
 
 impl PoolTasks {
     /// Tasks on this volume of a pool.
     pub fn new(pool: Arc<StorePool>, volume: VolumeId) -> Self {
-        Self { pool, volume, now: None, blocks: 0 }
+        Self { pool, volume, now: None, wanted_bytes: Arc::default() }
+    }
+
+    /// The size that the volume must have. A command raises it before the volume grows, since a way
+    /// back to a cut at the same moment would undo the growth.
+    pub fn wanted_bytes(&self) -> &Arc<AtomicU64> {
+        &self.wanted_bytes
     }
 
     fn snapshots(&self) -> impl Iterator<Item = PoolVolume> {
@@ -65,9 +77,23 @@ impl PoolTasks {
         all.filter(move |it| it.kind == PoolVolumeKind::Snapshot && it.of == Some(volume))
     }
 
-    fn size_blocks(&self) -> u64 {
+    fn size_bytes(&self) -> u64 {
         let found = self.pool.volumes().into_iter().find(|it| it.id == self.volume);
-        found.map_or(0, |it| it.blocks)
+        found.map_or(0, |it| it.blocks * BLOCK_BYTES as u64)
+    }
+
+    /// The volume gets the size that it must have, which is read after the way back, and again
+    /// after each growth: a command has the volume grow at the same time.
+    fn grow(&self) -> Result<(), PoolError> {
+        for _ in 0..GROWTHS_MAX {
+            let wanted_bytes = self.wanted_bytes.load(SeqCst);
+            if self.size_bytes() >= wanted_bytes {
+                break;
+            }
+            let (volume, blocks) = (self.volume, wanted_bytes / BLOCK_BYTES as u64);
+            self.pool.change(PoolChange::Resize { volume, blocks })?;
+        }
+        Ok(())
     }
 
     fn all_cuts(&self) -> BTreeMap<Place, VolumeId> {
@@ -99,7 +125,7 @@ impl PoolTasks {
     /// volume keeps its size.
     fn go_back(&mut self, cut: Option<Place>) -> Result<VolumeTaskEnd, PoolError> {
         let cuts = self.all_cuts();
-        self.blocks = self.blocks.max(self.size_blocks());
+        self.wanted_bytes.fetch_max(self.size_bytes(), SeqCst);
         let change = match cut {
             None => PoolChange::Clear { volume: self.volume },
             Some(place) => {
@@ -110,10 +136,7 @@ impl PoolTasks {
             }
         };
         self.pool.change(change)?;
-        if self.size_blocks() < self.blocks {
-            let (volume, blocks) = (self.volume, self.blocks);
-            self.pool.change(PoolChange::Resize { volume, blocks })?;
-        }
+        self.grow()?;
         let mut newer = cuts.iter().filter(|(place, _)| cut.is_none_or(|cut| **place > cut));
         newer.try_for_each(|(_, id)| self.remove(*id))?;
         Ok(VolumeTaskEnd::Done)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use member::{PoolTasks, SnapshotChange, VolumeTask, VolumeTaskEnd, VolumeTasks, is_cut_name};
 use replica::{CUTS_MAX, ChangedPart, Extent, Place};
@@ -241,4 +242,9 @@ fn a_volume_that_has_grown_keeps_its_size_on_the_way_back() {
         let size = bench.pool.volumes().into_iter().find(|it| it.id == volume);
         assert_eq!(size.map(|it| it.blocks), Some(blocks), "{back:?}");
     }
+    // A growth by a command comes during the way back, which would undo it.
+    bench.tasks.wanted_bytes().fetch_max((blocks + 1) * BLOCK as u64, SeqCst);
+    bench.done(VolumeTask::GoBack(None));
+    let size = bench.pool.volumes().into_iter().find(|it| it.id == volume);
+    assert_eq!(size.map(|it| it.blocks), Some(blocks + 1));
 }

@@ -31,6 +31,12 @@ pub const COPY_REPORTS_MAX: usize = 64;
 /// The most nodes with a copy of a volume, by far.
 pub const COPY_PLACES_MAX: usize = 64;
 
+/// The largest size of a placed volume: a volume of a pool has at most 2^36 blocks of 4 KiB.
+pub const PLACED_BYTES_MAX: u64 = 1 << 48;
+
+/// Sizes are whole sectors: members of a volume count in them.
+const SECTOR_BYTES: u64 = 512;
+
 /// The longest text of a reader's error that is shown: it may repeat the value.
 const REASON_CHARS_MAX: usize = 160;
 
@@ -488,8 +494,17 @@ impl StoredRecord for PlacementRecord {
             return Some("its name, or one of its lists, is too long");
         }
         let sizes = self.copies.iter().filter_map(|copy| copy.has_bytes).chain(self.serves_bytes);
-        if self.size_bytes == 0 || sizes.into_iter().any(|size| size >= self.size_bytes) {
-            return Some("it has no size, or copies that must grow have it already");
+        let sizes: Vec<_> = sizes.collect();
+        if sizes.iter().any(|size| *size >= self.size_bytes) {
+            return Some("copies that must grow have its size already");
+        }
+        let is_size = |size: &u64| *size > 0 && size.is_multiple_of(SECTOR_BYTES);
+        if self.size_bytes > PLACED_BYTES_MAX
+            || ![self.size_bytes].iter().chain(&sizes).all(is_size)
+        {
+            return Some(
+                "one of its sizes is none, or no whole sectors, or larger than a pool has",
+            );
         }
         if self.removing.as_ref().is_some_and(|left| left.len() > COPY_PLACES_MAX) {
             return Some("it is removed from more nodes than a volume has copies");
@@ -666,6 +681,39 @@ mod tests {
         // The reader's own error repeats the value.
         for value in [format!(r#"{{"version":"{name}{escape}"}}"#), " ".repeat(1 << 20)] {
             fault(read::<TokenRecord>(&key(), value.as_bytes()).unwrap_err());
+        }
+    }
+
+    /// Copies get these sizes, and members count in sectors of them.
+    #[test]
+    fn a_placement_has_sizes_that_a_pool_can_have() {
+        let placement = |size_bytes, serves_bytes, has_bytes| {
+            let copy = PlacedCopy { has_bytes, ..PlacedCopy::new("io1", "fast") };
+            PlacementRecord {
+                size_bytes,
+                serves_bytes,
+                copies: vec![copy],
+                ..PlacementRecord::default()
+            }
+        };
+        for (size_bytes, serves_bytes, has_bytes) in
+            [(512, None, None), (PLACED_BYTES_MAX, None, None), (8192, Some(4096), Some(512))]
+        {
+            assert_eq!(placement(size_bytes, serves_bytes, has_bytes).fault("alice"), None);
+        }
+        for (size_bytes, serves_bytes, has_bytes) in [
+            (0, None, None),
+            (513, None, None),
+            (PLACED_BYTES_MAX + 512, None, None),
+            (u64::MAX - 511, Some(4096), None),
+            (8192, Some(0), None),
+            (8192, Some(4095), None),
+            (8192, None, Some(1)),
+            (8192, Some(8192), None),
+            (8192, None, Some(8192)),
+        ] {
+            let fault = placement(size_bytes, serves_bytes, has_bytes).fault("alice");
+            assert!(fault.is_some(), "{size_bytes} {serves_bytes:?} {has_bytes:?}");
         }
     }
 

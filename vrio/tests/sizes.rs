@@ -120,6 +120,7 @@ fn refuse_sizes(rack: &Rack, io1: &Node) {
         ("alice 10GiB --cluster", "it cannot get 9.9GiB more: io1: pool fast has"),
         ("alice 9000000B --cluster", "no blocks of 4096"),
         ("alice large --cluster", "the size"),
+        ("alice 257TiB --cluster --overcommit", "more than 256TiB"),
         ("bob 16MiB --cluster", "the cluster has placed no volume \"bob\""),
     ] {
         fails(&vrio(rack, &format!("volume resize {words}"), "operator"), wanted);

@@ -60,7 +60,7 @@ pub(super) struct FrontChannel {
 
 impl FrontChannel {
     pub(super) fn new(shared: Arc<FrontShared>, way: FrontWay, opened_in: u64, depth: u16) -> Self {
-        let (info, room) = (shared.info.lock().clone(), usize::from(depth));
+        let (info, room) = (shared.info(), usize::from(depth));
         let slots = vec![FrontSlot::default(); room];
         Self { shared, way: Some(way), opened_in, info, slots, ready: Vec::with_capacity(room) }
     }

@@ -92,8 +92,8 @@ fn a_growth_goes_on_with_the_next_member() {
     }
 }
 
-/// An operation beyond the end of a member's own volume waits until the volume has grown, and no
-/// other request waits for it.
+/// An operation beyond the end of a member's own volume waits until the volume has grown, and so do
+/// later ones: a member answers for operations in their order.
 #[test]
 fn a_copy_that_is_smaller_for_a_while_waits_and_says_so() {
     let world = two(40);

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ::cluster::registry::membership::{ClusterContents, Membership};
-use ::cluster::registry::{Guarded, PlacedCopy, PlacementRecord, PlacementRules, VolumeRecord};
+use ::cluster::registry::{
+    Guarded, PLACED_BYTES_MAX, PlacedCopy, PlacementRecord, PlacementRules, VolumeRecord,
+};
 use ::cluster::{ClusterDirectory, ClusterVolumeStatus, PlacementAsk, place, problem, volumes};
 use anyhow::anyhow;
 use node::config::{name_problem, show_size, size_bytes};
@@ -110,7 +112,10 @@ impl VolumeDesk {
         self.records().change_placement(name, change).map_err(CommandFailure::running)
     }
 
-    fn find(&mut self, name: &str) -> Result<Option<ClusterVolumeStatus>, CommandFailure> {
+    pub(super) fn find(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<ClusterVolumeStatus>, CommandFailure> {
         let mut contents = self.contents()?;
         contents.volumes.retain(|(known, _)| known == name);
         contents.placements.retain(|(known, _)| known == name);
@@ -160,6 +165,15 @@ impl VolumeDesk {
             std::thread::sleep(LOOK_AGAIN);
         }
     }
+}
+
+/// Refuses a size that no volume of a pool can have.
+pub(super) fn refuse_too_large(bytes: u64) -> Result<(), CommandFailure> {
+    if bytes <= PLACED_BYTES_MAX {
+        return Ok(());
+    }
+    let most = show_size(PLACED_BYTES_MAX);
+    Err(wrong(format!("the size: {bytes} bytes are more than {most}, the most in a pool")))
 }
 
 pub(super) fn wrong(text: String) -> CommandFailure {
@@ -268,6 +282,7 @@ impl VolumeCreate {
         if let Some(bytes) = bytes.filter(|it| *it == 0 || !it.is_multiple_of(SECTOR_BYTES)) {
             return Err(wrong(format!("--size: {bytes} bytes are no sectors of {SECTOR_BYTES}")));
         }
+        bytes.map_or(Ok(()), refuse_too_large)?;
         let kinds = self.domain.iter().chain(&self.pool_class);
         let names = [&self.name].into_iter().chain(&self.on).chain(kinds);
         for name in names.map(String::as_str).chain(self.users()) {

@@ -358,11 +358,12 @@ pub(crate) struct VolumeResize {
     /// A volume of `vrio volume create`: all its copies grow, then its guests have the size.
     #[arg(long, conflicts_with = "node")]
     cluster: bool,
-    /// With --cluster: also in pools that have promised, or have, less space than it gets.
+    /// With --cluster: also in pools that have promised, or have, less space than it gets; from
+    /// then on each later copy and size of it may be promised so.
     #[arg(long, requires = "cluster")]
     overcommit: bool,
     /// With --cluster: how long to wait until the guests have the size; 0: not at all.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "cluster")]
     wait: u64,
     #[command(flatten)]
     place: ClusterPlace,

@@ -92,7 +92,8 @@ struct PlacementOffice {
     path: PathBuf,
     /// The volumes of which this node has a copy that has gone, by their placements.
     gone: BTreeMap<String, PlacementRecord>,
-    /// The sizes of this node's copies, by their volumes.
+    /// The sizes of this node's copies, by their volumes, as the node's last status shows them: a
+    /// growth that the node was asked for may be undone by a way back to a cut at the same moment.
     sizes: BTreeMap<String, u64>,
     opened: Option<Guarded>,
     disks: super::disks::DiskPeers,
@@ -179,6 +180,8 @@ impl PlacementOffice {
     /// Has the node open volumes that it lacks, and remove volumes that must go. Gives the volumes
     /// of which nothing is left here; none if the node does not answer.
     fn apply(&mut self) -> Option<Vec<String>> {
+        // Of a node that does not answer, nothing is told.
+        self.sizes.clear();
         let status = (self.ask)(&self.control)?;
         let (mut refused, mut removed) = (BTreeMap::new(), Vec::new());
         let sizes = status
@@ -261,7 +264,7 @@ impl PlacementOffice {
 
     /// Gives the node the list of nodes with copies and the sizes, if its own differ.
     fn follow_list(
-        &mut self,
+        &self,
         name: &str,
         placement: &PlacementRecord,
         copy: &CopyStatus,
@@ -290,9 +293,7 @@ impl PlacementOffice {
         } });
         let path = format!("/v1/volumes/{name}/copies");
         let changed = live::ask(&self.control, "POST", &path, Some(&body));
-        changed.map_err(|error| error.to_string())?;
-        self.sizes.insert(name.to_owned(), size_bytes);
-        Ok(())
+        changed.map(drop).map_err(|error| error.to_string())
     }
 
     /// Removes a placed volume with its data. Returns whether nothing is left of it.
