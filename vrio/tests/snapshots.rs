@@ -21,6 +21,8 @@ fn take(node: &Node, volume: &str, name: &str) -> String {
 /// The content of a snapshot on a node.
 fn content(rack: &Rack, node: &Node, snapshot: &str) -> Vec<u8> {
     let file = rack.path(&format!("{}.{snapshot}.raw", node.plan().name));
+    // A command replaces no file.
+    let _ = fs::remove_file(&file);
     told(node, &format!("volume export {snapshot} {}", file.display()));
     fs::read(&file).expect("the command wrote it")
 }
