@@ -17,6 +17,7 @@ mod compare_store;
 mod demo;
 mod ear;
 mod encrypt;
+mod faults;
 mod guests;
 mod handover;
 mod hostile_guest;
