@@ -111,7 +111,6 @@ impl SnapshotWait {
             version: API_VERSION,
             applied: vec![done],
             notes: note.into_iter().collect(),
-            ..Done::default()
         })
     }
 }
