@@ -279,6 +279,15 @@ pub struct CopyStatus {
     /// The nodes whose copies must go: the volume goes on without them as soon as it can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<String>,
+    /// The nodes whose copies are smaller than the volume: they are filled when they have grown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub small: Vec<String>,
+    /// The size of the copy in its pool, of a volume that the cluster has placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub has_bytes: Option<u64>,
+    /// The size that users have, as the node's agent has told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serves_bytes: Option<u64>,
     /// The nodes of copies that this node fills as the primary, with the percent that they have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub filling: BTreeMap<String, u8>,

@@ -16,6 +16,7 @@ use replica::MEMBERS_MAX;
 use replica::wire::decode_formed_record;
 
 use crate::placement::{PlacementAsk, place};
+use crate::sizes::is_grown;
 
 /// A step towards the copies that a volume must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +29,14 @@ pub enum CopyStep {
     Out(u8),
     /// The copy at this place was on a node that the cluster does not know any more.
     Gone(u8),
+    /// The volume has begun with its snapshot: no later copy begins with it.
+    Begun,
+    /// All copies in sync have the size that the volume gets: its users get it.
+    Serve,
 }
 
 /// The members of a record: the primary, and the members in sync.
-fn members(record: Option<&VolumeRecord>) -> Result<replica::VolumeRecord, String> {
+pub(crate) fn members(record: Option<&VolumeRecord>) -> Result<replica::VolumeRecord, String> {
     let record = record.ok_or("it was never served: its first node must open it first")?;
     let decoded = decode_formed_record(&record.content);
     decoded.map(|(_, members)| members).map_err(|error| error.to_string())
@@ -61,6 +66,10 @@ impl CopyStep {
                 }
                 Ok(())
             }
+            Self::Begun => {
+                placement.from = None;
+                Ok(())
+            }
             Self::Gone(at) => match placement.copies.get_mut(usize::from(*at)) {
                 Some(copy) if copy.leaves == Some(CopyLeave::Out) => {
                     *copy = PlacedCopy::default();
@@ -68,6 +77,11 @@ impl CopyStep {
                 }
                 _ => Err("the copy is not out".to_owned()),
             },
+            Self::Serve if is_grown(placement, &members) => {
+                placement.serves_bytes = None;
+                Ok(())
+            }
+            Self::Serve => Err("it does not grow, or a copy in sync has not grown".to_owned()),
         }
     }
 }
@@ -89,7 +103,8 @@ fn add(placement: &mut PlacementRecord, copy: &PlacedCopy) -> Result<(), String>
             return Err("the copy that it replaces has gone, leaves, or is replaced".to_owned());
         }
     }
-    placement.copies.push(copy.clone());
+    // Its node makes it with the size in force, and then has it grow.
+    placement.copies.push(PlacedCopy { has_bytes: placement.serves_bytes, ..copy.clone() });
     Ok(())
 }
 
@@ -201,6 +216,10 @@ fn next_step(
     now_s: u64,
     size: fn(u64) -> String,
 ) -> Option<Result<CopyStep, String>> {
+    // Its first copy was there before its record.
+    if placement.from.is_some() {
+        return Some(Ok(CopyStep::Begun));
+    }
     let is_in = |at: u8| members.primary == at || members.in_sync.contains_key(&at);
     let node = |name: &str| contents.nodes.iter().find(|it| it.record.name == name);
     for (at, copy) in placement.placed() {
@@ -212,6 +231,9 @@ fn next_step(
             }
             _ => {}
         }
+    }
+    if is_grown(placement, members) {
+        return Some(Ok(CopyStep::Serve));
     }
     let after_s = placement.rules.rebuild_after_s?;
     let is_replaced = |at: u8| placement.replacement_of(at).is_some();
@@ -325,6 +347,18 @@ mod tests {
 
     fn racks() -> PlacementRules {
         PlacementRules { domains: vec!["rack".to_owned()], ..PlacementRules::default() }
+    }
+
+    #[test]
+    fn a_volume_begins_with_its_snapshot_once() {
+        let mut rack = Rack::new(racks());
+        rack.placement().from = Some("golden@v1.2.3".to_owned());
+        let records = std::mem::take(&mut rack.contents.volumes);
+        assert_eq!(rack.steps("io1"), [], "its first copy may not be there yet");
+        rack.contents.volumes = records;
+        assert_eq!(rack.steps("io1"), [Ok(CopyStep::Begun)]);
+        rack.settle("io1");
+        assert_eq!((rack.placement().from.clone(), rack.steps("io1")), (None, vec![]));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod kept;
 mod placement;
 mod renewal;
 mod revocation;
+mod sizes;
 mod status;
 mod token;
 mod volumes;
@@ -37,6 +38,7 @@ pub use placement::{PlacementAsk, place, twice};
 pub use registry;
 pub use renewal::{renew_all, renew_client};
 pub use revocation::revoke_node;
+pub use sizes::{ask_size, check_growth, tell_size};
 pub use status::{
     ClusterNodeStatus, ClusterStatus, ClusterVerdict, EtcdMemberStatus, RegistryStatus, status,
 };

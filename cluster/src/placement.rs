@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use registry::membership::{ClusterContents, KnownNode};
-use registry::{PlacedCopy, PresenceRecord};
+use registry::{PlacedCopy, PoolSpace, PresenceRecord};
 
 /// Sets of nodes that are tried: each of eight copies on each of a hundred nodes without a conflict
 /// are some hundred steps. Only places of several kinds that cross each other take more.
@@ -102,9 +102,9 @@ pub fn place(
 }
 
 /// Bytes that pools have promised to placed volumes, by node and pool.
-type PromisedBytes<'p> = BTreeMap<(&'p str, &'p str), u64>;
+pub(crate) type PromisedBytes<'p> = BTreeMap<(&'p str, &'p str), u64>;
 
-fn promised(contents: &ClusterContents) -> PromisedBytes<'_> {
+pub(crate) fn promised(contents: &ClusterContents) -> PromisedBytes<'_> {
     let mut promised = BTreeMap::new();
     for (_, placement) in &contents.placements {
         for copy in &placement.copies {
@@ -113,6 +113,12 @@ fn promised(contents: &ClusterContents) -> PromisedBytes<'_> {
         }
     }
     promised
+}
+
+/// Bytes of a pool of a node that are free, and not promised to volumes.
+pub(crate) fn room((node, pool): (&str, &PoolSpace), promised: &PromisedBytes<'_>) -> u64 {
+    let promised = promised.get(&(node, &*pool.name)).copied().unwrap_or(0);
+    pool.free_bytes.min(pool.size_bytes.saturating_sub(promised))
 }
 
 fn candidate<'c>(
@@ -149,11 +155,9 @@ fn roomiest<'c>(
     let is_of_class = |class: &Option<String>| ask.class.is_none() || *class == ask.class;
     let fitting = presence.pools.iter().filter(|pool| is_of_class(&pool.class));
     let sound = fitting.clone().filter(|pool| pool.problem.is_empty() && pool.size_bytes > 0);
-    let rooms = sound.map(|pool| {
-        let promised = promised.get(&(node, &*pool.name)).copied().unwrap_or(0);
-        let unpromised = pool.size_bytes.saturating_sub(promised);
-        let is_bound = !ask.overcommits;
-        (if is_bound { pool.free_bytes.min(unpromised) } else { pool.free_bytes }, pool)
+    let rooms = sound.map(|pool| match ask.overcommits {
+        false => (room((node, pool), promised), pool),
+        true => (pool.free_bytes, pool),
     });
     let best = rooms.max_by(|(a, x), (b, y)| a.cmp(b).then_with(|| y.name.cmp(&x.name)));
     match best {
@@ -230,7 +234,7 @@ pub fn twice(nodes: &[String]) -> Option<&String> {
 #[cfg(test)]
 mod tests {
     use random::Random;
-    use registry::{NodeRecord, PlacementRecord, PoolSpace, Stamp};
+    use registry::{NodeRecord, PlacementRecord, Stamp};
 
     use super::*;
 

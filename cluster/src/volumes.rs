@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use registry::membership::ClusterContents;
 use registry::{
-    CopyLeave, CopyReport, PlacementRecord, PresenceRecord, RegistryError, VolumeRecord,
+    COPY_REPORTS_MAX, CopyLeave, CopyReport, PlacementRecord, PresenceRecord, RegistryError,
+    VolumeRecord,
 };
 use replica::wire::decode_formed_record;
 use serde::{Deserialize, Serialize};
@@ -19,8 +20,8 @@ pub struct ClusterVolumeStatus {
     /// Its name.
     pub name: String,
     /// `well`; `degraded`: it is served, and a copy lacks writes or waits; `changing`: it is
-    /// served, and a copy leaves; `stopped`: no node serves it at the moment; `new`: it is placed,
-    /// and was never served; or `removing`.
+    /// served, and a copy leaves, or it grows; `stopped`: no node serves it at the moment; `new`:
+    /// it is placed, and was never served; or `removing`.
     pub state: String,
     /// The nodes with copies, in their order.
     pub nodes: Vec<String>,
@@ -36,6 +37,12 @@ pub struct ClusterVolumeStatus {
     /// Its size, if a node tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
+    /// The size that it gets, while its users do not have it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grows_to_bytes: Option<u64>,
+    /// The size that its users have, if the node tells it that serves: a command waits for it.
+    #[serde(skip)]
+    pub served_bytes: Option<u64>,
     /// The disks that use it, as far as its nodes tell.
     pub users: u64,
 }
@@ -160,6 +167,9 @@ struct KnownCopy<'c> {
     leaves: Option<CopyLeave>,
     /// It must go when another copy is in sync.
     is_replaced: bool,
+    /// It has not the size that the volume gets, or even not the size of the users' volume.
+    is_growing: bool,
+    is_small: bool,
     /// After how long away another node gets a copy in its stead.
     rebuild_after_s: Option<u64>,
 }
@@ -200,6 +210,8 @@ fn known_copies<'c>(
             filled_percent: fills.and_then(|it| it.filling.get(&node).copied()),
             leaves: placed(place).and_then(|copy| copy.leaves),
             is_replaced: placement.is_some_and(|it| it.replacement_of(place).is_some()),
+            is_growing: placed(place).is_some_and(|copy| copy.has_bytes.is_some()),
+            is_small: placement.is_some_and(|it| it.is_small(place)),
             rebuild_after_s: placement.and_then(|it| it.rules.rebuild_after_s),
             node,
         }
@@ -238,14 +250,26 @@ fn volume(
         })
         .collect();
     let is_leaving = |fault: &CopyFault| {
-        let goes =
-            |copy: &KnownCopy<'_>| copy.leaves.is_some() || copy.is_replaced && copy.is_in_sync;
+        let waits = |copy: &KnownCopy<'_>| copy.report.is_some_and(|it| !it.why.is_empty());
+        let goes = |copy: &KnownCopy<'_>| {
+            // A node that is away has no copy grow: that is not a part of the growth.
+            let grows = copy.is_growing && copy.is_present && !waits(copy);
+            let changes = copy.is_replaced || grows;
+            copy.leaves.is_some() || changes && copy.is_in_sync
+        };
         copies.iter().any(|copy| copy.node == fault.node && goes(copy))
     };
+    let told = copies.iter().find(|copy| copy.node == primary).and_then(|copy| copy.report);
+    let told_bytes = told.map(|it| it.size_bytes).filter(|bytes| *bytes > 0);
+    let grows_to_bytes = placement.filter(|it| {
+        it.serves_bytes.is_some() || told_bytes.is_some_and(|bytes| bytes < it.size_bytes)
+    });
+    let grows_to_bytes = grows_to_bytes.map(|it| it.size_bytes);
+    let served_bytes = served_bytes(told, present.get(&*primary).copied(), placement);
     let state = match (is_served, faults.iter().all(is_leaving)) {
         (false, _) => "stopped",
         (true, false) => "degraded",
-        (true, true) if !faults.is_empty() => "changing",
+        (true, true) if !faults.is_empty() || grows_to_bytes.is_some() => "changing",
         (true, true) => "well",
     };
     let reports = || copies.iter().filter_map(|copy| copy.report);
@@ -258,9 +282,28 @@ fn volume(
         epoch: members.epoch,
         in_sync: in_sync.collect(),
         faults,
-        size_bytes: reports().map(|it| it.size_bytes).find(|bytes| *bytes > 0),
+        size_bytes: told_bytes.or_else(|| reports().map(|it| it.size_bytes).find(|it| *it > 0)),
+        grows_to_bytes,
+        served_bytes,
         users: reports().map(|it| u64::from(it.users)).sum(),
     })
+}
+
+/// The size that users have, as the node tells that serves. A copy that takes over tells the size
+/// in force, which users have later. A node with more copies than it can tell of may leave the copy
+/// out: users have the size in force, as far as is known.
+fn served_bytes(
+    told: Option<&CopyReport>,
+    primary: Option<&PresenceRecord>,
+    placement: Option<&PlacementRecord>,
+) -> Option<u64> {
+    match told {
+        Some(report) => Some(report.size_bytes).filter(|_| report.role == "primary"),
+        None => {
+            let leaves_out = primary?.copies.len() >= COPY_REPORTS_MAX;
+            placement.map(PlacementRecord::served_bytes).filter(|_| leaves_out)
+        }
+    }
 }
 
 /// The fault of a copy with the way out, or what is done about it.
@@ -284,8 +327,8 @@ fn fault(copy: &KnownCopy<'_>, primary: &str, all: &[KnownCopy<'_>]) -> Option<S
     }
     let Some(report) = copy.report.filter(|_| copy.is_present) else {
         return match (copy.is_present, copy.is_in_sync) {
-            (true, true) => goes_soon(copy),
-            (true, false) => Some("it waits for the node that serves".to_owned()),
+            (true, true) => changes_soon(copy),
+            (true, false) => Some(waits_for(copy)),
             (false, false) => Some(match copy.rebuild_after_s {
                 None => {
                     format!("its node is away; it gets what it lacks when {node} is started")
@@ -307,19 +350,33 @@ fn fault(copy: &KnownCopy<'_>, primary: &str, all: &[KnownCopy<'_>]) -> Option<S
         ("closed", why) => Some(format!("its node does not open it: {why}")),
         (_, why) if !why.is_empty() => Some(format!("it waits: {why}")),
         ("takes-over", _) => Some("the copies are being made equal".to_owned()),
-        ("primary" | "backup", _) if copy.is_in_sync => goes_soon(copy),
+        ("primary" | "backup", _) if copy.is_in_sync => changes_soon(copy),
         (_, _) if !copy.is_in_sync => Some(match copy.filled_percent {
             Some(percent) => format!("it is being filled, {percent} %"),
-            None => "it waits for the node that serves".to_owned(),
+            None => waits_for(copy),
         }),
         // By the record it has all writes, and its node does not know so yet.
         (_, _) => Some("its node looks at the record".to_owned()),
     }
 }
 
-/// A copy in order is no fault, unless it goes.
-fn goes_soon(copy: &KnownCopy<'_>) -> Option<String> {
-    copy.is_replaced.then(|| "it goes when the copy in its stead is in sync".to_owned())
+/// A copy in order is no fault, unless it goes or grows.
+fn changes_soon(copy: &KnownCopy<'_>) -> Option<String> {
+    let text = match (copy.is_replaced, copy.is_growing) {
+        (true, _) => "it goes when the copy in its stead is in sync",
+        (false, true) => "it grows",
+        (false, false) => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// The reason why a copy gets nothing.
+fn waits_for(copy: &KnownCopy<'_>) -> String {
+    match copy.is_small {
+        true => "it is smaller than the volume, and gets what it lacks when it has grown",
+        false => "it waits for the node that serves",
+    }
+    .to_owned()
 }
 
 /// A node that is away, and by the record has all writes.
@@ -360,6 +417,7 @@ fn show_time(seconds: u64) -> String {
 /// The volume with each of its faults, as one line.
 pub fn problem(volume: &ClusterVolumeStatus) -> String {
     let ClusterVolumeStatus { name, state, primary, nodes, in_sync, faults, .. } = volume;
+    let grows = volume.grows_to_bytes.is_some();
     let faults = faults.iter().map(|fault| {
         let CopyFault { node, lacks_writes, for_s, why, .. } = fault;
         let lacks = match (lacks_writes, for_s) {
@@ -374,6 +432,10 @@ pub fn problem(volume: &ClusterVolumeStatus) -> String {
         "stopped" => format!("volume {name} is not served by {primary}"),
         "new" => format!("volume {name} was never served"),
         "removing" => format!("volume {name} is being removed"),
+        "changing" if grows && faults.is_empty() => {
+            return format!("volume {name} grows; its users are told in a moment");
+        }
+        "changing" if grows => format!("volume {name} grows"),
         "changing" => format!("volume {name} changes its copies"),
         _ => format!("volume {name} has {} of {} copies in sync", in_sync.len(), nodes.len()),
     };
@@ -532,6 +594,82 @@ mod tests {
         let (alice, _) = one(&all);
         assert_eq!((&*alice.state, alice.in_sync.len()), ("changing", 1));
         assert!(alice.faults[0].why.contains("it has left, and its node is away"), "{alice:?}");
+    }
+
+    #[test]
+    fn a_volume_grows_until_its_users_have_the_size_and_a_small_copy_says_so() {
+        let both = Members::first(0, [(0, 1), (1, 2)].into());
+        let copies = ["io1", "io2"]
+            .map(|node| PlacedCopy { has_bytes: Some(4096), ..PlacedCopy::new(node, "fast") });
+        let mut placement = PlacementRecord {
+            size_bytes: 8192,
+            serves_bytes: Some(4096),
+            copies: copies.into(),
+            ..PlacementRecord::default()
+        };
+        let told = |placement: &PlacementRecord, members: &Members, io1, io2: Vec<CopyReport>| {
+            let nodes = vec![node("io1", Some(vec![io1])), node("io2", Some(io2))];
+            let mut all = contents(record(members, &["io1", "io2"]), nodes);
+            all.placements = vec![("alice".to_owned(), placement.clone())];
+            let (alice, problems) = one(&all);
+            (alice.state.clone(), alice.grows_to_bytes, problem(&alice), problems.len())
+        };
+        let primary = || copy("primary", "");
+        let (state, to, text, problems) = told(&placement, &both, primary(), vec![]);
+        assert_eq!((&*state, to, problems), ("changing", Some(8192), 0));
+        assert_eq!(
+            text,
+            "volume alice grows; the copy of io1: it grows; the copy of io2: it grows"
+        );
+        let refused = vec![copy("backup", "the pool takes nothing")];
+        let (state, _, text, problems) = told(&placement, &both, primary(), refused);
+        assert_eq!((&*state, problems), ("degraded", 1));
+        assert!(text.contains("the copy of io2: it waits: the pool takes nothing"), "{text}");
+        let nodes = vec![node("io1", Some(vec![primary()])), node("io2", None)];
+        let mut all = contents(record(&both, &["io1", "io2"]), nodes);
+        all.placements = vec![("alice".to_owned(), placement.clone())];
+        let (alice, problems) = one(&all);
+        assert_eq!((&*alice.state, alice.faults.len(), problems.len()), ("degraded", 2, 1));
+        assert!(problems[0].contains("io1 goes on without it within seconds"), "{problems:?}");
+        // In force: the node that serves has not heard of it, and a copy was away.
+        (placement.serves_bytes, placement.copies[0].has_bytes) = (None, None);
+        let (state, to, text, _) = told(&placement, &both.without(1), primary(), vec![]);
+        assert_eq!((&*state, to), ("degraded", Some(8192)));
+        assert!(text.contains("it is smaller than the volume, and gets what it lacks"), "{text}");
+        placement.copies[1].has_bytes = None;
+        let (state, to, text, _) = told(&placement, &both, primary(), vec![]);
+        assert_eq!((&*state, to), ("changing", Some(8192)));
+        assert!(text.ends_with("its users are told in a moment"), "{text}");
+        let grown = CopyReport { size_bytes: 8192, ..primary() };
+        let (state, to, ..) = told(&placement, &both, grown, vec![]);
+        assert_eq!((&*state, to), ("well", None));
+    }
+
+    /// A command that waits for a size is not done while nothing but the registry has it.
+    #[test]
+    fn the_size_of_users_is_told_by_the_node_that_serves_alone() {
+        let both = Members::first(0, [(0, 1), (1, 2)].into());
+        let copies = ["io1", "io2"].map(|node| PlacedCopy::new(node, "fast"));
+        let placement = PlacementRecord {
+            size_bytes: 8192,
+            copies: copies.into(),
+            ..PlacementRecord::default()
+        };
+        let report = |role: &str| CopyReport { size_bytes: 8192, ..copy(role, "") };
+        let other = CopyReport { volume: "bob".to_owned(), ..report("primary") };
+        for (io1, served_bytes) in [
+            (None, None),
+            (Some(vec![]), None),
+            (Some(vec![report("takes-over")]), None),
+            (Some(vec![report("primary")]), Some(8192)),
+            (Some(vec![copy("primary", "")]), Some(4096)),
+            (Some(vec![other; COPY_REPORTS_MAX]), Some(8192)),
+        ] {
+            let nodes = vec![node("io1", io1), node("io2", Some(vec![report("outside")]))];
+            let mut all = contents(record(&both, &["io1", "io2"]), nodes);
+            all.placements = vec![("alice".to_owned(), placement.clone())];
+            assert_eq!(one(&all).0.served_bytes, served_bytes);
+        }
     }
 
     #[test]

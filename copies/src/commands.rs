@@ -1,15 +1,17 @@
 //! Commands about the copies of a replicated volume.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use config::{REPLICA_PLACES_MAX, REPLICAS_MAX};
-use member::MemberList;
-use replica::MemberId;
+use member::{MemberList, SnapshotDone, SnapshotEnd};
+use registry::PLACED_BYTES_MAX;
+use replica::{MemberId, SNAPSHOT_NAME_MAX, SnapshotChange};
 use serde::Deserialize;
 
 use api::status::{CopyRole, CopyStatus};
-use api::{Refused, RefusedKind};
+use api::{API_VERSION, Done, Refused, RefusedKind};
 use sessions::LinkedSidecore;
 
 use crate::recovery::RecoveryStep;
@@ -18,6 +20,12 @@ use crate::served::{MemberOrder, MemberSeats, ServedMember, by_place};
 /// How long a command waits for its effect: a planned move takes some milliseconds, and a change of
 /// the record as long as the registry, which answers within 8 s or not at all.
 const EFFECT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a change of the snapshots may take: a pool that takes no change says so after 30 s.
+const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(45);
+
+/// The longest name that a person gives a snapshot: behind it comes its place, two numbers.
+const TAKEN_NAME_MAX: usize = 24;
 
 /// The pause between two looks at the effect.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -47,6 +55,67 @@ pub struct CopyList {
     /// The nodes of these that must go.
     #[serde(default)]
     pub leaving: Vec<String>,
+    /// The nodes of these whose copies are smaller than the volume.
+    #[serde(default)]
+    pub small: Vec<String>,
+    /// The copy here has at least so many bytes from now on.
+    #[serde(default)]
+    pub size_bytes: u64,
+    /// Users have so many bytes, once all copies in sync know it.
+    #[serde(default)]
+    pub serves_bytes: u64,
+}
+
+/// A change of the snapshots that is under way.
+#[derive(Debug)]
+pub struct SnapshotWait {
+    volume: String,
+    takes: bool,
+    ends: Receiver<SnapshotEnd>,
+}
+
+impl SnapshotWait {
+    /// Waits for its end. Gives what was done, and a note about copies that have left it out.
+    ///
+    /// # Errors
+    /// When the copy of this node has left it out, or the end is not known.
+    pub fn wait(self) -> Result<Done, Refused> {
+        let Self { volume, takes, ends } = self;
+        let look = format!("look on each node: `vrio volume snapshots {volume}`");
+        let unknown = |why: &str| {
+            let error = format!(
+                "volume {volume:?}: {why}, so it is not known which copies have made the change"
+            );
+            Refused::new(RefusedKind::Failed, error, look.clone())
+        };
+        let SnapshotDone { name, without } = match ends.recv_timeout(SNAPSHOT_TIME_MAX) {
+            Ok(Ok(done)) => done,
+            Ok(Err(why)) => {
+                let error = format!("the copy of volume {volume:?} here has left it out: {why}");
+                let way_out = format!("other copies may have made the change; {look}");
+                return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(unknown("a copy in sync has not answered in time, and may still"));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(unknown("this node does not serve it any more"));
+            }
+        };
+        let note = (!without.is_empty()).then(|| {
+            let nodes = without.join(", ");
+            format!("the copies on {nodes} have left it out; the logs there say why")
+        });
+        let done = match takes {
+            true => format!("take snapshot {volume}@{name} on the copies in sync"),
+            false => format!("remove snapshot {volume}@{name} from the copies in sync"),
+        };
+        Ok(Done {
+            version: API_VERSION,
+            applied: vec![done],
+            notes: note.into_iter().collect(),
+        })
+    }
 }
 
 impl ServedMember {
@@ -86,8 +155,8 @@ impl ServedMember {
         }
     }
 
-    /// Changes the nodes with copies. A place keeps its node for ever: the members know each other
-    /// by their places.
+    /// Changes the nodes with copies, and the size. A place keeps its node for ever: the members
+    /// know each other by their places.
     fn change_list(
         &self,
         cores: &[LinkedSidecore],
@@ -120,11 +189,113 @@ impl ServedMember {
         if list.nodes.len() > REPLICA_PLACES_MAX || nodes.len() > REPLICAS_MAX {
             return Err(wrong("there are more of them than a volume has"));
         }
+        if list.size_bytes > PLACED_BYTES_MAX {
+            return Err(wrong("they cannot be so large in a pool"));
+        }
         let place = |node: &String| nodes.iter().find(|(_, it)| *it == node).map(|(at, _)| *at);
-        let leaving = list.leaving.iter().map(place).collect::<Option<_>>();
-        let leaving = leaving.ok_or_else(|| wrong("a node that must go is not in the list"))?;
-        self.set_list(MemberList { nodes, leaving }, cores, seats.doors());
-        Ok(())
+        let places = |nodes: &[String]| {
+            let places = nodes.iter().map(place).collect::<Option<_>>();
+            places.ok_or_else(|| wrong("a node that must go, or grow, is not in the list"))
+        };
+        let (leaving, small) = (places(&list.leaving)?, places(&list.small)?);
+        let grown = self.grow(list.size_bytes);
+        // Users get no more than the copy has: the record may be any client's.
+        let size_bytes = list.serves_bytes.min(self.backend().info().size_bytes);
+        self.set_list(MemberList { nodes, leaving, small, size_bytes }, cores, seats.doors());
+        grown
+    }
+
+    /// Has the copy in its pool at least this size.
+    fn grow(&self, size_bytes: u64) -> Result<(), Refused> {
+        let backend = self.backend();
+        if size_bytes <= backend.info().size_bytes {
+            return Ok(());
+        }
+        let refused = |why: String| {
+            let error = format!("the copy of volume {:?} cannot grow: {why}", self.volume());
+            let way_out = "make room in its pool: it is tried again and again";
+            Refused::new(RefusedKind::Failed, error, way_out)
+        };
+        let resizable = backend.as_resizable();
+        let resizable = resizable.ok_or_else(|| refused("it is not in a pool".to_owned()))?;
+        self.want_bytes(size_bytes);
+        let resized = resizable.resize(size_bytes, None, false);
+        resized.map(drop).map_err(|error| refused(error.to_string()))
+    }
+
+    /// Refuses another size by the word of one node.
+    ///
+    /// # Errors
+    /// The way to another size.
+    pub fn refuse_resize(&self) -> Result<(), Refused> {
+        let name = self.volume();
+        let error = format!(
+            "volume {name:?} has copies on several nodes: the copies of other nodes would keep \
+             their size"
+        );
+        let way_out = match self.is_placed() {
+            true => format!("`vrio volume resize {name} SIZE --cluster` has all copies grow"),
+            false => "docs/replicas.md, \"Changing the list\", says how".to_owned(),
+        };
+        Err(Refused::new(RefusedKind::Conflict, error, way_out))
+    }
+
+    /// Whether it serves the volume, so that it can change the snapshots of all copies.
+    pub fn is_primary(&self) -> bool {
+        self.status().role == CopyRole::Primary
+    }
+
+    /// Begins to take a snapshot with this name, at this time in seconds since 1970: all copies in
+    /// sync do so at the same place among the writes.
+    ///
+    /// # Errors
+    /// When another node serves, or another change of the snapshots is under way.
+    pub fn take_snapshot(
+        &self,
+        cores: &[LinkedSidecore],
+        name: &str,
+        at_s: u64,
+    ) -> Result<SnapshotWait, Refused> {
+        self.change_snapshots(cores, SnapshotChange::Take { name: name.to_owned(), at_s })
+    }
+
+    /// Begins to remove a snapshot from all copies in sync.
+    ///
+    /// # Errors
+    /// As those of [`Self::take_snapshot`].
+    pub fn remove_snapshot(
+        &self,
+        cores: &[LinkedSidecore],
+        name: &str,
+    ) -> Result<SnapshotWait, Refused> {
+        self.change_snapshots(cores, SnapshotChange::Remove { name: name.to_owned() })
+    }
+
+    fn change_snapshots(
+        &self,
+        cores: &[LinkedSidecore],
+        change: SnapshotChange,
+    ) -> Result<SnapshotWait, Refused> {
+        let volume = self.volume();
+        let status = self.status();
+        if status.role != CopyRole::Primary {
+            return Err(not_here(&status, volume));
+        }
+        let (SnapshotChange::Take { name, .. } | SnapshotChange::Remove { name }) = &change;
+        let takes = matches!(change, SnapshotChange::Take { .. });
+        if takes && name.len() > TAKEN_NAME_MAX || name.len() > SNAPSHOT_NAME_MAX {
+            let error = format!("the name {name:?} is too long for volume {volume:?}");
+            let way_out = format!("take one of at most {TAKEN_NAME_MAX} characters");
+            return Err(Refused::new(RefusedKind::Bad, error, way_out));
+        }
+        let refused = |why: String| {
+            let error = format!("volume {volume:?}: {why}");
+            Refused::new(RefusedKind::Conflict, error, "nothing was changed; try again")
+        };
+        let begun = self.with_host(cores, move |host| host.change_snapshots(change));
+        let begun = begun.ok_or_else(|| refused("its copy here has ended".to_owned()))?;
+        let ends = begun.map_err(refused)?;
+        Ok(SnapshotWait { volume: volume.to_owned(), takes, ends })
     }
 
     fn make_primary(&self, cores: &[LinkedSidecore], own: &str, node: &str) -> Result<(), Refused> {

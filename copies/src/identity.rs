@@ -118,7 +118,8 @@ impl CopyIdentity {
         if has_content && self.placement.is_some() {
             return Err(
                 "the volume has content, and the copies of a volume that the cluster places begin \
-                 empty: remove it with `vrio volume remove --data`"
+                 empty, but for a first copy that begins as a snapshot: remove it with `vrio \
+                 volume remove --data`"
                     .to_owned(),
             );
         }

@@ -12,7 +12,7 @@ mod recovery;
 mod served;
 
 pub use agent::ClusterView;
-pub use commands::{CopyCommand, CopyList};
+pub use commands::{CopyCommand, CopyList, SnapshotWait};
 pub use metrics::COPY_METRICS;
 pub use served::{
     MemberSeats, PlannedCopy, ServedMember, end_in_order, forget, refuse_plain, set_drained,

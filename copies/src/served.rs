@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use api::agent::{RecordAsk, RecordOutcome, RecordRemake};
@@ -32,6 +32,7 @@ use replica::{Durable, MemberId, Pacing, Place, RecoveryPlan, SwapOutcome, Volum
 use sessions::{LinkedSidecore, random};
 use sidecore::{EarlyWaker, PollerId, RoundStage, Waker};
 use store::PoolVolume;
+use volume::Volume;
 use volume::backend::BackendVolume;
 use volume::record::{FileRecords, RecordStore, make_private};
 use volume::stage::VolumeKey;
@@ -62,6 +63,12 @@ const _: () = assert!(config::REPLICAS_MAX <= replica::MEMBERS_MAX);
 /// And all places that a placed volume's list has in its life.
 const _: () = assert!(config::REPLICA_PLACES_MAX == registry::COPY_PLACES_MAX);
 
+/// A pool can have a volume of each size that a placement has.
+const _: () = assert!(
+    registry::PLACED_BYTES_MAX
+        == store::stream::VOLUME_BLOCKS_MAX * store::block::BLOCK_BYTES as u64
+);
+
 /// The member of a replicated volume.
 #[derive(Debug)]
 pub struct ServedMember {
@@ -72,6 +79,10 @@ pub struct ServedMember {
     is_placed: bool,
     /// The nodes by their places, which also the questions to the registry name.
     list: Arc<Mutex<MemberList>>,
+    /// Its volume of the pool.
+    backend: Arc<dyn BackendVolume>,
+    /// The size that its volume of the pool must have, also after a way back to a cut.
+    wanted_bytes: Arc<AtomicU64>,
     /// The index of its sidecore.
     home: usize,
     front: Arc<FrontVolume>,
@@ -133,11 +144,28 @@ pub struct PlannedCopy<'p> {
 }
 
 impl PlannedCopy<'_> {
+    /// The size that users have, of a volume that the cluster has placed: its volume of the pool
+    /// may be larger already.
+    fn placed_bytes(&self) -> Option<u64> {
+        self.wanted.placement?;
+        let told_bytes = self.wanted.backend.pool().and_then(|pool| pool.size_bytes);
+        Some(told_bytes.unwrap_or_else(|| self.backend.info().size_bytes))
+    }
+
     /// Proves that it is the copy that it was, and gives the tasks on its volume.
     fn identify(&self, directory: &Path, has_state: bool) -> Result<PoolTasks, String> {
         let (pool, own) = self.backend.in_pool().ok_or("only a volume of a pool has copies")?;
-        let has_content = |it: &PoolVolume| it.owned_blocks > 0 || it.parent.is_some();
-        let has_content = pool.volumes().iter().any(|it| it.id == own && has_content(it));
+        // The first copy of a placed volume may begin as a snapshot.
+        let is_first = self.wanted.replicas.first().is_some_and(|it| it == self.node);
+        let may_be_clone = is_first && self.wanted.placement.is_some();
+        let all = pool.volumes();
+        let is_clone = |it: &PoolVolume| {
+            let parent = all.iter().find(|parent| Some(parent.id) == it.parent);
+            may_be_clone && parent.is_some_and(|parent| parent.of != Some(own))
+        };
+        let has_content =
+            |it: &PoolVolume| it.owned_blocks > 0 || it.parent.is_some() && !is_clone(it);
+        let has_content = all.iter().any(|it| it.id == own && has_content(it));
         let identity = CopyIdentity::new(self.node, self.wanted, pool.uuid(), own.0);
         identity.verify(directory, &self.wanted.name, (has_state, has_content))?;
         Ok(PoolTasks::new(Arc::clone(pool), own))
@@ -198,10 +226,11 @@ impl MemberSeats {
         // Cuts of a new member's volume are another cluster's, or a user's.
         let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
         refuse_older_state(&cuts, durable.record.as_ref().map_or(0, |record| record.reign))?;
-        let own = Arc::clone(backend) as Arc<dyn volume::Volume>;
+        let own = Arc::clone(backend) as Arc<dyn Volume>;
         let pacing = Pacing { members: nodes.len(), ..NODE_PACING };
         let begun = durable.ended.as_ref().map(|_| Durable { ended: None, ..durable.clone() });
         let settings = settings(wanted, key);
+        let placed_bytes = copy.placed_bytes();
         let (names, name) = (nodes.clone(), volume.clone());
         let setup = MemberSetup {
             volume: name,
@@ -213,7 +242,7 @@ impl MemberSeats {
             durable,
             cuts,
             settings,
-            changes: wanted.placement.is_some(),
+            placed_bytes,
             own,
         };
         let home = {
@@ -227,7 +256,9 @@ impl MemberSeats {
             volume,
             id,
             is_placed: wanted.placement.is_some(),
-            list: Arc::new(Mutex::new(MemberList::new(nodes))),
+            list: Arc::new(Mutex::new(MemberList::of_size(nodes, placed_bytes))),
+            backend: Arc::clone(backend),
+            wanted_bytes: Arc::clone(tasks.wanted_bytes()),
             home,
             front: Arc::clone(&plan.front),
             records,
@@ -273,8 +304,11 @@ impl ServedMember {
         // A record can name this node while its member does not serve.
         let is_serving = matches!(part, MemberPart::Serves | MemberPart::TakesOver);
         let list = self.list();
-        let names = if self.is_placed { list.names() } else { Vec::new() };
-        let MemberList { nodes, leaving } = list;
+        let places = if self.is_placed { list.names() } else { Vec::new() };
+        let placed = |bytes| Some(bytes).filter(|_| self.is_placed);
+        let has_bytes = placed(self.backend.info().size_bytes);
+        let MemberList { nodes, leaving, small, size_bytes } = list;
+        let serves_bytes = placed(size_bytes);
         let primary = primary.filter(|it| is_serving || nodes.get(&self.id) != Some(it));
         let role = match part {
             _ if has_ended => CopyRole::Failed,
@@ -286,9 +320,44 @@ impl ServedMember {
         };
         let missing = nodes.values().filter(|node| !in_sync.contains(node));
         let missing = missing.cloned().collect();
-        let leaving = leaving.iter().filter_map(|member| nodes.get(member).cloned()).collect();
+        let named = |of: &BTreeSet<MemberId>| {
+            of.iter().filter_map(|member| nodes.get(member).cloned()).collect()
+        };
+        let (leaving, small) = (named(&leaving), named(&small));
         let why = failed.or(waits).unwrap_or_default();
-        CopyStatus { role, primary, epoch, in_sync, missing, places: names, leaving, filling, why }
+        CopyStatus {
+            role,
+            primary,
+            epoch,
+            in_sync,
+            missing,
+            places,
+            leaving,
+            small,
+            has_bytes,
+            serves_bytes,
+            filling,
+            why,
+        }
+    }
+
+    /// The size that users have: here, or as the node's agent has told.
+    pub fn size_bytes(&self) -> u64 {
+        let size_bytes = self.front.info().size_bytes;
+        match self.view().part {
+            MemberPart::Serves => size_bytes,
+            _ => size_bytes.max(self.list.lock().size_bytes),
+        }
+    }
+
+    /// Its volume of the pool.
+    pub(crate) fn backend(&self) -> &dyn BackendVolume {
+        &*self.backend
+    }
+
+    /// Its volume of the pool must have this size at least: a way back to a cut does not undo it.
+    pub(crate) fn want_bytes(&self, bytes: u64) {
+        self.wanted_bytes.fetch_max(bytes, SeqCst);
     }
 
     /// Starts the member on its sidecore.
@@ -454,9 +523,18 @@ impl ServedMember {
         self.list.lock().place_of(node)
     }
 
-    /// The nodes with a copy are these from now on.
-    pub(crate) fn set_list(&self, list: MemberList, cores: &[LinkedSidecore], doors: &MemberDoors) {
-        self.list.lock().clone_from(&list);
+    /// The nodes with a copy are these from now on. The size gets no smaller.
+    pub(crate) fn set_list(
+        &self,
+        mut list: MemberList,
+        cores: &[LinkedSidecore],
+        doors: &MemberDoors,
+    ) {
+        {
+            let mut known = self.list.lock();
+            list.size_bytes = list.size_bytes.max(known.size_bytes);
+            known.clone_from(&list);
+        }
         self.door.set_peers(list.peers(self.id));
         doors.look_again();
         // A member that has not started takes the list when it does.
@@ -480,7 +558,7 @@ impl ServedMember {
     fn order_move(&self, cores: &[LinkedSidecore]) -> bool {
         let view = self.view();
         let is_other = |id: &MemberId| *id != self.id;
-        let MemberList { nodes, leaving } = self.list();
+        let MemberList { nodes, leaving, .. } = self.list();
         let mut others =
             nodes.iter().filter(|(id, node)| is_other(id) && view.in_sync.contains(node));
         // Not to a member that must go itself, if there is another member.
@@ -641,6 +719,11 @@ impl PlaceWatch for ExportWatch {
 
     fn elsewhere(&mut self, node: &str) {
         self.export.set_elsewhere(Some(node));
+        self.wakers.iter().for_each(Waker::wake);
+    }
+
+    fn resized(&mut self) {
+        self.export.tell_peers();
         self.wakers.iter().for_each(Waker::wake);
     }
 }

@@ -11,7 +11,7 @@ use ::replica::wire::{
 };
 use ::replica::{
     Applied, ChangedPart, ClientId, ClientRequest, Durable, Extent, Input, MEMBERS_MAX, Message,
-    Op, Output, Pacing, Place, Replica, RequestId, SwapOutcome, VolumeRecord,
+    Op, Output, Pacing, Place, Replica, RequestId, SnapshotChange, SwapOutcome, VolumeRecord,
 };
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -180,7 +180,7 @@ impl Members {
         let extent = Extent::new(c, d as u32 % 64 + 1).expect("it has sectors");
         let client = ClientId { attachment: 9, channel: 0, slot: 0 };
         let (id, data) = (RequestId { client, number: d }, WireContent::Bytes);
-        let op = match c % 8 {
+        let op = match c % 9 {
             0 => Op::Write { id, extent, data },
             1 => Op::Flush { id },
             2 => Op::Cut,
@@ -188,6 +188,13 @@ impl Members {
             4 => Op::Equal { extent, data: WireContent::Zeroes },
             5 => Op::Applied { applied: Applied::default(), note: vec![1] },
             6 => Op::Note { id, note: vec![2, 3] },
+            7 => {
+                let change = match d % 2 {
+                    0 => SnapshotChange::Take { name: "cut.1.1".to_owned(), at_s: b },
+                    _ => SnapshotChange::Remove { name: "a".to_owned() },
+                };
+                Op::Snapshot { id, change }
+            }
             _ => Op::Forget(9),
         };
         match kind % 10 {
@@ -196,7 +203,7 @@ impl Members {
             2 => Message::Seal { record: next },
             3 => Message::Sealed { epoch, life, tail: [extent].into_iter().collect() },
             4 => Message::Append { epoch, life, began: d % 4, counter: b % 8, op },
-            5 => Message::Held { life, began: place, counter: d % 16 },
+            5 => Message::Held { life, began: place, counter: d % 16, left_out: a % 8 },
             6 => Message::Join { epoch, life: d % 2, cuts: BTreeSet::from([place]) },
             7 => Message::GoBack { record: next, life, cut: Some(place), began: d % 8 },
             8 => Message::Hello { life, epoch },

@@ -385,8 +385,13 @@ impl RecordDesk {
                 let members = placed.as_ref().map(|it| it.record.members());
                 members.is_some_and(|mut all| all.all(|(place, _)| place != *id))
             };
+            // A copy that is smaller than the volume cannot have each write.
+            let is_small = |id: &u8| {
+                let is_new = found.in_sync.get(id) != target.in_sync.get(id);
+                is_new && placed.as_ref().is_some_and(|it| it.record.is_small(*id))
+            };
             // The node of a copy that is out removes its data, so the copy must not count again.
-            if target.in_sync.keys().any(is_out) {
+            if target.in_sync.keys().any(|id| is_out(id) || is_small(id)) {
                 return Ok(SwapOutcome::Conflict(found));
             }
             let swap = self.next((Some(&held), placed.as_ref()), held.store, target)?;

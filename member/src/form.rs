@@ -8,14 +8,16 @@ use volume::Incarnation;
 
 /// A digest of the list of a volume's nodes, its size, and its settings. A member is known by its
 /// place in the list, and an operation must fit each copy; so members of different forms take no
-/// messages of each other. The list of a volume that the cluster has placed may change, and a place
-/// in it has one node for ever: such a form has the number of the placement instead.
+/// messages of each other. The list and the size of a volume that the cluster has placed may
+/// change, and a place in the list has one node for ever: such a form has the number of the
+/// placement instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeForm(pub(crate) [u8; WIRE_FORM_BYTES]);
 
 impl VolumeForm {
     /// The form of a volume with these members and this size. `settings` are all other parts that
-    /// its members must have alike, each as text. Without nodes they have the placement.
+    /// its members must have alike, each as text. Without nodes, and with a size of 0, they have
+    /// the placement.
     pub fn of(nodes: &BTreeMap<MemberId, String>, size_bytes: u64, settings: &[String]) -> Self {
         let (size, members) = (size_bytes.to_le_bytes(), [nodes.len() as u8]);
         let mut parts: Vec<&[u8]> = vec![&size, &members];

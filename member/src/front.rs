@@ -114,10 +114,11 @@ pub struct FrontVolume {
 }
 
 impl FrontVolume {
-    /// The volume over a member's own volume with this description. `home` wakes the member's
-    /// sidecore.
-    pub(crate) fn new(own: &VolumeInfo, home: Waker) -> Self {
+    /// The volume over a member's own volume with this description. Its users have so many bytes
+    /// of it. `home` wakes the member's sidecore.
+    pub(crate) fn new(own: &VolumeInfo, size_bytes: u64, home: Waker) -> Self {
         let info = VolumeInfo {
+            size_bytes,
             // The protocol makes members equal by sectors.
             block_bytes: replica::wire::SECTOR_BYTES as u32,
             // Told by the record, once this member serves.
@@ -142,6 +143,16 @@ impl FrontVolume {
 }
 
 impl FrontShared {
+    /// The volume as its users have it now.
+    fn info(&self) -> VolumeInfo {
+        VolumeInfo { size_bytes: self.size.get(), ..self.info.lock().clone() }
+    }
+
+    /// The size that users have.
+    pub(crate) fn size(&self) -> &Size {
+        &self.size
+    }
+
     /// A term begins, under this incarnation of the volume.
     pub(crate) fn begin_term(&self, term: u64, incarnation: Incarnation) {
         self.info.lock().incarnation = incarnation;
@@ -159,7 +170,7 @@ impl FrontShared {
 
 impl Volume for FrontVolume {
     fn info(&self) -> VolumeInfo {
-        self.shared.info.lock().clone()
+        self.shared.info()
     }
 
     fn size(&self) -> Size {

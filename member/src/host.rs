@@ -35,11 +35,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use replica::wire::SECTOR_BYTES;
 use replica::{
     ClientId, ClientRequest, Durable, Input, Life, MEMBERS_MAX, MemberId, Message, Note, Pacing,
-    Place, RequestId, VolumeRecord,
+    Place, RequestId, SnapshotChange, VolumeRecord,
 };
 use sidecore::{Poll, Progress, Services, Wake, Waker};
 use volume::{Incarnation, OpenArguments, OpenError, Status, Volume};
@@ -52,6 +53,7 @@ use crate::front::{FrontLinks, FrontPlace, FrontVolume, PutRequest};
 use crate::member::{Answer, ErrandEnd, MemberCounters, MemberStart, Outbox, VolumeMember};
 use crate::notes::{NoteBook, NoteRecords};
 use crate::queue::MEMBER_DEPTH;
+use crate::snapshots::{SnapshotDesk, SnapshotEnd};
 use crate::status::{FilledPercent, MemberPart, MemberStatus, MemberView};
 
 /// Messages that are heard in a round, and bytes of content after which no more are taken: a round
@@ -112,6 +114,9 @@ pub trait PlaceWatch {
 
     /// Another node serves it; an empty name says that it is not known which.
     fn elsewhere(&mut self, node: &str);
+
+    /// The volume that this node serves has grown: users are told.
+    fn resized(&mut self);
 }
 
 /// The parts of a member before it has a sidecore.
@@ -135,8 +140,9 @@ pub struct MemberSetup {
     pub cuts: BTreeSet<Place>,
     /// Settings that all members must have alike besides the nodes and the size, each as text.
     pub settings: Vec<String>,
-    /// The list of nodes may change: the settings name it, and the form has no nodes.
-    pub changes: bool,
+    /// The size that users have, of a volume whose nodes and size may change: the settings name it,
+    /// and the form has neither nodes nor size.
+    pub placed_bytes: Option<u64>,
     /// The member's own volume, with blocks of 512 bytes.
     pub own: Arc<dyn Volume>,
 }
@@ -158,33 +164,43 @@ pub struct MemberPlan {
 impl MemberPlan {
     /// The plan of a member. `home` wakes the sidecore that it will be on.
     pub fn new(setup: MemberSetup, home: &Waker) -> Self {
-        let MemberSetup { volume, id, nodes, own, settings, changes, .. } = &setup;
+        let MemberSetup { volume, id, nodes, own, settings, placed_bytes, .. } = &setup;
         let info = own.info();
-        let form = match changes {
-            false => VolumeForm::of(nodes, info.size_bytes, settings),
-            true => VolumeForm::of(&BTreeMap::new(), info.size_bytes, settings),
+        let form = match placed_bytes {
+            None => VolumeForm::of(nodes, info.size_bytes, settings),
+            Some(_) => VolumeForm::of(&BTreeMap::new(), 0, settings),
         };
         let peers = MemberList::new(nodes.clone()).peers(*id);
-        let front = Arc::new(FrontVolume::new(&info, home.clone()));
+        let size_bytes = placed_bytes.unwrap_or(info.size_bytes);
+        let front = Arc::new(FrontVolume::new(&info, size_bytes, home.clone()));
         let records = NoteRecords::new(volume, home.clone());
         let (door, status) = (MemberDoor::new(peers, form, home.clone()), Arc::default());
         Self { front, records, door, status, setup }
     }
 }
 
-/// The nodes of a volume's members.
+/// The nodes of a volume's members, and the size of a volume whose size may change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberList {
     /// By the members' places.
     pub nodes: BTreeMap<MemberId, String>,
     /// The members that must go: the volume goes on without them as soon as it can.
     pub leaving: BTreeSet<MemberId>,
+    /// The members whose own volumes are smaller than the volume: they join when they have grown.
+    pub small: BTreeSet<MemberId>,
+    /// The size that users have, once all members in sync know it; 0: it does not change.
+    pub size_bytes: u64,
 }
 
 impl MemberList {
     /// A list of members of which none must go.
     pub fn new(nodes: BTreeMap<MemberId, String>) -> Self {
-        Self { nodes, leaving: BTreeSet::new() }
+        Self { nodes, ..Self::default() }
+    }
+
+    /// The same, of a volume whose size may change.
+    pub fn of_size(nodes: BTreeMap<MemberId, String>, size_bytes: Option<u64>) -> Self {
+        Self { size_bytes: size_bytes.unwrap_or_default(), ..Self::new(nodes) }
     }
 
     /// The names of the nodes in their order; a place without a node is empty.
@@ -270,6 +286,7 @@ pub struct MemberHost {
     /// The note that the protocol has, or has put off.
     note: Option<(RequestId, Note, bool)>,
     notes: u64,
+    snapshots: SnapshotDesk,
     /// Attachments of other lives may be in the table of applied requests.
     sweeps: bool,
     /// The node is drained.
@@ -299,7 +316,8 @@ impl MemberHost {
         mut outside: HostOutside,
     ) -> Result<Self, OpenError> {
         let MemberPlan { setup, front, records, door, status } = plan;
-        let MemberSetup { volume, id, nodes, life, number, pacing, durable, cuts, own, .. } = setup;
+        let MemberSetup { volume, id, nodes, life, number, pacing, durable, cuts, .. } = setup;
+        let MemberSetup { placed_bytes, own, .. } = setup;
         // First, so that channels and planes see an end if the member does not begin.
         let fronts = FrontLinks::new(Arc::clone(front.shared()), life);
         let inbox = DoorInbox::new(door);
@@ -310,8 +328,9 @@ impl MemberHost {
             return Err(OpenError::Io { what, source: io::Error::other(why) });
         }
         let channel = own.open(&OpenArguments { services, depth: MEMBER_DEPTH })?;
-        let sectors = info.size_bytes / SECTOR_BYTES;
-        let start = MemberStart { id, life, pacing, durable, cuts, sectors };
+        let sectors = placed_bytes.unwrap_or(info.size_bytes) / SECTOR_BYTES;
+        let own = placed_bytes.map(|_| own.size());
+        let start = MemberStart { id, life, pacing, durable, cuts, sectors, own };
         let now_ns = (outside.clock)();
         let others = nodes.keys().filter(|other| **other != id);
         let outgoing = others.map(|other| (*other, OutgoingMail::default())).collect();
@@ -333,6 +352,7 @@ impl MemberHost {
             told_elsewhere: Some(String::new()),
             note: None,
             notes: 0,
+            snapshots: SnapshotDesk::new(ClientId { slot: 1, ..own_client(life) }),
             sweeps: false,
             is_drained: false,
             given: None,
@@ -341,7 +361,7 @@ impl MemberHost {
             shown: None,
             volume,
             id,
-            list: MemberList::new(nodes),
+            list: MemberList::of_size(nodes, placed_bytes),
             life,
             number,
         })
@@ -369,6 +389,22 @@ impl MemberHost {
         self.settle(now_ns);
     }
 
+    /// Begins a change of the snapshots, if this member serves. Its end comes by the channel, which
+    /// ends without one when the member serves no longer.
+    ///
+    /// # Errors
+    /// Why it does not begin.
+    pub fn change_snapshots(
+        &mut self,
+        change: SnapshotChange,
+    ) -> Result<Receiver<SnapshotEnd>, String> {
+        if self.reign.is_none() {
+            return Err(not_here(&self.elsewhere()));
+        }
+        let begun = self.snapshots.begin(change);
+        begun.ok_or_else(|| "another snapshot of the volume is being taken or removed".to_owned())
+    }
+
     /// The node is drained, or is not any more. While it is, the member takes over last, and gives
     /// the volume to another member in sync when there is one.
     pub fn set_drained(&mut self, drained: bool) {
@@ -376,8 +412,11 @@ impl MemberHost {
         self.set_reserve();
     }
 
-    /// The nodes of the members are these from now on. This member keeps its place.
-    pub fn set_list(&mut self, list: MemberList) {
+    /// The nodes of the members are these from now on, and users have this size when all members in
+    /// sync know it. This member keeps its place, and the volume gets no smaller.
+    pub fn set_list(&mut self, mut list: MemberList) {
+        list.size_bytes = list.size_bytes.max(self.list.size_bytes);
+        self.records.set_size(list.size_bytes);
         let mut others = list.nodes.clone();
         others.remove(&self.id);
         self.outside.mail.set_members(&others);
@@ -388,7 +427,8 @@ impl MemberHost {
         self.member.set_members(list.nodes.len());
         let clock_ns = (self.outside.clock)();
         for member in self.list.nodes.keys() {
-            if !others.contains_key(member) || list.leaving.contains(member) {
+            let must_wait = list.leaving.contains(member) || list.small.contains(member);
+            if !others.contains_key(member) || must_wait {
                 self.member.tell(clock_ns, Input::Left(*member), &mut self.out);
             }
         }
@@ -503,8 +543,9 @@ impl MemberHost {
             self.member.end(clock_ns, end, &mut self.out);
         }
         for ArrivedMessage { from, message, body } in inputs.arrived.drain(..) {
-            // It would come into sync and go again without end.
-            if matches!(message, Message::Join { .. }) && self.list.leaving.contains(&from) {
+            // It would come into sync and go again without end, or hold up writes beyond its end.
+            let must_wait = self.list.leaving.contains(&from) || self.list.small.contains(&from);
+            if must_wait && matches!(message, Message::Join { .. }) {
                 continue;
             }
             self.member.hear(clock_ns, from, from_wire(message, body), &mut self.out);
@@ -519,11 +560,13 @@ impl MemberHost {
             if let Some((_, _, again)) = &mut self.note {
                 *again = true;
             }
+            self.snapshots.put_off();
         }
         for (id, request) in inputs.asked.drain(..) {
             self.put(clock_ns, id, request);
         }
         self.put_note(clock_ns);
+        self.put_snapshot(clock_ns);
         self.inputs = inputs;
     }
 
@@ -567,8 +610,7 @@ impl MemberHost {
             && let Some(note) = self.records.take()
         {
             self.notes += 1;
-            let attachment = FrontLinks::attachment(self.life, 0);
-            let client = ClientId { attachment, channel: 0, slot: 0 };
+            let client = own_client(self.life);
             self.note = Some((RequestId { client, number: self.notes }, note, true));
         }
         let incarnation = self.member.record().map_or(0, |record| record.incarnation);
@@ -578,6 +620,20 @@ impl MemberHost {
             // A request that was taken before waits on for its operation.
             let request = ClientRequest::Note(note.clone());
             self.member.request(clock_ns, *id, incarnation, request, &mut self.out);
+        }
+    }
+
+    /// Gives the protocol the change of the snapshots, or again if there was no room.
+    fn put_snapshot(&mut self, clock_ns: u64) {
+        let serves = self.reign.is_some() && self.member.serving() == self.reign;
+        if !serves || !self.member.takes_requests() {
+            return;
+        }
+        if let Some((id, change)) = self.snapshots.request() {
+            let incarnation = self.member.record().map_or(0, |record| record.incarnation);
+            // A request that was taken before waits on for its operation.
+            let request = ClientRequest::Snapshot(change);
+            self.member.request(clock_ns, id, incarnation, request, &mut self.out);
         }
     }
 
@@ -620,6 +676,7 @@ impl MemberHost {
             Answer::Done(id, content) => (id, Status::Done, content),
             // Of another incarnation: its term has ended.
             Answer::Refused(id, _) => (id, Status::Fenced, None),
+            Answer::Invalid(id) => (id, Status::Invalid, None),
             Answer::Full(id) => {
                 self.sweeps = true;
                 return self.fronts.put_off(id);
@@ -628,11 +685,31 @@ impl MemberHost {
         if self.note.as_ref().is_some_and(|(note, ..)| *note == id) {
             self.note = None;
             if status == Status::Done {
-                self.records.kept();
+                self.grow(self.records.kept());
             }
             return;
         }
+        if self.snapshots.is_its(id) {
+            let (last, left_out) = (self.member.last_snapshot(), self.member.snapshot_left_out());
+            return match status {
+                Status::Done => self.snapshots.end(last, left_out, &self.list.nodes),
+                _ => self.snapshots.give_up(),
+            };
+        }
         self.fronts.answer(id, status, content);
+    }
+
+    /// All members in sync know this size: users get it.
+    fn grow(&mut self, size_bytes: u64) {
+        if size_bytes > self.fronts.shared().size().get() {
+            self.set_size(size_bytes);
+            self.outside.watch.resized();
+        }
+    }
+
+    fn set_size(&mut self, size_bytes: u64) {
+        self.fronts.shared().size().set(size_bytes);
+        self.member.set_sectors(size_bytes / SECTOR_BYTES);
     }
 
     fn send(&mut self, now_ns: u64) {
@@ -681,6 +758,7 @@ impl MemberHost {
     /// it admits no client, so none can begin with what another member may not have.
     fn end_term(&mut self) {
         (self.reign, self.term, self.note) = (None, 0, None);
+        self.snapshots.give_up();
         let elsewhere = self.elsewhere();
         self.outside.watch.elsewhere(&elsewhere);
         self.records.end(&not_here(&elsewhere));
@@ -690,7 +768,7 @@ impl MemberHost {
 
     /// It begins to serve: records and incarnation first, then the word that clients may come.
     fn begin_term(&mut self, reign: u64) {
-        let book = match NoteBook::of(self.member.note()) {
+        let mut book = match NoteBook::of(self.member.note()) {
             Ok(book) => book.unwrap_or_else(|| NoteBook::new(self.number)),
             Err(error) => {
                 return self.member.fail(format!(
@@ -703,7 +781,15 @@ impl MemberHost {
         let incarnation = self.member.record().map_or(0, |record| record.incarnation);
         let parts = [self.volume.as_bytes(), &book.number, &incarnation.to_le_bytes()];
         let incarnation = Incarnation::digest(&parts);
+        if self.list.size_bytes > 0 {
+            // A guest has a record in a note, and each note of such a volume has a size.
+            if book.size_bytes == 0 {
+                book.size_bytes = self.list.size_bytes;
+            }
+            self.set_size(book.size_bytes);
+        }
         self.records.begin(book);
+        self.records.set_size(self.list.size_bytes);
         self.terms += 1;
         (self.reign, self.term, self.sweeps) = (Some(reign), self.terms, true);
         if let Some(given) = &mut self.given {
@@ -765,6 +851,11 @@ impl MemberHost {
             failed: self.member.failed().map(str::to_owned),
         });
     }
+}
+
+/// The host as a client of the protocol.
+fn own_client(life: Life) -> ClientId {
+    ClientId { attachment: FrontLinks::attachment(life, 0), channel: 0, slot: 0 }
 }
 
 /// Why records cannot be written here.

@@ -29,6 +29,7 @@ mod member;
 mod notes;
 pub mod plane;
 mod queue;
+mod snapshots;
 mod status;
 mod tasks;
 mod text;
@@ -51,7 +52,8 @@ pub use member::{
 pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
 pub use plane::{ReplicaPlane, ReplicaRoute};
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
-pub use replica::SwapOutcome;
+pub use replica::{SnapshotChange, SwapOutcome};
+pub use snapshots::{SnapshotDone, SnapshotEnd, snapshot_name};
 pub use status::{MemberPart, MemberStatus, MemberView};
 pub use tasks::{PoolTasks, VolumeTasks, is_cut_name};
 pub use text::{form_from_text, form_text, record_from_text, record_text};

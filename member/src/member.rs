@@ -11,7 +11,7 @@ use replica::{
     Place, RecoveryPlan, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 use sidecore::{Progress, Wake};
-use volume::Channel;
+use volume::{Channel, Size};
 
 use crate::content::RangeContent;
 use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
@@ -88,6 +88,8 @@ pub enum Answer {
     Refused(RequestId, u64),
     /// The table of applied requests is full: offer it again later.
     Full(RequestId),
+    /// Its range is not in the volume that users have, or its content is of another length.
+    Invalid(RequestId),
 }
 
 /// A member's messages, errands and answers for its owner, which takes all of them after each call.
@@ -144,6 +146,8 @@ pub struct VolumeMember {
     replica: Replica<RangeContent>,
     queue: WorkQueue,
     sectors: u64,
+    /// Operations beyond the end of its own volume wait.
+    waits_to_grow: bool,
     /// Outputs that have not been carried out: the first one waits for the private file.
     outputs: VecDeque<Output<RangeContent>>,
     is_keeping: bool,
@@ -187,20 +191,24 @@ pub struct MemberStart {
     pub durable: Durable,
     /// The cuts that the volume has.
     pub cuts: BTreeSet<Place>,
-    /// The volume's size.
+    /// The size of the volume that users have.
     pub sectors: u64,
+    /// The size of the member's own volume, if that may be smaller for a while: operations beyond
+    /// its end wait.
+    pub own: Option<Size>,
 }
 
 impl VolumeMember {
     /// A member over a channel of its volume, which was opened for
     /// [`MEMBER_DEPTH`](crate::MEMBER_DEPTH) requests.
     pub fn new(start: MemberStart, channel: Box<dyn Channel>, now_ns: u64) -> Self {
-        let MemberStart { id, life, pacing, durable, cuts, sectors } = start;
+        let MemberStart { id, life, pacing, durable, cuts, sectors, own } = start;
         let is_new = durable.record.is_none();
         Self {
             is_new,
             replica: Replica::start(id, life, pacing, durable, cuts, now_ns),
-            queue: WorkQueue::new(channel),
+            waits_to_grow: own.is_some(),
+            queue: WorkQueue::new(channel, own),
             sectors,
             outputs: VecDeque::new(),
             is_keeping: false,
@@ -256,6 +264,11 @@ impl VolumeMember {
         filled
     }
 
+    /// Users have so many sectors of the volume.
+    pub(crate) fn set_sectors(&mut self, sectors: u64) {
+        self.sectors = sectors;
+    }
+
     /// The volume has so many members.
     pub(crate) fn set_members(&mut self, members: usize) {
         self.replica.set_members(members);
@@ -273,6 +286,17 @@ impl VolumeMember {
         let is_told = self.replica.serving().is_some() || self.follows();
         let unseen = self.unseen.as_deref().filter(|_| !is_told || self.is_lost);
         self.queue.waits().or(unseen).filter(|_| self.failed.is_none())
+    }
+
+    /// Why this member has left the last change of the snapshots out, if it has.
+    pub(crate) fn snapshot_left_out(&self) -> Option<&str> {
+        self.queue.left_out()
+    }
+
+    /// The place of the last change of the snapshots, and the members in sync that have left it
+    /// out, if this member serves.
+    pub(crate) fn last_snapshot(&self) -> Option<(Place, Vec<MemberId>)> {
+        self.replica.last_snapshot()
     }
 
     /// Its counters.
@@ -416,7 +440,7 @@ impl VolumeMember {
             }
             message => message,
         };
-        if let Message::Held { life, began, counter } = &message {
+        if let Message::Held { life, began, counter, .. } = &message {
             self.note_held(now_ns, from, (*life, began.counter, *counter));
         }
         self.inputs.push(Input::Message(from, message));
@@ -424,8 +448,8 @@ impl VolumeMember {
     }
 
     /// A client's request; the client knows the volume under this incarnation. A request has no
-    /// answer if this member does not serve now or knows an older incarnation alone, if it has too
-    /// much to do, or if the range is not the volume's.
+    /// answer if this member does not serve now or knows an older incarnation alone, or if it has
+    /// too much to do.
     pub fn request(
         &mut self,
         now_ns: u64,
@@ -446,10 +470,11 @@ impl VolumeMember {
                 content.fits(*extent) && extent.end() <= self.sectors
             }
             ClientRequest::Read(extent) => extent.end() <= self.sectors,
-            ClientRequest::Flush | ClientRequest::Note(_) => true,
+            ClientRequest::Flush | ClientRequest::Note(_) | ClientRequest::Snapshot(_) => true,
         };
         if !fits {
             self.counters.refused += 1;
+            out.answers.push(Answer::Invalid(id));
             return;
         }
         self.inputs.push(Input::Request(id, incarnation, request));
@@ -522,12 +547,12 @@ impl VolumeMember {
     }
 
     /// Stores an operation. A member that cannot store one lacks it, so it stops: the primary goes
-    /// on without it, and no request waits for it for ever.
+    /// on without it, and no request waits for it for ever. A volume that will grow is waited for.
     fn store(&mut self, place: Place, op: Op<RangeContent>) {
         if let Op::Write { extent, data, .. }
         | Op::Fill { extent, data, .. }
         | Op::Equal { extent, data } = &op
-            && (extent.end() > self.sectors || !data.fits(*extent))
+            && (!self.waits_to_grow && extent.end() > self.sectors || !data.fits(*extent))
         {
             return self.fail(format!(
                 "an operation on the sectors from {} to {} does not fit this copy, which has {}: \

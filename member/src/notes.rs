@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use parking_lot::Mutex;
+use replica::wire::SECTOR_BYTES;
 use replica::{NOTE_BYTES_MAX, Note};
 use sidecore::Waker;
 use volume::name::NAME_BYTES_MAX;
@@ -14,8 +15,12 @@ use volume::record::{RECORD_BYTES, Record, RecordError, RecordStore, Ticket};
 /// The first bytes of a note, with the version of its form.
 const NOTE_MAGIC: &[u8; 8] = b"vrNOT\0\0\x01";
 
-/// Bytes of a note before its records: the beginning, the volume's number, the floor.
-const HEAD_BYTES: usize = NOTE_MAGIC.len() + 16 + 8;
+/// The same of a note with the volume's size, which is another form: a program that does not know
+/// it would give the users another size.
+const SIZED_MAGIC: &[u8; 8] = b"vrNOT\0\0\x02";
+
+/// Bytes of a note before its records: the beginning, the volume's number, the floor, the size.
+const HEAD_BYTES: usize = NOTE_MAGIC.len() + 16 + 8 + 8;
 
 /// The longest record in a note: the length of the attachment's name, the name, and the record.
 const ENTRY_BYTES_MAX: usize = 1 + NAME_BYTES_MAX + RECORD_BYTES;
@@ -36,6 +41,9 @@ pub struct MalformedNote(&'static str);
 pub(crate) struct NoteBook {
     /// Tells the volume from an earlier volume of its name.
     pub(crate) number: [u8; 16],
+    /// The size that the users of a placed volume have: all members in sync know it, so the next
+    /// member that serves gives no smaller one. 0: it is in the configuration.
+    pub(crate) size_bytes: u64,
     floor: u64,
     records: BTreeMap<String, Record>,
 }
@@ -46,9 +54,13 @@ impl NoteBook {
     }
 
     pub(crate) fn to_note(&self) -> Note {
-        let mut note = NOTE_MAGIC.to_vec();
+        let is_sized = self.size_bytes > 0;
+        let mut note = if is_sized { SIZED_MAGIC } else { NOTE_MAGIC }.to_vec();
         note.extend(self.number);
         note.extend(self.floor.to_le_bytes());
+        if is_sized {
+            note.extend(self.size_bytes.to_le_bytes());
+        }
         for (name, record) in &self.records {
             note.push(u8::try_from(name.len()).expect("checked when it was written"));
             note.extend(name.as_bytes());
@@ -64,13 +76,20 @@ impl NoteBook {
         }
         let short = MalformedNote("it is too short");
         let (magic, rest) = note.split_first_chunk::<8>().ok_or(short)?;
-        if magic != NOTE_MAGIC {
+        if ![NOTE_MAGIC, SIZED_MAGIC].contains(&magic) {
             return Err(MalformedNote("it has another version"));
         }
         let (number, rest) = rest.split_first_chunk::<16>().ok_or(short)?;
         let (floor, mut rest) = rest.split_first_chunk::<8>().ok_or(short)?;
         let mut book = Self::new(*number);
         book.floor = u64::from_le_bytes(*floor);
+        if magic == SIZED_MAGIC {
+            let (size_bytes, after) = rest.split_first_chunk::<8>().ok_or(short)?;
+            (book.size_bytes, rest) = (u64::from_le_bytes(*size_bytes), after);
+            if book.size_bytes == 0 || !book.size_bytes.is_multiple_of(SECTOR_BYTES) {
+                return Err(MalformedNote("its size is none, or no whole sectors"));
+            }
+        }
         while let Some((len, after)) = rest.split_first() {
             let (name, after) = after.split_at_checked(usize::from(*len)).ok_or(short)?;
             let (record, after) = after.split_first_chunk::<RECORD_BYTES>().ok_or(short)?;
@@ -101,6 +120,8 @@ struct NoteState {
     /// Writes that wait for the next note, and for the note that is under way.
     waiting: Vec<Ticket>,
     sent: Vec<Ticket>,
+    /// The size in the note that is under way.
+    sent_bytes: u64,
 }
 
 /// The records of a replicated volume, for its guard. They can be read and written while this
@@ -122,6 +143,7 @@ impl NoteRecords {
             is_changed: false,
             waiting: Vec::new(),
             sent: Vec::new(),
+            sent_bytes: 0,
         };
         let volume = volume.to_owned();
         let is_changed = AtomicBool::new(false);
@@ -169,17 +191,32 @@ impl NoteRecords {
         if !state.sent.is_empty() {
             return None;
         }
-        let note = state.book.as_ref()?.to_note();
-        state.sent = std::mem::take(&mut state.waiting);
+        let book = state.book.as_ref()?;
+        let (note, size_bytes) = (book.to_note(), book.size_bytes);
+        (state.sent, state.sent_bytes) = (std::mem::take(&mut state.waiting), size_bytes);
         state.is_changed = false;
         self.is_changed.store(false, SeqCst);
         Some(note)
     }
 
-    /// The note that was taken is durable at all members.
-    pub(crate) fn kept(&self) {
-        let sent = std::mem::take(&mut self.state.lock().sent);
+    /// The note that was taken is durable at all members. Gives the volume's size in it.
+    pub(crate) fn kept(&self) -> u64 {
+        let (sent, size_bytes) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.sent), state.sent_bytes)
+        };
         sent.iter().for_each(|ticket| ticket.end(Ok(())));
+        size_bytes
+    }
+
+    /// The next note has this size, unless it has that already.
+    pub(crate) fn set_size(&self, size_bytes: u64) {
+        let mut state = self.state.lock();
+        if let Some(book) = state.book.as_mut().filter(|book| book.size_bytes < size_bytes) {
+            book.size_bytes = size_bytes;
+            state.is_changed = true;
+            self.is_changed.store(true, SeqCst);
+        }
     }
 
     /// Changes the records; the ticket ends when all members have the change.

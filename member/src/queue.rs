@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 
-use replica::{ChangedPart, Extent, Fetch, Input, MemberId, Op, Place};
+use replica::{ChangedPart, Extent, Fetch, Input, MemberId, Op, Place, SnapshotChange};
 use sidecore::{Progress, Wake};
 use virtio::Segment;
-use volume::{Channel, Io, IoId, IoTable, Status, io_table};
+use volume::{Channel, Io, IoId, IoTable, Size, Status, io_table};
 
 use crate::content::{RangeContent, bytes_of};
 
@@ -22,7 +22,7 @@ pub const MEMBER_DEPTH: u16 = 128;
 const WINDOW: usize = 256;
 
 /// A change of the volume as a whole, or a question about it, which a thread that may wait does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeTask {
     /// A snapshot under the place's name, durably.
     Cut(Place),
@@ -35,6 +35,8 @@ pub enum VolumeTask {
     Compare(MemberId, Place, Option<Place>, u64),
     /// No further part of that difference is asked for.
     EndCompare(MemberId, Place),
+    /// A snapshot for people is taken, durably, at this place, or goes.
+    Snapshot(Place, SnapshotChange),
 }
 
 /// The end of a [`VolumeTask`].
@@ -46,6 +48,9 @@ pub enum VolumeTaskEnd {
     Changed(ChangedPart),
     /// There is no difference: the snapshot is gone.
     CutGone,
+    /// The snapshot could not be taken or removed, for this reason. The member goes on without the
+    /// change: it is no part of the content.
+    LeftOut(String),
     /// It cannot be done now, for this reason: it is tried again later.
     Waits(String),
     /// It cannot be done, for this reason: the member stops.
@@ -64,6 +69,13 @@ struct TaskRetry {
     pause_ns: u64,
     /// The time of the next try; none while a thread tries.
     at_ns: Option<u64>,
+}
+
+/// A volume that is smaller than a work needs.
+#[derive(Debug)]
+struct ShortVolume {
+    has_bytes: u64,
+    why: String,
 }
 
 #[derive(Debug)]
@@ -121,13 +133,21 @@ pub(crate) struct WorkQueue {
     /// The task that was given to a thread, and why it is tried again.
     task: Option<VolumeTask>,
     retry: Option<TaskRetry>,
+    /// Why the last change of the snapshots was left out; none if it was not.
+    left_out: Option<String>,
+    /// The size of a volume that may be smaller than a work needs, and then will grow.
+    own: Option<Size>,
+    short: Option<ShortVolume>,
 }
 
 impl WorkQueue {
-    /// The channel was opened for [`MEMBER_DEPTH`] requests.
-    pub(crate) fn new(channel: Box<dyn Channel>) -> Self {
+    /// The channel was opened for [`MEMBER_DEPTH`] requests. Works beyond the end of a volume with
+    /// a size wait until it has grown.
+    pub(crate) fn new(channel: Box<dyn Channel>, own: Option<Size>) -> Self {
         let depth = usize::from(MEMBER_DEPTH);
         Self {
+            own,
+            short: None,
             channel,
             ios: io_table(MEMBER_DEPTH),
             slots: vec![(0, Vec::new()); depth],
@@ -138,6 +158,7 @@ impl WorkQueue {
             busy: Vec::new(),
             task: None,
             retry: None,
+            left_out: None,
         }
     }
 
@@ -159,6 +180,10 @@ impl WorkQueue {
             Op::Cut => {
                 self.push(MemberWork::Flush, None);
                 MemberWork::Volume(VolumeTask::Cut(place))
+            }
+            Op::Snapshot { change, .. } => {
+                self.push(MemberWork::Flush, None);
+                MemberWork::Volume(VolumeTask::Snapshot(place, change))
             }
             // Their effect is in the durable state that the member has kept.
             Op::Nothing | Op::Note { .. } | Op::Forget(_) => MemberWork::Nothing,
@@ -193,7 +218,9 @@ impl WorkQueue {
             self.end_io(id, inputs)?;
             progress = Progress::Busy;
         }
-        if std::mem::take(&mut self.is_fresh) {
+        let now_bytes = self.own.as_ref().map_or(u64::MAX, Size::get);
+        let has_grown = self.short.as_ref().is_some_and(|short| short.has_bytes != now_bytes);
+        if std::mem::take(&mut self.is_fresh) || has_grown {
             self.begin(task);
             self.tell(inputs);
             progress = Progress::Busy;
@@ -234,7 +261,7 @@ impl WorkQueue {
         end: VolumeTaskEnd,
         inputs: &mut Vec<Input<RangeContent>>,
     ) -> Result<(), String> {
-        let Some(task) = self.task else { return Ok(()) };
+        let Some(task) = self.task.clone() else { return Ok(()) };
         let before = self.retry.take();
         if let VolumeTaskEnd::Waits(why) = end {
             let pause_ns = before.map_or(RETRY_NS_MIN, |it| (2 * it.pause_ns).min(RETRY_NS_MAX));
@@ -250,8 +277,14 @@ impl WorkQueue {
             (VolumeTaskEnd::CutGone, VolumeTask::Compare(member, began, ..)) => {
                 inputs.push(Input::CutGone(member, began));
             }
+            (VolumeTaskEnd::LeftOut(why), VolumeTask::Snapshot(place, _)) => {
+                inputs.push(Input::LeftOut(place));
+                self.left_out = Some(why);
+            }
+            (VolumeTaskEnd::Done, VolumeTask::Snapshot(..)) => self.left_out = None,
             (_, VolumeTask::Compare(..)) => return Err("a difference has no parts".to_owned()),
             (VolumeTaskEnd::CutGone, _) => return Err("a change needs no snapshot".to_owned()),
+            (VolumeTaskEnd::LeftOut(why), _) => return Err(why),
             _ => {}
         }
         // A task is begun when all before it have ended.
@@ -265,17 +298,41 @@ impl WorkQueue {
     pub(crate) fn retry(&mut self, now_ns: u64) -> Option<VolumeTask> {
         let retry = self.retry.as_mut()?;
         retry.at_ns.take_if(|at_ns| now_ns >= *at_ns)?;
-        self.task
+        self.task.clone()
     }
 
-    /// Why a task is tried again, and all behind it waits.
+    /// Why this member has left the last change of the snapshots out, if it has.
+    pub(crate) fn left_out(&self) -> Option<&str> {
+        self.left_out.as_deref()
+    }
+
+    /// Why a task is tried again, and all behind it waits, or a work waits for a larger volume.
     pub(crate) fn waits(&self) -> Option<&str> {
-        self.retry.as_ref().map(|retry| retry.why.as_str())
+        let short = self.short.as_ref().map(|short| &*short.why);
+        self.retry.as_ref().map(|retry| &*retry.why).or(short)
+    }
+
+    /// Whether the volume is too small for a work, which it will not be for ever.
+    fn is_too_small(&mut self, extent: Extent) -> bool {
+        let has_bytes = self.own.as_ref().map_or(u64::MAX, Size::get);
+        let end_bytes = extent.end().saturating_mul(replica::wire::SECTOR_BYTES);
+        if end_bytes <= has_bytes {
+            return false;
+        }
+        self.short.get_or_insert_with(|| {
+            let why = format!(
+                "its volume in the pool has {has_bytes} bytes, and an operation needs {end_bytes}: \
+                 the node's agent has it grow"
+            );
+            ShortVolume { has_bytes, why }
+        });
+        true
     }
 
     /// Begins the works that wait for no other one.
     fn begin(&mut self, task: &mut Option<VolumeTask>) {
         self.busy.clear();
+        self.short = None;
         let mut all_ended = true;
         for at in 0..self.works.len().min(WINDOW) {
             let QueuedWork { work, state, .. } = &mut self.works[at];
@@ -285,8 +342,8 @@ impl WorkQueue {
                 (MemberWork::Volume(wanted), WorkState::Waiting) => {
                     if all_ended {
                         *state = WorkState::Begun;
-                        *task = Some(*wanted);
-                        self.task = Some(*wanted);
+                        *task = Some(wanted.clone());
+                        self.task = Some(wanted.clone());
                     }
                     return;
                 }
@@ -303,7 +360,7 @@ impl WorkQueue {
                 ) => {
                     let extent = *extent;
                     let waits = self.busy.iter().any(|busy| busy.overlaps(&extent));
-                    if !waits && !self.submit(at) {
+                    if !waits && !self.is_too_small(extent) && !self.submit(at) {
                         return;
                     }
                     self.busy.push(extent);

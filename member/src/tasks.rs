@@ -2,15 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use replica::wire::SECTOR_BYTES;
-use replica::{CUTS_MAX, ChangedPart, Extent, MemberId, Place};
+use replica::{CUTS_MAX, ChangedPart, Extent, MemberId, Place, SnapshotChange};
 use store::block::BLOCK_BYTES;
+use store::stream::is_name;
 use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::StorePool;
 
 use crate::queue::{VolumeTask, VolumeTaskEnd};
+use crate::snapshots::snapshot_name;
+
+/// Snapshots for people of one copy: a pool has places for cuts of all its volumes beside them.
+const SNAPSHOTS_MAX: usize = 256;
 
 /// The beginning of the names of cuts, which are snapshots of the member's volume.
 const CUT_NAME: &str = "cut.";
@@ -20,6 +26,10 @@ const NOW_NAME: &str = "cut.now";
 
 /// Sectors of a block of a pool.
 const SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
+
+/// Growths by a command during one way back: an agent gives one command in a round of seconds, so
+/// there are fewer.
+const GROWTHS_MAX: usize = 16;
 
 /// The longest range of a difference: longer runs are several ranges.
 const RANGE_BLOCKS_MAX: u64 = 1 << 20;
@@ -43,18 +53,47 @@ pub struct PoolTasks {
     volume: VolumeId,
     /// The difference that is being looked for, and the snapshot of its newer side.
     now: Option<((MemberId, Place), VolumeId)>,
+    /// The size that the volume must have after a way back. It is the largest one that it had at
+    /// one, since a try that has ended between the way back and the growth is followed by another
+    /// one; or a larger one that a command wants.
+    wanted_bytes: Arc<AtomicU64>,
 }
 
 impl PoolTasks {
     /// Tasks on this volume of a pool.
     pub fn new(pool: Arc<StorePool>, volume: VolumeId) -> Self {
-        Self { pool, volume, now: None }
+        Self { pool, volume, now: None, wanted_bytes: Arc::default() }
+    }
+
+    /// The size that the volume must have. A command raises it before the volume grows, since a way
+    /// back to a cut at the same moment would undo the growth.
+    pub fn wanted_bytes(&self) -> &Arc<AtomicU64> {
+        &self.wanted_bytes
     }
 
     fn snapshots(&self) -> impl Iterator<Item = PoolVolume> {
         let volume = self.volume;
         let all = self.pool.volumes().into_iter();
         all.filter(move |it| it.kind == PoolVolumeKind::Snapshot && it.of == Some(volume))
+    }
+
+    fn size_bytes(&self) -> u64 {
+        let found = self.pool.volumes().into_iter().find(|it| it.id == self.volume);
+        found.map_or(0, |it| it.blocks * BLOCK_BYTES as u64)
+    }
+
+    /// The volume gets the size that it must have, which is read after the way back, and again
+    /// after each growth: a command has the volume grow at the same time.
+    fn grow(&self) -> Result<(), PoolError> {
+        for _ in 0..GROWTHS_MAX {
+            let wanted_bytes = self.wanted_bytes.load(SeqCst);
+            if self.size_bytes() >= wanted_bytes {
+                break;
+            }
+            let (volume, blocks) = (self.volume, wanted_bytes / BLOCK_BYTES as u64);
+            self.pool.change(PoolChange::Resize { volume, blocks })?;
+        }
+        Ok(())
     }
 
     fn all_cuts(&self) -> BTreeMap<Place, VolumeId> {
@@ -72,15 +111,21 @@ impl PoolTasks {
 
     /// Makes a snapshot, in place of one that an earlier process has left under the name.
     fn snapshot(&self, name: &str) -> Result<VolumeId, PoolError> {
-        self.remove_named(name)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let at_s = since.map_or(0, |since| since.as_secs());
+        self.snapshot_of(name, since.map_or(0, |since| since.as_secs()))
+    }
+
+    fn snapshot_of(&self, name: &str, at_s: u64) -> Result<VolumeId, PoolError> {
+        self.remove_named(name)?;
         let (volumes, name) = (vec![self.volume], name.to_owned());
         self.pool.change(PoolChange::Snapshot { volumes, name, at_s })
     }
 
+    /// The content becomes that of a cut. The cut may be of a time before the volume grew, and the
+    /// volume keeps its size.
     fn go_back(&mut self, cut: Option<Place>) -> Result<VolumeTaskEnd, PoolError> {
         let cuts = self.all_cuts();
+        self.wanted_bytes.fetch_max(self.size_bytes(), SeqCst);
         let change = match cut {
             None => PoolChange::Clear { volume: self.volume },
             Some(place) => {
@@ -91,6 +136,7 @@ impl PoolTasks {
             }
         };
         self.pool.change(change)?;
+        self.grow()?;
         let mut newer = cuts.iter().filter(|(place, _)| cut.is_none_or(|cut| **place > cut));
         newer.try_for_each(|(_, id)| self.remove(*id))?;
         Ok(VolumeTaskEnd::Done)
@@ -135,6 +181,48 @@ impl PoolTasks {
         Ok(())
     }
 
+    /// Takes or removes a snapshot for people. The content does not depend on it, so a pool without
+    /// a place for it leaves it out, and keeps no write waiting.
+    fn change_snapshot(&self, place: Place, change: &SnapshotChange) -> VolumeTaskEnd {
+        let (name, at_s) = match change {
+            SnapshotChange::Take { name, at_s } => (snapshot_name(name, place), Some(*at_s)),
+            SnapshotChange::Remove { name } => (name.clone(), None),
+        };
+        let why = match at_s {
+            // A name that a hostile node has sent.
+            _ if is_cut_name(&name) || !is_name(&name) => {
+                Some(format!("{name:?} is no name of a snapshot"))
+            }
+            Some(_) => self.no_room_for_snapshot(),
+            None => None,
+        };
+        let changed = match (why, at_s) {
+            (Some(why), _) => Err(why),
+            (None, Some(at_s)) => self.snapshot_of(&name, at_s).map(drop).map_err(text_of),
+            (None, None) => self.remove_named(&name).map_err(text_of),
+        };
+        match changed {
+            Ok(()) => VolumeTaskEnd::Done,
+            Err(why) => {
+                tracing::warn!(name, why, "a copy leaves a change of its snapshots out");
+                VolumeTaskEnd::LeftOut(why)
+            }
+        }
+    }
+
+    /// Why the pool takes no snapshot for people now. A change of a full pool would wait, and all
+    /// requests of the volume with it.
+    fn no_room_for_snapshot(&self) -> Option<String> {
+        let count = self.snapshots().filter(|it| place_of(&it.name).is_none()).count();
+        match () {
+            () if self.pool.status().is_full => Some("its pool is full".to_owned()),
+            () if count >= SNAPSHOTS_MAX => {
+                Some(format!("it has {SNAPSHOTS_MAX} snapshots, the most that a copy has"))
+            }
+            () => None,
+        }
+    }
+
     fn try_task(&mut self, task: VolumeTask) -> Result<VolumeTaskEnd, PoolError> {
         match task {
             VolumeTask::Cut(place) => self.snapshot(&name_of(place)).map(drop)?,
@@ -144,6 +232,9 @@ impl PoolTasks {
                 return self.changed((member, began), cut, from);
             }
             VolumeTask::EndCompare(member, began) => self.end_compare((member, began))?,
+            VolumeTask::Snapshot(place, change) => {
+                return Ok(self.change_snapshot(place, &change));
+            }
         }
         Ok(VolumeTaskEnd::Done)
     }

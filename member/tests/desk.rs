@@ -87,6 +87,42 @@ fn a_copy_that_is_out_comes_into_no_record_again() {
     assert_eq!(record.lacking.keys().collect::<Vec<_>>(), ["io0"]);
 }
 
+/// It could not have each write.
+#[test]
+fn a_copy_that_is_smaller_than_the_volume_comes_into_no_record() {
+    let (mut registry, keys) = (MemoryRegistry::new(7), ClusterKeys::new("ab12").unwrap());
+    let copy = |node: &str| PlacedCopy { has_bytes: Some(4096), ..PlacedCopy::new(node, "fast") };
+    let placement = PlacementRecord {
+        size_bytes: 8192,
+        serves_bytes: Some(4096),
+        copies: ["io0", "io1", "io2", "io3"].map(copy).into(),
+        ..PlacementRecord::default()
+    };
+    Membership::new(&mut registry, &keys).place_volume("alice", &placement).unwrap();
+    desk().create(&mut registry, &first()).unwrap();
+    let alone = first().without(2);
+    assert_eq!(desk().swap(&mut registry, &alone), SwapOutcome::Done);
+    let both = alone.with(2, 23);
+    assert_eq!(desk().swap(&mut registry, &both), SwapOutcome::Done, "all have the users' size");
+    let alone = both.without(2);
+    assert_eq!(desk().swap(&mut registry, &alone), SwapOutcome::Done);
+    let change = |registry: &mut MemoryRegistry, bytes: Option<u64>| {
+        let serve = |it: &mut PlacementRecord, _: Option<&registry::VolumeRecord>| {
+            (it.serves_bytes, it.copies[2].has_bytes) = (None, bytes);
+            Ok(())
+        };
+        Membership::new(registry, &keys).change_placement("alice", serve).unwrap();
+    };
+    change(&mut registry, Some(4096));
+    let again = alone.with(2, 24);
+    assert_eq!(desk().swap(&mut registry, &again), SwapOutcome::Conflict(alone.clone()));
+    change(&mut registry, None);
+    assert_eq!(desk().swap(&mut registry, &again), SwapOutcome::Done);
+    // A copy that is in sync is no obstacle to the changes of the other copies.
+    change(&mut registry, Some(4096));
+    assert_eq!(desk().swap(&mut registry, &again.taken_by(2)), SwapOutcome::Done);
+}
+
 /// A copy that has not heard of the last record finds the record before it in a registry that was
 /// restored, and would take the volume over.
 #[test]

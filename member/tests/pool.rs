@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
-use member::{PoolTasks, VolumeTask, VolumeTaskEnd, VolumeTasks, is_cut_name};
+use member::{PoolTasks, SnapshotChange, VolumeTask, VolumeTaskEnd, VolumeTasks, is_cut_name};
 use replica::{CUTS_MAX, ChangedPart, Extent, Place};
 use store::{PoolChange, VolumeId};
 use tempfile::TempDir;
@@ -77,7 +78,7 @@ impl PoolBench {
     }
 
     fn done(&mut self, task: VolumeTask) {
-        assert_eq!(self.tasks.carry_out(task), VolumeTaskEnd::Done, "{task:?}");
+        assert_eq!(self.tasks.carry_out(task.clone()), VolumeTaskEnd::Done, "{task:?}");
     }
 
     /// All ranges that differ from a cut, and the number of parts.
@@ -128,6 +129,35 @@ fn a_volume_goes_back_to_a_cut_and_the_cuts_behind_it_go() {
     bench.done(VolumeTask::GoBack(None));
     assert_eq!((bench.read(3), bench.tasks.cuts()), (0, Ok(BTreeSet::new())));
     bench.done(VolumeTask::Drop(cut(7)));
+}
+
+#[test]
+fn snapshots_for_people_stay_and_are_no_cuts() {
+    let Some(mut bench) = PoolBench::new("snapshots_for_people") else { return };
+    let named = |name: &str| name.to_owned();
+    let take = |name: &str| SnapshotChange::Take { name: named(name), at_s: 9 };
+    let take = |name: &str| VolumeTask::Snapshot(cut(7), take(name));
+    let remove = |name: &str| SnapshotChange::Remove { name: named(name) };
+    let remove = |name: &str| VolumeTask::Snapshot(cut(8), remove(name));
+    bench.write(3, 1);
+    bench.done(VolumeTask::Cut(cut(1)));
+    bench.write(3, 2);
+    bench.done(take("monday"));
+    bench.write(3, 3);
+    bench.done(VolumeTask::GoBack(Some(cut(1))));
+    assert_eq!((bench.read(3), bench.tasks.cuts()), (1, Ok(BTreeSet::from([cut(1)]))));
+    let taken: Vec<_> = bench.names().into_iter().filter(|name| name == "monday.2.7").collect();
+    assert_eq!(taken.len(), 1);
+    // Names that a hostile node may send.
+    let taken = ["cut", "cut.9", "a@b", "p:7", "../a", ""].map(|name| (name, take(name)));
+    let removed = ["cut.2.1", "cut.now", "a@b", "p:7", "../a", ""].map(|name| (name, remove(name)));
+    for (name, task) in taken.into_iter().chain(removed) {
+        let end = bench.tasks.carry_out(task);
+        assert!(matches!(&end, VolumeTaskEnd::LeftOut(why) if why.contains(name)), "{end:?}");
+    }
+    bench.done(remove("monday.2.7"));
+    bench.done(remove("monday.2.7"));
+    assert!(!bench.names().contains(&"monday.2.7".to_owned()));
 }
 
 #[test]
@@ -188,4 +218,31 @@ fn a_start_finds_the_newest_cuts_and_leaves_other_snapshots_alone() {
     assert!(is_cut_name("cut.2.1") && is_cut_name("cut.now") && !is_cut_name("cuts"));
     assert!(["cut.2.01", "cut.x.1", "monday"].iter().all(|it| names.contains(&it.to_string())));
     assert!(!names.contains(&"cut.now".to_owned()) && !names.contains(&"cut.2.1".to_owned()));
+}
+
+/// A volume has grown since a cut: it keeps its size on the way back, and the difference has the
+/// new blocks.
+#[test]
+fn a_volume_that_has_grown_keeps_its_size_on_the_way_back() {
+    let Some(mut bench) = PoolBench::new("a_volume_that_has_grown") else { return };
+    bench.write(3, 1);
+    bench.done(VolumeTask::Cut(cut(1)));
+    let (volume, blocks) = (bench.volume, 1000 * BLOCKS);
+    bench.pool.change(PoolChange::Resize { volume, blocks }).expect("larger");
+    bench.write(3, 2);
+    bench.write(blocks - 1, 2);
+    let (found, _) = bench.changed(1, Some(cut(1)));
+    assert_eq!(found, BTreeSet::from([3, blocks - 1]));
+    bench.done(VolumeTask::Cut(cut(2)));
+    for (back, first, last) in [(Some(cut(2)), 2, 2), (Some(cut(1)), 1, 0), (None, 0, 0)] {
+        bench.done(VolumeTask::GoBack(back));
+        assert_eq!((bench.read(3), bench.read(blocks - 1)), (first, last));
+        let size = bench.pool.volumes().into_iter().find(|it| it.id == volume);
+        assert_eq!(size.map(|it| it.blocks), Some(blocks), "{back:?}");
+    }
+    // A growth by a command comes during the way back, which would undo it.
+    bench.tasks.wanted_bytes().fetch_max((blocks + 1) * BLOCK as u64, SeqCst);
+    bench.done(VolumeTask::GoBack(None));
+    let size = bench.pool.volumes().into_iter().find(|it| it.id == volume);
+    assert_eq!(size.map(|it| it.blocks), Some(blocks + 1));
 }

@@ -50,6 +50,8 @@ impl PlaceWatch for NoGuard {
     }
 
     fn elsewhere(&mut self, _node: &str) {}
+
+    fn resized(&mut self) {}
 }
 
 struct NoTasks;
@@ -126,7 +128,7 @@ fn setup() -> MemberSetup {
         durable: Durable::default(),
         cuts: BTreeSet::new(),
         settings: Vec::new(),
-        changes: false,
+        placed_bytes: None,
         own: Arc::new(MemoryVolume::new(1 << 20).unwrap()),
     }
 }

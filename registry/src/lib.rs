@@ -40,8 +40,8 @@ pub use limits::{
 pub use memory::{MemoryBackup, MemoryRegistry, UnknownSwap};
 pub use record::{
     COPY_PLACES_MAX, COPY_REPORTS_MAX, ClusterRecord, CopyLeave, CopyReport, NodeRecord,
-    PlacedCopy, PlacementRecord, PlacementRules, PoolSpace, PresenceRecord, TokenRecord,
-    VolumeRecord, reported, store_text,
+    PLACED_BYTES_MAX, PlacedCopy, PlacementRecord, PlacementRules, PoolSpace, PresenceRecord,
+    TokenRecord, VolumeRecord, reported, store_text,
 };
 pub use registry::{
     Entry, EntryChange, EntryEvent, Found, LeaseId, Listing, Registry, RegistryWatch, Stamp,

@@ -31,6 +31,12 @@ pub const COPY_REPORTS_MAX: usize = 64;
 /// The most nodes with a copy of a volume, by far.
 pub const COPY_PLACES_MAX: usize = 64;
 
+/// The largest size of a placed volume: a volume of a pool has at most 2^36 blocks of 4 KiB.
+pub const PLACED_BYTES_MAX: u64 = 1 << 48;
+
+/// Sizes are whole sectors: members of a volume count in them.
+const SECTOR_BYTES: u64 = 512;
+
 /// The longest text of a reader's error that is shown: it may repeat the value.
 const REASON_CHARS_MAX: usize = 160;
 
@@ -330,10 +336,18 @@ pub struct PlacementRecord {
     /// A random number: a later volume of the name has another number.
     #[serde(default)]
     pub number: u64,
-    /// The volume's size.
+    /// The volume's size: that which it gets, while it grows.
     pub size_bytes: u64,
+    /// While it grows: the size that its users have still, because copies in sync are smaller than
+    /// the new size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serves_bytes: Option<u64>,
     /// Its copies by their places, which never change. The place of a copy that has gone is empty.
     pub copies: Vec<PlacedCopy>,
+    /// The snapshot with which its first copy begins, on the node and in the pool of that copy;
+    /// none for a volume that begins empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// The nodes whose disks may use it: `vm1`, or `vm1=KEY`, of whose disks only those that prove
     /// the attachment key may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -394,6 +408,17 @@ impl PlacementRecord {
         self.placed().filter(|(_, copy)| copy.leaves != Some(CopyLeave::Out))
     }
 
+    /// The size that its users have.
+    pub fn served_bytes(&self) -> u64 {
+        self.serves_bytes.unwrap_or(self.size_bytes)
+    }
+
+    /// Whether a copy is smaller than the volume of the users, so that it cannot have each write.
+    pub fn is_small(&self, place: u8) -> bool {
+        let copy = self.copies.get(usize::from(place));
+        copy.and_then(|copy| copy.has_bytes).is_some_and(|has| has < self.served_bytes())
+    }
+
     /// The names of the members' nodes, by their places; empty where there is no member.
     pub fn nodes(&self) -> Vec<String> {
         let mut nodes = vec![String::new(); self.copies.len()];
@@ -431,6 +456,9 @@ pub struct PlacedCopy {
     /// The place of the copy that must go when this copy is in sync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<u8>,
+    /// Its size as its node has told last, while that is less than the volume's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub has_bytes: Option<u64>,
 }
 
 impl PlacedCopy {
@@ -465,17 +493,41 @@ impl StoredRecord for PlacementRecord {
         {
             return Some("its name, or one of its lists, is too long");
         }
-        if self.size_bytes == 0 {
-            return Some("it has no size");
+        let sizes = self.copies.iter().filter_map(|copy| copy.has_bytes).chain(self.serves_bytes);
+        let sizes: Vec<_> = sizes.collect();
+        if sizes.iter().any(|size| *size >= self.size_bytes) {
+            return Some("copies that must grow have its size already");
+        }
+        let is_size = |size: &u64| *size > 0 && size.is_multiple_of(SECTOR_BYTES);
+        if self.size_bytes > PLACED_BYTES_MAX
+            || ![self.size_bytes].iter().chain(&sizes).all(is_size)
+        {
+            return Some(
+                "one of its sizes is none, or no whole sectors, or larger than a pool has",
+            );
         }
         if self.removing.as_ref().is_some_and(|left| left.len() > COPY_PLACES_MAX) {
             return Some("it is removed from more nodes than a volume has copies");
         }
+        if self.from.as_ref().is_some_and(|from| !is_snapshot(from)) {
+            return Some("it begins with something that is no snapshot of a volume");
+        }
         let copies = self.copies.iter().flat_map(|copy| [&copy.node, &copy.pool]);
         let rules = self.rules.domains.iter().chain(&self.rules.class);
         let texts = copies.chain(&self.allow).chain(self.removing.iter().flatten());
-        fault_of_texts(texts.chain(rules))
+        fault_of_texts(texts.chain(rules).chain(&self.from))
     }
+}
+
+/// Whether words name a snapshot by its volume, and no cut that copies make.
+fn is_snapshot(words: &str) -> bool {
+    let is_name = |name: &str| {
+        let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(may)
+    };
+    words.split_once('@').is_some_and(|(volume, snapshot)| {
+        is_name(volume) && is_name(snapshot) && !snapshot.starts_with("cut.")
+    })
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -629,6 +681,39 @@ mod tests {
         // The reader's own error repeats the value.
         for value in [format!(r#"{{"version":"{name}{escape}"}}"#), " ".repeat(1 << 20)] {
             fault(read::<TokenRecord>(&key(), value.as_bytes()).unwrap_err());
+        }
+    }
+
+    /// Copies get these sizes, and members count in sectors of them.
+    #[test]
+    fn a_placement_has_sizes_that_a_pool_can_have() {
+        let placement = |size_bytes, serves_bytes, has_bytes| {
+            let copy = PlacedCopy { has_bytes, ..PlacedCopy::new("io1", "fast") };
+            PlacementRecord {
+                size_bytes,
+                serves_bytes,
+                copies: vec![copy],
+                ..PlacementRecord::default()
+            }
+        };
+        for (size_bytes, serves_bytes, has_bytes) in
+            [(512, None, None), (PLACED_BYTES_MAX, None, None), (8192, Some(4096), Some(512))]
+        {
+            assert_eq!(placement(size_bytes, serves_bytes, has_bytes).fault("alice"), None);
+        }
+        for (size_bytes, serves_bytes, has_bytes) in [
+            (0, None, None),
+            (513, None, None),
+            (PLACED_BYTES_MAX + 512, None, None),
+            (u64::MAX - 511, Some(4096), None),
+            (8192, Some(0), None),
+            (8192, Some(4095), None),
+            (8192, None, Some(1)),
+            (8192, Some(8192), None),
+            (8192, None, Some(8192)),
+        ] {
+            let fault = placement(size_bytes, serves_bytes, has_bytes).fault("alice");
+            assert!(fault.is_some(), "{size_bytes} {serves_bytes:?} {has_bytes:?}");
         }
     }
 

@@ -153,9 +153,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// protocol sends no other operation.
     fn has_place(&self, op: &Op<D>) -> bool {
         match op {
-            Op::Write { id, .. } | Op::Flush { id } | Op::Note { id, .. } => {
-                self.holding.applied.takes(id.client)
-            }
+            Op::Write { id, .. }
+            | Op::Flush { id }
+            | Op::Note { id, .. }
+            | Op::Snapshot { id, .. } => self.holding.applied.takes(id.client),
             _ => true,
         }
     }
@@ -176,6 +177,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return;
         };
         let (life, began, counter) = (self.life, self.holding.began, self.holding.stored);
-        out.push(Output::Send(record.primary, Message::Held { life, began, counter }));
+        let held = Message::Held { life, began, counter, left_out: self.holding.left_out };
+        out.push(Output::Send(record.primary, held));
     }
 }

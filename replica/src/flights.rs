@@ -122,6 +122,6 @@ fn content_bytes_max<D>(op: &Op<D>) -> u64 {
         }
         Op::Applied { .. } => WIRE_BODY_MAX as u64,
         Op::Note { note, .. } => note.len() as u64,
-        Op::Flush { .. } | Op::Cut | Op::Nothing | Op::Forget(_) => 0,
+        Op::Flush { .. } | Op::Cut | Op::Nothing | Op::Forget(_) | Op::Snapshot { .. } => 0,
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct Follower {
     /// The last operation that it did not get, and the last one that it has stored.
     pub(crate) began: Counter,
     pub(crate) held: Counter,
+    /// The last change of the snapshots that it has left out.
+    pub(crate) left_out: Counter,
     /// When the ping was sent that it answered last.
     pub(crate) lease_ns: Option<u64>,
     pub(crate) heard_ns: u64,
@@ -21,7 +23,7 @@ pub(crate) struct Follower {
 
 impl Follower {
     pub(crate) fn new(life: Life, began: Counter, now_ns: u64, joining: Option<Joining>) -> Self {
-        Self { life, began, held: began, lease_ns: None, heard_ns: now_ns, joining }
+        Self { life, began, held: began, left_out: 0, lease_ns: None, heard_ns: now_ns, joining }
     }
 
     pub(crate) fn append<D>(&self, epoch: u64, counter: Counter, op: Op<D>) -> Message<D> {

@@ -42,7 +42,9 @@ pub use member::{
     CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, LifeEnd, Output, Pacing, Replica,
     SwapOutcome,
 };
-pub use message::{Counter, Knowledge, Message, NOTE_BYTES_MAX, Note, Op, Place};
+pub use message::{
+    Counter, Knowledge, Message, NOTE_BYTES_MAX, Note, Op, Place, SNAPSHOT_NAME_MAX, SnapshotChange,
+};
 pub use record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
 pub use recovery::{RECOVERY_MARGIN, Recovery, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
 pub use rule::Rule;

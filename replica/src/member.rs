@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 use crate::applied::{Applied, RequestId};
 use crate::extent::{Extent, ExtentSet};
-use crate::message::{Counter, Message, Note, Op, Place};
+use crate::message::{Counter, Message, Note, Op, Place, SnapshotChange};
 use crate::outside::Outside;
 use crate::primary::Primary;
 use crate::record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
@@ -75,6 +75,9 @@ pub enum ClientRequest<D> {
     Flush,
     /// Replaces the volume's note, durably.
     Note(Note),
+    /// Takes or removes a snapshot. The requester sends it once: a request that is sent again
+    /// through another member may be answered as done while some member in sync lacks the snapshot.
+    Snapshot(SnapshotChange),
 }
 
 /// The outcome of a swap.
@@ -123,6 +126,9 @@ pub enum Input<D> {
     Seen(VolumeRecord),
     /// The outcome of [`Output::Store`]. Operations are stored in the order of these outputs.
     Stored(Place),
+    /// This change of the snapshots, which is stored next, could not be made: it is left out, and
+    /// the primary is told so.
+    LeftOut(Place),
     /// The outcome of [`Output::Fetch`].
     Fetched(Fetch, Extent, D),
     /// The outcome of [`Output::Compare`].
@@ -193,6 +199,8 @@ pub(crate) struct Holding {
     /// The last operation that it was told to store, and the last one that is stored.
     pub(crate) issued: Counter,
     pub(crate) stored: Counter,
+    /// The last change of the snapshots that its storage could not make.
+    pub(crate) left_out: Counter,
     /// The ranges of operations that other members may lack, and such ranges of earlier reigns.
     pub(crate) tail: BTreeMap<Counter, Extent>,
     pub(crate) old_tail: ExtentSet,
@@ -207,7 +215,7 @@ impl Holding {
         self.old_tail.extend(std::mem::take(&mut self.tail).into_values());
         self.old_tail.coarsen(TAIL_RANGES_MAX);
         self.began = began;
-        (self.issued, self.stored) = (began.counter, began.counter);
+        (self.issued, self.stored, self.left_out) = (began.counter, began.counter, 0);
     }
 
     /// All members in sync have all operations up to here.
@@ -294,6 +302,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             began,
             issued: began.counter,
             stored: began.counter,
+            left_out: 0,
             tail: BTreeMap::new(),
             old_tail: tail,
             applied,
@@ -417,6 +426,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         matches!(&self.role, MemberRole::Primary(primary) if primary.has_room())
     }
 
+    /// The place of the last change of the snapshots, and the members in sync, perhaps this one
+    /// among them, that have left it out; none if this member does not serve, or made no change.
+    pub fn last_snapshot(&self) -> Option<(Place, Vec<MemberId>)> {
+        let MemberRole::Primary(primary) = &self.role else { return None };
+        primary.last_snapshot((self.id, self.holding.left_out))
+    }
+
     /// The attachments of clients with requests that it remembers.
     pub fn attachments(&self) -> BTreeSet<u128> {
         self.holding.applied.requests().map(|id| id.client.attachment).collect()
@@ -458,6 +474,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Input::Swapped(target, outcome) => self.swapped(now_ns, target, outcome, out),
             Input::Seen(record) => self.see(now_ns, record, out),
             Input::Stored(place) => self.stored(now_ns, place, out),
+            Input::LeftOut(place) => self.left_out(place),
             Input::Fetched(fetch, extent, data) => self.fetched(now_ns, fetch, extent, data, out),
             Input::Changed(member, began, part) => self.changed(member, began, part, out),
             Input::CutGone(member, began) => self.cut_gone(member, began),
@@ -533,8 +550,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Message::Sealed { epoch, life, tail } => {
                 self.sealed(now_ns, from, epoch, life, tail, out);
             }
-            Message::Held { life, began, counter } => {
-                self.held(now_ns, from, life, began, counter, out);
+            Message::Held { life, began, counter, left_out } => {
+                self.held(now_ns, from, life, began, (counter, left_out), out);
             }
             Message::Join { epoch, life, cuts } => {
                 self.join(now_ns, from, epoch, life, &cuts, out);
@@ -694,6 +711,15 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
             // The content of a member that joins is not the primary's yet.
             Op::Cut if joins => Op::Nothing,
+            Op::Snapshot { id, ref change } => {
+                self.holding.applied.note(id);
+                let is_taken = matches!(change, SnapshotChange::Take { .. });
+                let leaves_out = joins && is_taken && !self.breaks(Rule::JoinsTakeNoSnapshots);
+                if leaves_out {
+                    self.holding.left_out = counter;
+                }
+                if leaves_out { Op::Nothing } else { op }
+            }
             Op::Cut => {
                 self.holding.cuts.insert(Place { counter, ..self.holding.began });
                 self.drop_surplus_cuts(out);
@@ -739,6 +765,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         for cut in dropped {
             cuts.remove(&cut);
             out.push(Output::Drop(cut));
+        }
+    }
+
+    fn left_out(&mut self, Place { reign, counter }: Place) {
+        if reign == self.holding.began.reign && counter <= self.holding.issued {
+            self.holding.left_out = counter;
         }
     }
 

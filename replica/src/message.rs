@@ -35,6 +35,28 @@ pub type Note = Vec<u8>;
 /// The longest note.
 pub const NOTE_BYTES_MAX: usize = 16 << 10;
 
+/// The longest name of a snapshot, in bytes: with the place of its operation behind it.
+pub const SNAPSHOT_NAME_MAX: usize = 64;
+
+/// A change of the snapshots that people make of a volume. A snapshot is known by its name and the
+/// place of the operation that took it, so no two snapshots of a volume are ever the same. The name
+/// is as the caller gives it: a member looks at it before its storage does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SnapshotChange {
+    /// All operations before it are in a snapshot, which is durable when this is stored.
+    Take {
+        /// The name that people give it, of 1 to [`SNAPSHOT_NAME_MAX`] bytes.
+        name: String,
+        /// The time for people, in seconds since 1970.
+        at_s: u64,
+    },
+    /// The snapshot goes, if it is there.
+    Remove {
+        /// The snapshot's name, with the place.
+        name: String,
+    },
+}
+
 /// An operation. Each member stores it in the primary's order. `D` is the content of a range: a
 /// handle of the caller's, to bytes or for zeroes. A copy of an operation has the same handle.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,6 +114,14 @@ pub enum Op<D> {
     },
     /// No request of this attachment comes any more: its clients need not be remembered.
     Forget(u128),
+    /// A change of the snapshots. A member that joins takes none: its content is not the primary's
+    /// yet.
+    Snapshot {
+        /// The request.
+        id: RequestId,
+        /// The change.
+        change: SnapshotChange,
+    },
 }
 
 /// A member's knowledge about its volume.
@@ -170,6 +200,9 @@ pub enum Message<D> {
         began: Place,
         /// The operation.
         counter: Counter,
+        /// The last change of the snapshots among them that its storage could not make; 0 if it has
+        /// made all of them.
+        left_out: Counter,
     },
     /// A member that is not in sync asks the primary to be admitted.
     Join {
@@ -234,6 +267,7 @@ impl<D> Op<D> {
             Self::Applied { applied, note } => Op::Applied { applied, note },
             Self::Note { id, note } => Op::Note { id, note },
             Self::Forget(attachment) => Op::Forget(attachment),
+            Self::Snapshot { id, change } => Op::Snapshot { id, change },
         }
     }
 }
@@ -251,7 +285,9 @@ impl<D> Message<D> {
             Self::Pong { epoch, life, sent_ns } => Message::Pong { epoch, life, sent_ns },
             Self::Seal { record } => Message::Seal { record },
             Self::Sealed { epoch, life, tail } => Message::Sealed { epoch, life, tail },
-            Self::Held { life, began, counter } => Message::Held { life, began, counter },
+            Self::Held { life, began, counter, left_out } => {
+                Message::Held { life, began, counter, left_out }
+            }
             Self::Join { epoch, life, cuts } => Message::Join { epoch, life, cuts },
             Self::GoBack { record, life, cut, began } => {
                 Message::GoBack { record, life, cut, began }

@@ -39,6 +39,8 @@ pub(crate) struct Primary<D> {
     /// The last operation that was acknowledged: all members that were needed then have those
     /// before it. A member that is needed since may not have them yet.
     acknowledged: Counter,
+    /// The last change of the snapshots.
+    snapshot: Counter,
     /// Operations that some member lacks, with the request that waits for each.
     flights: Flights<D>,
     waits: BTreeMap<Counter, RequestId>,
@@ -73,6 +75,16 @@ impl<D> Primary<D> {
             began == (Place { reign: self.reign, counter: follower.began })
                 && follower.joining.as_ref().is_some_and(|joining| joining.compared.is_some())
         })
+    }
+
+    /// The place of the last change of the snapshots, and the members in sync that have left it
+    /// out. `own` is this member, with the last change that it has left out itself.
+    pub(crate) fn last_snapshot(&self, own: (MemberId, Counter)) -> Option<(Place, Vec<MemberId>)> {
+        let counter = Some(self.snapshot).filter(|counter| *counter > 0)?;
+        let in_sync = self.followers.iter().filter(|(_, it)| it.joining.is_none());
+        let all = in_sync.map(|(id, it)| (*id, it.left_out)).chain([own]);
+        let without = all.filter(|(_, left_out)| *left_out == counter).map(|(id, _)| id).collect();
+        Some((Place { reign: self.reign, counter }, without))
     }
 
     pub(crate) fn takes_requests(&self) -> bool {
@@ -141,6 +153,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             phase,
             counter,
             acknowledged: 0,
+            snapshot: 0,
             flights: Flights::default(),
             waits: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -305,7 +318,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         from: MemberId,
         life: Life,
         began: Place,
-        counter: Counter,
+        (counter, left_out): (Counter, Counter),
         out: &mut Vec<Output<D>>,
     ) {
         let checks = !self.breaks(Rule::AnswersOfOneAdmission);
@@ -317,6 +330,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
         follower.heard_ns = now_ns;
         follower.held = follower.held.max(counter);
+        follower.left_out = follower.left_out.max(left_out);
         if let Some(joining) = &mut follower.joining
             && !joining.has_gone_back
         {
@@ -359,7 +373,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 let of_it = primary.flights.behind(0).find(|(_, op)| match op {
                     Op::Write { id: other, .. }
                     | Op::Flush { id: other }
-                    | Op::Note { id: other, .. } => *other == id,
+                    | Op::Note { id: other, .. }
+                    | Op::Snapshot { id: other, .. } => *other == id,
                     _ => false,
                 });
                 match of_it.map(|(counter, _)| counter) {
@@ -379,6 +394,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             ClientRequest::Note(note) => {
                 debug_assert!(note.len() <= NOTE_BYTES_MAX, "a note fits a message");
                 let counter = self.issue(Op::Note { id, note }, out);
+                self.wait_for(counter, id);
+            }
+            ClientRequest::Snapshot(change) => {
+                let counter = self.issue(Op::Snapshot { id, change }, out);
+                if let Some(primary) = self.primary() {
+                    primary.snapshot = counter;
+                }
                 self.wait_for(counter, id);
             }
         }

@@ -63,11 +63,13 @@ pub enum Rule {
     RecoveredEpochsAreNew,
     /// A copy that is being filled is marked, and does not serve while another copy can.
     FillsAreMarked,
+    /// A member that joins takes no snapshot: its content is not the primary's yet.
+    JoinsTakeNoSnapshots,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -97,5 +99,6 @@ impl Rule {
         Self::RefusalsAreOfThePast,
         Self::RecoveredEpochsAreNew,
         Self::FillsAreMarked,
+        Self::JoinsTakeNoSnapshots,
     ];
 }

@@ -123,7 +123,7 @@ impl Bench {
     }
 
     fn held(&mut self, id: MemberId, life: Life, began: Place, counter: Counter) {
-        self.hear(id, Message::Held { life, began, counter });
+        self.hear(id, Message::Held { life, began, counter, left_out: 0 });
     }
 
     /// The last operation that was sent to a member.

@@ -276,7 +276,7 @@ impl SidecoreThread {
             let took_ns = now_ns.saturating_sub(began_ns).saturating_sub(self.given_ns);
             crate::foreign::round_took(took_ns, now_ns);
             self.local.round_took(took_ns, now_ns);
-            // The clocks of two cores may differ by a few nanoseconds where a hypervisor moves them.
+            // Clocks of two cores may differ by nanoseconds where a hypervisor moves the thread.
             let passed_ns = now_ns.saturating_sub(last_ns);
             self.count_time(passed_ns);
             self.set_rounds_per_look(passed_ns);

@@ -2,6 +2,7 @@
 //! processes, network namespaces between them, and the removal of all of it.
 
 pub mod cleanup;
+pub mod etcd;
 pub mod events;
 pub mod guest;
 pub mod hosts;

@@ -1,5 +1,5 @@
-//! Hosts of a rack on this machine, for tests and measurements: a cluster whose registry is a file,
-//! three IOhosts with copies of volumes, and a VMhost that uses them.
+//! Hosts of a rack on this machine, for tests and measurements: a cluster whose registry is a file
+//! or on etcd, three IOhosts with copies of volumes, and a VMhost that uses them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use node::status::{CopyRole, CopyStatus, Status};
 
 use crate::cleanup::Cleanup;
+use crate::etcd::{self, EtcdMember};
 use crate::nodes::{Node, NodeKeys, NodePlan};
 use crate::stage::{ip, namespace};
 
@@ -22,8 +23,14 @@ pub const VMHOST: &str = "vm1";
 /// The name of the volume with copies, and of its disk.
 pub const VOLUME: &str = "alice";
 
-/// The host that stands for the switch between the nodes.
-const SWITCH: &str = "switch";
+/// The IOhosts: with a registry on etcd, each has a member.
+pub const IOHOSTS: [&str; 3] = ["io1", "io2", "io3"];
+
+/// The host that stands for the switch between the nodes. The operator works there.
+pub const SWITCH: &str = "switch";
+
+/// The address of the operator's machine.
+const OPERATOR_ADDRESS: &str = "10.77.1.100";
 
 /// How long copies may take until all of them are in sync; only a hang takes longer.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -58,6 +65,8 @@ pub struct Rack {
     keys: NodeKeys,
     /// The first port of the loopback device; none if each node has a network namespace.
     port: Option<u16>,
+    /// The registry is on etcd, whose members only the namespaces reach.
+    is_on_etcd: bool,
 }
 
 impl Rack {
@@ -67,20 +76,67 @@ impl Rack {
     /// # Errors
     /// When the keys or the registry cannot be made.
     pub fn new(program: impl Into<PathBuf>, folder: &Path, port: u16) -> Result<Self> {
-        let this = Self {
-            program: program.into(),
+        let this = Self::without_registry(program.into(), folder, Some(port))?;
+        let registry = this.path("registry");
+        let words = [&["cluster", "init", "lab", "--file"].map(Path::new)[..], &[&registry]];
+        succeeds(&this.operate(words.concat())?)?;
+        Ok(this)
+    }
+
+    /// The same with a network namespace for each node, and no registry yet.
+    ///
+    /// # Errors
+    /// When namespaces are not allowed here, or the keys cannot be made.
+    pub fn separated(
+        program: impl Into<PathBuf>,
+        folder: &Path,
+        cleanup: &Cleanup,
+    ) -> Result<Self> {
+        let mut this = Self::without_registry(program.into(), folder, None)?;
+        this.separate(None, cleanup)?;
+        Ok(this)
+    }
+
+    /// Makes the registry of a rack without one: on a member of etcd on each IOhost. No member runs
+    /// yet.
+    ///
+    /// # Errors
+    /// When the cluster cannot be made.
+    pub fn make_etcd(&mut self) -> Result<()> {
+        self.is_on_etcd = true;
+        let members: Vec<_> =
+            (0..).zip(IOHOSTS).map(|(at, name)| format!("{name}={}", host_address(at))).collect();
+        let mut words = vec!["cluster", "init", "rack1"];
+        members.iter().for_each(|member| words.extend(["--member", member]));
+        succeeds(&self.operate(words)?)?;
+        IOHOSTS.iter().try_for_each(|name| etcd::make_patient(&self.etcd_directory(name)))
+    }
+
+    fn without_registry(program: PathBuf, folder: &Path, port: Option<u16>) -> Result<Self> {
+        Ok(Self {
+            program,
             folder: folder.to_owned(),
             pools: folder.to_owned(),
             pool_size: "256MiB",
             volume_size: "16MiB",
             sidecores: 2,
             keys: NodeKeys::make(folder, &NODES)?,
-            port: Some(port),
-        };
-        let registry = this.path("registry");
-        let words = [&["cluster", "init", "lab", "--file"].map(Path::new)[..], &[&registry]];
-        succeeds(&this.operate(words.concat())?)?;
-        Ok(this)
+            port,
+            is_on_etcd: false,
+        })
+    }
+
+    /// The directory of the member of etcd on an IOhost.
+    pub fn etcd_directory(&self, name: &str) -> PathBuf {
+        self.path("operator").join("members").join(name)
+    }
+
+    /// Starts the member of etcd on an IOhost.
+    ///
+    /// # Errors
+    /// As [`EtcdMember::start`].
+    pub fn start_etcd(&self, name: &str) -> Result<EtcdMember> {
+        EtcdMember::start(&self.etcd_directory(name), Some(&namespace(name)))
     }
 
     /// Gives each node a network namespace, and joins them by virtual cables to one switch.
@@ -95,6 +151,8 @@ impl Rack {
         ip(&["netns", "add", &switch])?;
         ip(&["-n", &switch, "link", "add", "bridge", "type", "bridge"])?;
         ip(&["-n", &switch, "link", "set", "bridge", "up"])?;
+        let operator = format!("{OPERATOR_ADDRESS}/24");
+        ip(&["-n", &switch, "addr", "add", &operator, "dev", "bridge"])?;
         for (place, node) in NODES.iter().enumerate() {
             let (host, port) = (namespace(node), format!("to-{node}"));
             cleanup.namespace(&host);
@@ -131,9 +189,28 @@ impl Rack {
         &self,
         words: impl IntoIterator<Item = W>,
     ) -> Result<Output> {
-        let mut command = Command::new(&self.program);
-        command.args(words).arg("--directory").arg(self.path("operator")).stdin(Stdio::null());
+        let mut command = self.operator();
+        command.args(words).arg("--directory").arg(self.path("operator"));
         command.output().with_context(|| format!("running {command:?}"))
+    }
+
+    /// `vrio` with no words yet, on the operator's machine.
+    pub fn operator(&self) -> Command {
+        self.vrio_in(self.is_on_etcd.then_some(SWITCH))
+    }
+
+    /// `vrio` with no words yet, on a host if the hosts have namespaces.
+    fn vrio_in(&self, host: Option<&str>) -> Command {
+        let mut command = match host {
+            Some(host) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &namespace(host)]).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        command.stdin(Stdio::null());
+        command
     }
 
     /// Runs `vrio` for a node, by the node's control socket.
@@ -230,14 +307,22 @@ impl Rack {
     pub fn start_member(&self, file: CopyFile<'_>, more: &str) -> Result<Node> {
         self.make_pool(file.pool)?;
         let node = self.member(file, more).start()?;
+        self.join(&node)?;
+        Ok(node)
+    }
+
+    /// Has a node join the cluster.
+    ///
+    /// # Errors
+    /// When the registry or the node refuses.
+    pub fn join(&self, node: &Node) -> Result<()> {
         let token = self.operate(["cluster", "token"])?;
         succeeds(&token)?;
         let token = String::from_utf8(token.stdout).context("a token is text")?;
         let config = node.plan().home.join("node.toml");
-        let mut command = Command::new(&self.program);
+        let mut command = self.vrio_in(self.is_on_etcd.then_some(node.plan().name.as_str()));
         command.args(["node", "join", token.trim(), "--config"]).arg(config);
-        succeeds(&command.output()?)?;
-        Ok(node)
+        succeeds(&command.output()?)
     }
 
     /// Starts the nodes of a list, each with its copy in a pool of its name.
@@ -272,7 +357,8 @@ impl Rack {
     }
 }
 
-fn host_address(place: usize) -> String {
+/// The address of a host, by its place among the nodes.
+pub fn host_address(place: usize) -> String {
     format!("10.77.1.{}", place + 1)
 }
 

@@ -230,6 +230,19 @@ impl StandIn {
         Ok(())
     }
 
+    /// The blocks of the disk as it is now, if it has said that it has changed.
+    ///
+    /// # Errors
+    /// When the disk does not answer.
+    pub fn look_at_size(self) -> Result<(Self, Option<u64>)> {
+        // The thread that keeps the connection has it alone.
+        let mut front_end = self.keeper.stop();
+        let has_changed = front_end.disk_changed()?;
+        let blocks = front_end.disk().capacity_sectors * 512 / u64::from(self.mix.block_bytes);
+        let this = Self { keeper: Keeper::new(front_end)?, ..self };
+        Ok((this, has_changed.then_some(blocks)))
+    }
+
     /// Ends the connection.
     pub fn disconnect(self) {
         drop(self.keeper.stop());

@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 mod clock;
 pub(crate) mod copies;
+pub(crate) mod sizes;
 pub(crate) mod volumes;
 
 use std::io::Read;

@@ -1,15 +1,14 @@
 //! A cluster as its operator meets it: three real members of etcd, two nodes, tokens, the death of
 //! members and agents, and certificates that are renewed, while a guest works.
 
-use std::fs::File;
-use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use random::Random;
 use serde_json::Value;
+use testbed::etcd::{self, EtcdMember};
 use testbed::nodes::{Node, NodeKeys, NodePlan};
 use testbed::stand_in::StandIn;
 use workload::Mix;
@@ -18,16 +17,6 @@ use workload::Mix;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 const MEMBERS: [&str; 3] = ["a", "b", "c"];
-
-/// A process that ends with the value.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// The place of a cluster's files. In memory where there is such a file system: etcd waits for its
 /// disk at each change.
@@ -98,14 +87,9 @@ impl Place {
         self.wait(verdict, |status| status["verdict"] == verdict)
     }
 
-    fn member(&self, name: &str) -> Process {
+    fn member(&self, name: &str) -> EtcdMember {
         let directory = self.path("operator").join("members").join(name);
-        let log = File::options().create(true).append(true).open(directory.join("log"));
-        let mut command = Command::new("etcd");
-        command.args(["--config-file", "etcd.yml"]).current_dir(directory).stdin(Stdio::null());
-        command.stdout(Stdio::null()).stderr(log.expect("its directory is there"));
-        let child = command.spawn();
-        Process(child.expect("etcd is missing: `scripts/install test` installs etcd-server"))
+        EtcdMember::start(&directory, None).expect("a member of etcd")
     }
 
     fn node(&self, name: &str, config: &str) -> Node {
@@ -132,11 +116,8 @@ impl Place {
         members.iter().for_each(|member| words.extend(["--member", member]));
         let made = self.vrio(&words, "operator");
         for name in MEMBERS {
-            let path = self.path("operator").join("members").join(name).join("etcd.yml");
-            let mut file = File::options().append(true).open(path).expect("it was made");
-            // On a busy machine a member does not run for etcd's second, and each election is a
-            // refused request.
-            file.write_all(b"heartbeat-interval: 300\nelection-timeout: 3000\n").expect("ours");
+            let directory = self.path("operator").join("members").join(name);
+            etcd::make_patient(&directory).expect("it was made");
         }
         made
     }
@@ -272,7 +253,7 @@ fn renew(place: &Place, node: &mut Node, guest: &mut StandIn) {
 }
 
 /// One member is killed, then a second member; both come back.
-fn lose_members(place: &Place, members: &mut [Option<Process>; 3], guest: &mut StandIn) {
+fn lose_members(place: &Place, members: &mut [Option<EtcdMember>; 3], guest: &mut StandIn) {
     members[2] = None;
     let degraded = place.wait_for_verdict("degraded");
     let problem = degraded["problems"][0].as_str().expect("a text");

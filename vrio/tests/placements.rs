@@ -32,7 +32,7 @@ fn member(rack: &Rack, name: &str) -> NodePlan {
     plan
 }
 
-fn start(rack: &Rack, name: &str) -> Node {
+pub(crate) fn start(rack: &Rack, name: &str) -> Node {
     rack.make_pool(&format!("{name}.pool"));
     let node = member(rack, name).start().expect("the node starts");
     rack.join(&node);
@@ -40,19 +40,19 @@ fn start(rack: &Rack, name: &str) -> Node {
 }
 
 /// Runs `vrio` with the directory of a node.
-fn vrio(rack: &Rack, words: &str, of: &str) -> Output {
+pub(crate) fn vrio(rack: &Rack, words: &str, of: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
     command.args(words.split(' ')).arg("--directory").arg(rack.path(of));
     command.output().expect("the binary was built")
 }
 
-fn fails(output: &Output, wanted: &str) {
+pub(crate) fn fails(output: &Output, wanted: &str) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains(wanted), "{wanted}: {output:?}");
 }
 
 /// Waits until the status of the cluster is so.
-fn wait(rack: &Rack, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn wait(rack: &Rack, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
         let output = vrio(rack, "cluster status --json", "operator");
@@ -65,7 +65,7 @@ fn wait(rack: &Rack, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-fn wait_for_nodes(rack: &Rack, count: usize) {
+pub(crate) fn wait_for_nodes(rack: &Rack, count: usize) {
     wait(rack, "the nodes are present with their pools", |status| {
         let nodes = status["nodes"].as_array().expect("a list").clone();
         nodes.iter().filter(|node| node["state"] == "present").count() == count
@@ -78,7 +78,7 @@ fn state_of(status: &Value, volume: &str) -> String {
     found.map_or("none", |it| it["state"].as_str().expect("a word")).to_owned()
 }
 
-fn wait_for_state(rack: &Rack, volume: &str, state: &str) -> Value {
+pub(crate) fn wait_for_state(rack: &Rack, volume: &str, state: &str) -> Value {
     wait(rack, state, |status| state_of(status, volume) == state)
 }
 
@@ -187,7 +187,7 @@ fn meanwhile(rack: &Rack, guest: &mut StandIn, words: &str) {
 }
 
 /// The nodes of the volume, when no copy comes or goes any more.
-fn nodes_of(rack: &Rack, wanted: &[&str]) -> Value {
+pub(crate) fn nodes_of(rack: &Rack, wanted: &[&str]) -> Value {
     wait(rack, "its copies are on the wanted nodes", |status| {
         let volume = &status["volumes"][0];
         let is_so = |key: &str| volume[key] == json!(wanted);

@@ -176,7 +176,26 @@ impl fmt::Debug for Checker {
 impl Checker {
     /// A volume of zeroes.
     pub fn new(blocks: u64) -> Self {
-        let zeroes = Write {
+        let mut this = Self {
+            time: 1,
+            blocks: Vec::new(),
+            spans: HashMap::new(),
+            reads: Vec::new(),
+            next_number: 1,
+            acked_last: 0,
+            parted: HashSet::new(),
+            parted_last: 0,
+            flushed_to: 0,
+            cut: 0,
+            checked: 0,
+        };
+        this.grow(blocks);
+        this
+    }
+
+    /// The volume has so many blocks from now on. The new blocks are zeroes.
+    pub fn grow(&mut self, blocks: u64) {
+        let zeroes = || Write {
             number: ZEROES,
             content: ZEROES,
             begun: 0,
@@ -187,20 +206,8 @@ impl Checker {
             gone: false,
             survived: false,
         };
-        let blocks = (0..blocks).map(|_| vec![zeroes.clone()]).collect();
-        Self {
-            time: 1,
-            blocks,
-            spans: HashMap::new(),
-            reads: Vec::new(),
-            next_number: 1,
-            acked_last: 0,
-            parted: HashSet::new(),
-            parted_last: 0,
-            flushed_to: 0,
-            cut: 0,
-            checked: 0,
-        }
+        let new = self.blocks()..blocks;
+        self.blocks.extend(new.map(|_| vec![zeroes()]));
     }
 
     /// How many blocks there are.

@@ -10,7 +10,7 @@ use volume::record::RecordError;
 /// How often a volume of this process began to be served by this node after another node.
 static PLACES_TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// Another number after each [`Export::serve_here`] of this process: a server that has told its
+/// Another number after each [`Export::tell_peers`] of this process: a server that has told its
 /// peers since the last change has nothing to tell.
 pub(crate) fn places_taken() -> u64 {
     PLACES_TAKEN.load(SeqCst)
@@ -55,13 +55,14 @@ impl Export {
         state.entries = entries.collect::<BTreeMap<_, _>>();
         state.elsewhere = None;
         drop(state);
-        self.note_taken();
+        self.tell_peers();
         Ok(())
     }
 
-    /// Has the servers tell their peers. A server that reads the new number finds it at the volume,
-    /// so the volume's is stored first, and again if another volume was faster.
-    fn note_taken(&self) {
+    /// Has the servers tell their peers that this node serves the volume, or that it has changed:
+    /// peers ask for its description again. A server that reads the new number finds it at the
+    /// volume, so the volume's is stored first, and again if another volume was faster.
+    pub fn tell_peers(&self) {
         let mut places = places_taken();
         loop {
             self.taken.store(places + 1, SeqCst);
@@ -72,7 +73,8 @@ impl Export {
         }
     }
 
-    /// Whether this node took the volume over after this value of [`places_taken`].
+    /// Whether peers must hear of the volume that have heard of all until this value of
+    /// [`places_taken`].
     pub(crate) fn was_taken_after(&self, places: u64) -> bool {
         self.taken.load(SeqCst) > places
     }

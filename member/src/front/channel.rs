@@ -60,13 +60,17 @@ pub(super) struct FrontChannel {
 
 impl FrontChannel {
     pub(super) fn new(shared: Arc<FrontShared>, way: FrontWay, opened_in: u64, depth: u16) -> Self {
-        let (info, room) = (shared.info.lock().clone(), usize::from(depth));
+        let (info, room) = (shared.info(), usize::from(depth));
         let slots = vec![FrontSlot::default(); room];
         Self { shared, way: Some(way), opened_in, info, slots, ready: Vec::with_capacity(room) }
     }
 
     /// The status of a request that ends at once.
-    fn refusal(&self, io: &Io) -> Option<Status> {
+    fn refusal(&mut self, io: &Io) -> Option<Status> {
+        if !self.info.admits(io) {
+            // The volume may have grown since the last look.
+            self.info.size_bytes = self.shared.size.get();
+        }
         if !self.info.zeroing.can(io.op) {
             Some(Status::Unsupported)
         } else if !self.info.admits(io) {

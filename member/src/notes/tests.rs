@@ -18,7 +18,7 @@ fn record(epoch: u64) -> Record {
 }
 
 fn full_book() -> NoteBook {
-    let mut book = NoteBook::new([7; 16]);
+    let mut book = NoteBook { size_bytes: u64::MAX - 511, ..NoteBook::new([7; 16]) };
     book.floor = u64::MAX;
     for at in 0..NOTE_RECORDS_MAX {
         let name = format!("{at:0>63}");
@@ -41,7 +41,12 @@ fn the_largest_book_is_a_note_and_comes_back() {
     assert_eq!(NoteBook::of(&note), Ok(Some(book.clone())));
     assert_eq!(NoteBook::of(&[]), Ok(None));
     let empty = NoteBook::new([1; 16]);
-    assert_eq!(NoteBook::of(&empty.to_note()), Ok(Some(empty)));
+    assert_eq!(NoteBook::of(&empty.to_note()), Ok(Some(empty.clone())));
+    let sized = NoteBook { size_bytes: 1 << 40, ..empty };
+    assert_eq!(NoteBook::of(&sized.to_note()), Ok(Some(sized.clone())));
+    let odd = NoteBook { size_bytes: 4097, ..sized };
+    let error = NoteBook::of(&odd.to_note()).unwrap_err();
+    assert_eq!(error, MalformedNote("its size is none, or no whole sectors"));
     // A record more is refused where notes are read, and where records are written.
     let mut more = book.clone();
     more.records.insert("x".to_owned(), record(1));

@@ -3,5 +3,6 @@
 mod guests;
 mod scenes;
 mod seeds;
+mod sizes;
 mod users;
 mod world;

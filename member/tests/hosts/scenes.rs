@@ -1,8 +1,9 @@
 //! Single events, one by one.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::TryRecvError;
 
-use member::MemberPart;
+use member::{MemberPart, SnapshotDone, SnapshotEnd};
 use replica::{APPLIED_MAX, Input};
 use sidecore::{Progress, Services, Wake};
 use volume::contract::Buffer;
@@ -15,19 +16,19 @@ use volume::{
 use super::users::{UserChannel, content};
 use super::world::{MS, SECTOR_BYTES, SECTORS, World};
 
-fn two(seed: u64) -> std::rc::Rc<World> {
+pub(super) fn two(seed: u64) -> std::rc::Rc<World> {
     let world = World::new(2, seed);
     (0..2).for_each(|at| world.start(at));
     world.run_until("two members serve", World::is_well);
     world
 }
 
-fn write(world: &World, at: usize, sector: u64, number: u64) -> Status {
+pub(super) fn write(world: &World, at: usize, sector: u64, number: u64) -> Status {
     let mut user = UserChannel::open(world, at).expect("the node runs");
     user.ask(world, Op::Write, sector, &Buffer::filled(&content(number, 1), 0))
 }
 
-fn read(world: &World, at: usize, sector: u64) -> Result<Vec<u8>, Status> {
+pub(super) fn read(world: &World, at: usize, sector: u64) -> Result<Vec<u8>, Status> {
     let mut user = UserChannel::open(world, at).expect("the node runs");
     let buffer = Buffer::new(SECTOR_BYTES, 0);
     match user.ask(world, Op::Read, sector, &buffer) {
@@ -53,6 +54,55 @@ fn a_backup_serves_what_was_acknowledged_and_the_records_when_the_primary_is_kil
     assert_eq!(process.front.info().incarnation, incarnation, "nothing was lost");
     let view = world.view(other);
     assert_eq!((view.part, view.primary), (MemberPart::Serves, Some(World::name(other))));
+}
+
+/// Takes a snapshot, and gives its end.
+fn snapshot(world: &World, at: usize, name: &str) -> SnapshotEnd {
+    let ends = world.take_snapshot(at, name).expect("it serves, and none is under way");
+    let mut end = None;
+    world.run_until("it has ended", |_| {
+        end = ends.try_recv().ok();
+        end.is_some()
+    });
+    end.expect("it was waited for")
+}
+
+#[test]
+fn a_snapshot_is_the_same_on_all_copies_in_sync_and_a_full_pool_leaves_it_out_by_name() {
+    let world = two(41);
+    let (first, other) = (world.server().unwrap(), 1 - world.server().unwrap());
+    assert!(world.take_snapshot(other, "s").is_none(), "it does not serve");
+    assert_eq!(write(&world, first, 3, 7), Status::Done);
+    let ends = world.take_snapshot(first, "monday").expect("it serves");
+    assert!(world.take_snapshot(first, "tuesday").is_none(), "one at a time");
+    let mut end = None;
+    world.run_until("it has ended", |_| {
+        end = ends.try_recv().ok();
+        end.is_some()
+    });
+    let SnapshotDone { name, without } = end.unwrap().expect("both have room");
+    assert!(name.starts_with("monday.") && without.is_empty(), "{name} {without:?}");
+    assert_eq!(write(&world, first, 3, 8), Status::Done);
+    let taken = [first, other].map(|at| world.snapshot(at, &name).expect("it was completed"));
+    assert_eq!(taken[0], taken[1]);
+    assert_eq!(&taken[0][3 * SECTOR_BYTES..4 * SECTOR_BYTES], &content(7, 1)[..]);
+    // A pool without room leaves the next one out: it is told which, and the one after is taken.
+    world.set_full(other, true);
+    let SnapshotDone { without, .. } = snapshot(&world, first, "full").expect("first has room");
+    assert_eq!(without, [World::name(other)]);
+    assert_eq!(write(&world, first, 4, 9), Status::Done, "a full pool of the world takes writes");
+    world.set_full(other, false);
+    world.set_full(first, true);
+    assert_eq!(snapshot(&world, first, "full"), Err("the pool is full".to_owned()));
+    world.set_full(first, false);
+    assert_eq!(snapshot(&world, first, "full").map(|it| it.without), Ok(Vec::new()));
+    // The volume is given away, and the end of a change that was begun before is known or not.
+    let ends = world.take_snapshot(first, "last").expect("none is under way");
+    world.order(first, Input::Move(other as u8));
+    world.run_until("the other one serves", |world| world.server() == Some(other));
+    assert!(ends.try_recv() != Err(TryRecvError::Empty), "its requester waits for nothing");
+    assert_eq!(read(&world, other, 3), Ok(content(8, 1)));
+    assert!(snapshot(&world, other, "monday").is_ok(), "the name is free: the place is another");
 }
 
 /// Notes a record of an attachment. The first note also has the number that tells a volume from one
@@ -384,12 +434,13 @@ fn a_member_whose_volume_fails_stops_and_the_other_one_serves() {
     world.kill(first);
 }
 
-/// A copy that is smaller than the other copies cannot have each operation: it stops and says so,
-/// and no request waits for it.
+/// A copy that is smaller than the other copies, and will not grow, cannot have each operation: it
+/// stops and says so, and no request waits for it.
 #[test]
 fn a_copy_that_is_too_small_stops_by_name_and_holds_no_write_up() {
     let world = World::new(2, 13);
-    world.nodes[1].volume.borrow_mut().truncate(SECTORS as usize / 2);
+    world.placed_bytes.set(None);
+    world.nodes[1].volume.borrow_mut().resize(SECTORS as usize / 2);
     (0..2).for_each(|at| world.start(at));
     world.run_until("two members serve", |world| world.is_well() && world.server() == Some(0));
     assert_eq!(write(&world, 0, 1, 1), Status::Done);

@@ -1,4 +1,4 @@
-//! Many runs from seeds: kills, pauses, moves, lost sessions, a registry that is away.
+//! Many runs from seeds: kills, pauses, moves, growths, lost sessions, a registry that is away.
 //! Acknowledged writes are read at the node that serves next, and epochs are granted once.
 
 use std::cell::RefCell;
@@ -92,13 +92,25 @@ fn fault(world: &World, down: &mut Vec<(usize, u64)>, tally: &mut Tally) {
     }
 }
 
+/// The volumes of all nodes grow, and then agents tell it to some nodes at some times.
+fn growth(world: &World, is_grown: &mut bool) {
+    if !*is_grown && world.one_in(2000) {
+        *is_grown = true;
+        let grow = |at: usize| world.nodes[at].volume.borrow_mut().resize(2 * SECTORS as usize);
+        (0..world.nodes.len()).for_each(grow);
+    }
+    if *is_grown && world.one_in(300) {
+        world.tell_size(world.below(world.nodes.len() as u64) as usize, 2 * SECTORS, &[]);
+    }
+}
+
 fn run(seed: u64) -> Result<Tally, String> {
     let world = World::new(2 + (seed % 2) as usize, seed);
     world.tells_ends.set(seed % 4 < 2);
     let ledger = ledger(SECTORS);
     let users = add_users(&world, &ledger);
     let mut tally = Tally::default();
-    let mut down = Vec::new();
+    let (mut down, mut is_grown) = (Vec::new(), false);
     (0..world.nodes.len()).for_each(|at| world.start(at));
     world.run_until("the first start", World::is_well);
     let until_ns = world.now_ns.get() + FAULTS_MS * MS;
@@ -114,6 +126,7 @@ fn run(seed: u64) -> Result<Tally, String> {
         if world.one_in(120) {
             fault(&world, &mut down, &mut tally);
         }
+        growth(&world, &mut is_grown);
         let now_ns = world.now_ns.get();
         for (at, _) in down.extract_if(.., |(_, back_ns)| now_ns >= *back_ns) {
             world.start(at);
@@ -147,6 +160,7 @@ fn run(seed: u64) -> Result<Tally, String> {
     tally.add("refused claims", users.borrow().guests.refusals);
     tally.add("pauses in a round", world.pauses.get());
     tally.add("proved ends", world.told_ends.get());
+    tally.add("growths", u64::from(world.most_sectors.get() > SECTORS));
     *world.users.borrow_mut() = None;
     Ok(tally)
 }
@@ -155,11 +169,12 @@ fn run(seed: u64) -> Result<Tally, String> {
 const SEEDS: u64 = 40;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 12] = [
+const EVENTS: [&str; 13] = [
     "kills",
     "ends in order",
     "ends that were kept",
     "proved ends",
+    "growths",
     "pauses",
     "pauses in a round",
     "lost sessions",

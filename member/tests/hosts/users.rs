@@ -221,8 +221,9 @@ pub(crate) struct Reader {
     at: usize,
     ledger: SharedLedger,
     open: Option<UserChannel>,
-    /// The read: its sector, what was acknowledged when it was sent, and its buffer.
-    read: Option<(u64, u64, IoId, Buffer)>,
+    /// The read: its sector, what was acknowledged when it was sent, the size that users had then,
+    /// and its buffer.
+    read: Option<(u64, u64, u64, IoId, Buffer)>,
 }
 
 impl Reader {
@@ -235,22 +236,26 @@ impl Reader {
             self.open = UserChannel::open(world, self.at);
             return;
         };
-        let Some((sector, acknowledged, id, buffer)) = self.read.take() else {
+        let Some((sector, acknowledged, size, id, buffer)) = self.read.take() else {
             let mut ledger = self.ledger.borrow_mut();
             let sector = world.below(ledger.sectors.len() as u64);
             let acknowledged = ledger.sectors[sector as usize].0;
             ledger.reads += 1;
             let buffer = Buffer::new(SECTOR_BYTES, 0);
             let id = open.submit(Op::Read, sector, Some(&buffer));
-            self.read = Some((sector, acknowledged, id, buffer));
+            self.read = Some((sector, acknowledged, world.most_sectors.get(), id, buffer));
             return;
         };
         let status = open.poll(id);
         let mut ledger = self.ledger.borrow_mut();
         match status {
-            None => self.read = Some((sector, acknowledged, id, buffer)),
+            None => self.read = Some((sector, acknowledged, size, id, buffer)),
             Some(Status::Fenced) => self.open = None,
             Some(Status::Done) => {
+                if world.sectors(self.at) < size {
+                    let text = format!("node {} has a smaller volume for its users", self.at);
+                    ledger.broken.push(text);
+                }
                 let begun = ledger.sectors[sector as usize].1;
                 let found = number(&buffer.bytes());
                 if !found.as_ref().is_ok_and(|it| (acknowledged..=begun).contains(it)) {

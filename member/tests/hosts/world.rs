@@ -5,13 +5,14 @@ use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use block::export::{Export, ExportOptions};
 use member::door::{ArrivedMessage, DoorSender};
 use member::{
     Errand, ErrandDesk, ErrandEnd, FrontVolume, HostOutside, MemberHost, MemberList, MemberMail,
     MemberPart, MemberPlan, MemberSetup, NODE_PACING, NoteRecords, PlaceWatch, RangeContent,
-    RecordClerk, RecordDeskError, VolumeRecords, to_wire,
+    RecordClerk, RecordDeskError, SnapshotChange, SnapshotEnd, VolumeRecords, to_wire,
 };
 use parking_lot::Mutex;
 use random::Random;
@@ -19,6 +20,7 @@ use replica::wire::{decode, encode};
 use replica::{Durable, Input, Life, MemberId, Message, RecoveryPlan, SwapOutcome, VolumeRecord};
 use sidecore::mailbox::Full;
 use sidecore::{Poll, Services, Waker};
+use volume::Volume;
 
 use crate::members::volume::{SECTOR, SharedVolume};
 
@@ -68,6 +70,10 @@ pub(crate) type WorldUsers = Box<dyn Fn(&World)>;
 pub(crate) struct World {
     me: Weak<Self>,
     pub(crate) now_ns: Cell<u64>,
+    /// The size by which nodes open the volume; none: it is in the nodes' files.
+    pub(crate) placed_bytes: Cell<Option<u64>>,
+    /// The most sectors that users of a node that serves have had.
+    pub(crate) most_sectors: Cell<u64>,
     pub(crate) random: RefCell<Random>,
     pub(crate) nodes: Vec<WorldNode>,
     pub(crate) registry: Arc<Mutex<WorldRegistry>>,
@@ -104,6 +110,8 @@ impl World {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
             now_ns: Cell::new(1000 * MS),
+            placed_bytes: Cell::new(Some(SECTORS * SECTOR as u64)),
+            most_sectors: Cell::new(0),
             random: RefCell::new(random),
             nodes,
             registry: Arc::new(Mutex::new(registry)),
@@ -152,14 +160,14 @@ impl World {
             durable: durable.unwrap_or_default(),
             cuts: node.volume.borrow_mut().cuts(),
             settings: Vec::new(),
-            changes: true,
+            placed_bytes: self.placed_bytes.get(),
             own: Arc::new(node.volume.clone()),
         };
         let plan = MemberPlan::new(setup, &Waker::none());
         let (front, records) = (Arc::clone(&plan.front), Arc::clone(&plan.records));
         let export = Export::new(
             VOLUME,
-            Arc::clone(&front) as Arc<dyn volume::Volume>,
+            Arc::clone(&front) as Arc<dyn Volume>,
             ExportOptions::default(),
             Arc::clone(&records) as Arc<dyn volume::record::RecordStore>,
         );
@@ -204,12 +212,29 @@ impl World {
     pub(crate) fn set_leaving(&self, leaving: &[usize]) {
         let nodes = (0..self.nodes.len()).map(|at| (at as MemberId, Self::name(at))).collect();
         let leaving = leaving.iter().map(|at| *at as MemberId).collect();
-        let list = MemberList { nodes, leaving };
+        let list = MemberList { leaving, ..MemberList::new(nodes) };
         for node in &self.nodes {
             if let Some(host) = &mut *node.host.borrow_mut() {
                 host.set_list(list.clone());
             }
         }
+    }
+
+    /// A node hears that users get so many sectors, and that these members have not grown.
+    pub(crate) fn tell_size(&self, at: usize, sectors: u64, small: &[usize]) {
+        let nodes = (0..self.nodes.len()).map(|at| (at as MemberId, Self::name(at))).collect();
+        let small = small.iter().map(|at| *at as MemberId).collect();
+        let size_bytes = sectors * SECTOR as u64;
+        let list = MemberList { small, size_bytes, ..MemberList::new(nodes) };
+        if let Some(host) = &mut *self.nodes[at].host.borrow_mut() {
+            host.set_list(list);
+        }
+    }
+
+    /// The sectors that users of the volume on a node have.
+    pub(crate) fn sectors(&self, at: usize) -> u64 {
+        let size_bytes = self.process(at).expect("it runs").front.info().size_bytes;
+        size_bytes / SECTOR as u64
     }
 
     /// A node's process ends in order, if it can within a second. Says whether the end of its life
@@ -273,6 +298,21 @@ impl World {
         }
     }
 
+    /// Begins to take a snapshot at a node. None if the node refuses.
+    pub(crate) fn take_snapshot(&self, at: usize, name: &str) -> Option<Receiver<SnapshotEnd>> {
+        let change = SnapshotChange::Take { name: name.to_owned(), at_s: 7 };
+        self.nodes[at].host.borrow_mut().as_mut()?.change_snapshots(change).ok()
+    }
+
+    /// The content that a node's copy has under a snapshot's name.
+    pub(crate) fn snapshot(&self, at: usize, name: &str) -> Option<Vec<u8>> {
+        self.nodes[at].volume.borrow_mut().snapshots.get(name).cloned()
+    }
+
+    pub(crate) fn set_full(&self, at: usize, is_full: bool) {
+        self.nodes[at].volume.borrow_mut().is_full = is_full;
+    }
+
     fn clock(&self, at: usize) -> u64 {
         let now_ns = self.now_ns.get();
         let for_ns = self.nodes[at].pause_at_clock_ns.take();
@@ -303,6 +343,9 @@ impl World {
                 let _ = host.poll(self.now_ns.get());
             }
         }
+        let serving = (0..self.nodes.len()).filter(|at| self.part(*at) == Some(MemberPart::Serves));
+        let most = serving.map(|at| self.sectors(at)).max().unwrap_or_default();
+        self.most_sectors.set(self.most_sectors.get().max(most));
         let users = self.users.borrow();
         if let Some(users) = &*users {
             users(self);
@@ -429,6 +472,10 @@ impl PlaceWatch for Guard {
 
     fn elsewhere(&mut self, node: &str) {
         self.0.set_elsewhere(Some(node));
+    }
+
+    fn resized(&mut self) {
+        self.0.tell_peers();
     }
 }
 

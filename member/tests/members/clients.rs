@@ -102,18 +102,20 @@ impl SimClient {
 
     /// The end of a request.
     pub(crate) fn answered(&mut self, answer: &Answer, zeroes: &[u64]) -> Result<(), String> {
-        let (Answer::Done(id, _) | Answer::Refused(id, _) | Answer::Full(id)) = answer;
+        use Answer::{Done, Full, Invalid, Refused};
+        let (Done(id, _) | Refused(id, _) | Full(id) | Invalid(id)) = answer;
         if self.waits.as_ref().is_none_or(|(waits, _)| waits != id) {
             return Ok(());
         }
         match answer {
-            Answer::Full(_) => return Err("a full table".to_owned()),
-            Answer::Refused(_, incarnation) => {
+            Full(_) => return Err("a full table".to_owned()),
+            Invalid(_) => return Err("a range that is not the volume's".to_owned()),
+            Refused(_, incarnation) => {
                 self.incarnation = *incarnation;
                 let (_, request) = self.waits.take().expect("it waits");
                 self.lose(&request);
             }
-            Answer::Done(_, content) => {
+            Done(_, content) => {
                 let (_, request) = self.waits.take().expect("it waits");
                 self.ended += 1;
                 self.done(request, content.as_ref(), zeroes)?;

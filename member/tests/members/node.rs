@@ -72,7 +72,8 @@ impl SimNode {
         // As a node does: the end of a life is good for one start.
         self.durable.ended = None;
         let sectors = (self.volume.borrow_mut().content.len() / super::volume::SECTOR) as u64;
-        let start = MemberStart { id: self.id, life, pacing: PACING, durable, cuts, sectors };
+        let (id, own) = (self.id, None);
+        let start = MemberStart { id, life, pacing: PACING, durable, cuts, sectors, own };
         let channel = SimChannel::new(&self.volume);
         self.member = Some(VolumeMember::new(start, channel, now_ns));
     }

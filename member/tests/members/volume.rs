@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use member::{VolumeTask, VolumeTaskEnd};
+use member::{SnapshotChange, VolumeTask, VolumeTaskEnd, snapshot_name};
 use parking_lot::{Mutex, MutexGuard};
 use random::Random;
 use replica::{ChangedPart, Extent, MemberId, Place};
@@ -24,9 +24,12 @@ const PART: u64 = 16;
 pub(crate) struct SimVolume {
     pub(crate) content: Vec<u8>,
     durable: Vec<u8>,
+    size: Size,
     /// Writes since the last flush: where, and what.
     unflushed: Vec<(usize, Vec<u8>)>,
     cuts: BTreeMap<Place, Vec<u8>>,
+    /// Snapshots for people, by their names.
+    pub(crate) snapshots: BTreeMap<String, Vec<u8>>,
     pub(crate) random: Random,
     /// Requests fail from now on.
     pub(crate) is_broken: bool,
@@ -46,8 +49,10 @@ impl SharedVolume {
         Self(Arc::new(Mutex::new(SimVolume {
             content: vec![0; sectors * SECTOR],
             durable: vec![0; sectors * SECTOR],
+            size: Size::new((sectors * SECTOR) as u64),
             unflushed: Vec::new(),
             cuts: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             random,
             is_broken: false,
             is_full: false,
@@ -77,7 +82,7 @@ impl Volume for SharedVolume {
     }
 
     fn size(&self) -> Size {
-        Size::new(self.info().size_bytes)
+        self.borrow_mut().size.clone()
     }
 
     fn open(&self, _open: &OpenArguments<'_>) -> Result<Box<dyn Channel>, OpenError> {
@@ -92,10 +97,11 @@ impl SimVolume {
         self.cuts.keys().copied().collect()
     }
 
-    /// Makes it smaller, as by a mistake of an operator.
-    pub(crate) fn truncate(&mut self, sectors: usize) {
-        self.content.truncate(sectors * SECTOR);
-        self.durable.truncate(sectors * SECTOR);
+    /// Makes it larger, or smaller.
+    pub(crate) fn resize(&mut self, sectors: usize) {
+        self.content.resize(sectors * SECTOR, 0);
+        self.durable.resize(sectors * SECTOR, 0);
+        self.size.set((sectors * SECTOR) as u64);
     }
 
     fn write(&mut self, at: usize, bytes: Vec<u8>) {
@@ -121,6 +127,9 @@ impl SimVolume {
     pub(crate) fn carry_out(&mut self, task: VolumeTask) -> VolumeTaskEnd {
         if self.is_full {
             self.refused += 1;
+            if matches!(task, VolumeTask::Snapshot(..)) {
+                return VolumeTaskEnd::LeftOut("the pool is full".to_owned());
+            }
             return VolumeTaskEnd::Waits("the pool is full".to_owned());
         }
         match task {
@@ -130,8 +139,10 @@ impl SimVolume {
             }
             VolumeTask::Drop(place) => _ = self.cuts.remove(&place),
             VolumeTask::GoBack(place) => {
-                let empty = vec![0; self.content.len()];
-                self.content = place.map_or(empty, |place| self.cuts[&place].clone());
+                let bytes = self.content.len();
+                self.content = place.map_or(Vec::new(), |place| self.cuts[&place].clone());
+                // The volume may have grown since the cut.
+                self.content.resize(bytes, 0);
                 self.cuts.retain(|kept, _| place.is_some_and(|place| *kept <= place));
                 // The way back is durable with the next flush.
                 self.unflushed.clear();
@@ -144,17 +155,24 @@ impl SimVolume {
             VolumeTask::EndCompare(member, began) => {
                 self.difference.take_if(|known| *known == (member, began));
             }
+            VolumeTask::Snapshot(place, SnapshotChange::Take { name, .. }) => {
+                assert!(self.unflushed.is_empty(), "a snapshot comes behind a flush");
+                self.snapshots.insert(snapshot_name(&name, place), self.content.clone());
+            }
+            VolumeTask::Snapshot(_, SnapshotChange::Remove { name }) => {
+                self.snapshots.remove(&name);
+            }
         }
         VolumeTaskEnd::Done
     }
 
     fn changed(&self, cut: Option<Place>, from: u64) -> ChangedPart {
-        let empty = vec![0; self.content.len()];
-        let old = cut.map_or(&empty, |cut| &self.cuts[&cut]);
+        let mut old = cut.map_or(Vec::new(), |cut| self.cuts[&cut].clone());
+        old.resize(self.content.len(), 0);
         let sectors = (self.content.len() / SECTOR) as u64;
         let end = sectors.min(from + PART);
         let of = |bytes: &[u8], sector: u64| bytes[sector as usize * SECTOR..][..SECTOR].to_vec();
-        let differs = |sector: &u64| of(&self.content, *sector) != of(old, *sector);
+        let differs = |sector: &u64| of(&self.content, *sector) != of(&old, *sector);
         let extents = (from..end).filter(differs).filter_map(|sector| Extent::new(sector, 1));
         let next = (end < sectors).then_some(end);
         ChangedPart { extents: extents.collect(), next }

@@ -23,6 +23,7 @@ fn small_cases_keep_the_promises() {
         "proofs and stops",
         "recoveries",
         "recoveries and restarts",
+        "snapshots",
     ] {
         let case = named(name).expect("it is a case");
         assert_eq!(explore(name, case, TIME), (true, vec![]), "{name}");

@@ -13,7 +13,7 @@ use crate::world::random::run;
 const SEEDS: u64 = 2_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 26] = [
+const EVENTS: [&str; 27] = [
     "swaps without an answer",
     "delays",
     "late deliveries",
@@ -40,6 +40,7 @@ const EVENTS: [&str; 26] = [
     "changes of the record",
     "incarnations",
     "requests that ended",
+    "snapshots",
 ];
 
 #[test]

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ::cluster::registry::membership::{ClusterContents, Membership};
-use ::cluster::registry::{Guarded, PlacementRecord, PlacementRules, VolumeRecord};
+use ::cluster::registry::{
+    Guarded, PLACED_BYTES_MAX, PlacedCopy, PlacementRecord, PlacementRules, VolumeRecord,
+};
 use ::cluster::{ClusterDirectory, ClusterVolumeStatus, PlacementAsk, place, problem, volumes};
 use anyhow::anyhow;
 use node::config::{name_problem, show_size, size_bytes};
@@ -23,6 +25,7 @@ pub(crate) const CREATE_EXAMPLES: &str = "Examples:
   vrio volume create alice --size 20GiB --replicas 2 --allow vm1
   vrio volume create alice --size 20GiB --replicas 3 --domain rack --pool-class ssd
   vrio volume create alice --size 20GiB --on io1,io2       io1 serves it first
+  vrio volume create ben --from alice@monday.3.71          begins as alice's snapshot
 
 It needs a directory of the cluster: the operator's, or a node's (--directory). The nodes with the
 most space have the copies; those of one --domain have one of them. Each of these nodes opens the
@@ -33,9 +36,14 @@ volume by itself, and again whenever it starts; it is in no node's file.";
 pub(crate) struct VolumeCreate {
     /// Its name, which is new in the cluster.
     name: String,
-    /// Its size.
-    #[arg(long)]
-    size: String,
+    /// Its size; with --from, it is as large as that volume unless this is larger.
+    #[arg(long, required_unless_present = "from")]
+    size: Option<String>,
+    /// The snapshot of another placed volume with which it begins, "alice@monday.3.71". Its first
+    /// copy is a clone in the pool of that volume, on the node that serves it or on the first of
+    /// --on; the other copies are filled from it.
+    #[arg(long, value_name = "VOLUME@SNAPSHOT")]
+    from: Option<String>,
     /// How many copies it has, each on another node.
     #[arg(long, value_name = "COUNT", default_value_t = 2,
           value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -104,7 +112,10 @@ impl VolumeDesk {
         self.records().change_placement(name, change).map_err(CommandFailure::running)
     }
 
-    fn find(&mut self, name: &str) -> Result<Option<ClusterVolumeStatus>, CommandFailure> {
+    pub(super) fn find(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<ClusterVolumeStatus>, CommandFailure> {
         let mut contents = self.contents()?;
         contents.volumes.retain(|(known, _)| known == name);
         contents.placements.retain(|(known, _)| known == name);
@@ -156,6 +167,15 @@ impl VolumeDesk {
     }
 }
 
+/// Refuses a size that no volume of a pool can have.
+pub(super) fn refuse_too_large(bytes: u64) -> Result<(), CommandFailure> {
+    if bytes <= PLACED_BYTES_MAX {
+        return Ok(());
+    }
+    let most = show_size(PLACED_BYTES_MAX);
+    Err(wrong(format!("the size: {bytes} bytes are more than {most}, the most in a pool")))
+}
+
 pub(super) fn wrong(text: String) -> CommandFailure {
     CommandFailure::configuration(anyhow!(text))
 }
@@ -171,14 +191,17 @@ impl VolumeCreate {
                 "--allow: the cluster has no node {unknown:?}; have it join by `vrio node join`"
             )));
         }
-        let ask = PlacementAsk {
-            size_bytes,
-            copies: if self.on.is_empty() { self.replicas.into() } else { self.on.len() },
-            on: self.on.clone(),
-            class: self.pool_class.clone(),
-            domains: self.domain.clone(),
-            overcommits: self.overcommit,
-            ..PlacementAsk::default()
+        let origin = self.from.as_ref().map(|from| origin(&contents, from, self.on.first()));
+        let origin = origin.transpose()?;
+        let first = origin.as_ref().map(|(first, _)| first.clone());
+        let size_bytes = match &origin {
+            Some((_, bytes)) if size_bytes.is_none_or(|size| size >= *bytes) => {
+                size_bytes.unwrap_or(*bytes)
+            }
+            Some((_, bytes)) => {
+                return Err(wrong(format!("--size: the snapshot has {}", show_size(*bytes))));
+            }
+            None => size_bytes.expect("it is required"),
         };
         let rules = PlacementRules {
             class: self.pool_class.clone(),
@@ -186,13 +209,14 @@ impl VolumeCreate {
             overcommits: self.overcommit,
             rebuild_after_s: rebuild_after_s(&self.rebuild_after)?,
         };
-        let copies = place(&contents, &ask, show_size);
-        let copies = copies.map_err(|why| CommandFailure::running(anyhow!(why)))?;
+        let copies = self.place(&contents, size_bytes, first)?;
         let placement = PlacementRecord {
             // As a node's file can have it.
             number: u64::from_be_bytes(random()?) >> 1,
             size_bytes,
+            serves_bytes: None,
             copies,
+            from: self.from.clone(),
             allow: self.allow.clone(),
             write_through: self.durability == "write-through",
             shared: self.shared,
@@ -219,17 +243,46 @@ impl VolumeCreate {
         }
     }
 
+    /// Chooses the nodes and pools, of which the first may be given.
+    fn place(
+        &self,
+        contents: &ClusterContents,
+        size_bytes: u64,
+        first: Option<PlacedCopy>,
+    ) -> Result<Vec<PlacedCopy>, CommandFailure> {
+        let copies = if self.on.is_empty() { self.replicas.into() } else { self.on.len() };
+        let copies_left = copies - usize::from(first.is_some());
+        let ask = PlacementAsk {
+            size_bytes,
+            copies: copies_left,
+            on: self.on.iter().skip(usize::from(first.is_some())).cloned().collect(),
+            class: self.pool_class.clone(),
+            domains: self.domain.clone(),
+            overcommits: self.overcommit,
+            beside: first.iter().map(|it| it.node.clone()).collect(),
+            instead: None,
+        };
+        let chosen = match copies_left {
+            0 => Vec::new(),
+            _ => place(contents, &ask, show_size)
+                .map_err(|why| CommandFailure::running(anyhow!(why)))?,
+        };
+        Ok(first.into_iter().chain(chosen).collect())
+    }
+
     /// The nodes that `--allow` names.
     fn users(&self) -> impl Iterator<Item = &str> {
         self.allow.iter().map(|it| it.split_once('=').map_or(&**it, |(node, _)| node))
     }
 
-    /// Gives the size.
-    fn check(&self) -> Result<u64, CommandFailure> {
-        let bytes = size_bytes(&self.size).map_err(|why| wrong(format!("--size: {why}")))?;
-        if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
+    /// Gives the size, if it is said.
+    fn check(&self) -> Result<Option<u64>, CommandFailure> {
+        let bytes = self.size.as_ref().map(|size| size_bytes(size)).transpose();
+        let bytes = bytes.map_err(|why| wrong(format!("--size: {why}")))?;
+        if let Some(bytes) = bytes.filter(|it| *it == 0 || !it.is_multiple_of(SECTOR_BYTES)) {
             return Err(wrong(format!("--size: {bytes} bytes are no sectors of {SECTOR_BYTES}")));
         }
+        bytes.map_or(Ok(()), refuse_too_large)?;
         let kinds = self.domain.iter().chain(&self.pool_class);
         let names = [&self.name].into_iter().chain(&self.on).chain(kinds);
         for name in names.map(String::as_str).chain(self.users()) {
@@ -245,6 +298,48 @@ impl VolumeCreate {
             None => Ok(bytes),
         }
     }
+}
+
+/// The first copy of a volume that begins as a snapshot, and the snapshot's size. It is on the node
+/// that is asked for, or on the node that serves the snapshot's volume.
+fn origin(
+    contents: &ClusterContents,
+    from: &str,
+    on: Option<&String>,
+) -> Result<(PlacedCopy, u64), CommandFailure> {
+    let Some((volume, snapshot)) = from.split_once('@') else {
+        return Err(wrong(format!("--from: {from:?} is no snapshot; write VOLUME@SNAPSHOT")));
+    };
+    if let Some(problem) = name_problem(snapshot) {
+        return Err(wrong(format!("--from: {snapshot:?} {problem}")));
+    }
+    if snapshot.starts_with("cut.") {
+        return Err(wrong(format!("--from: {from:?} is a cut, which goes by itself")));
+    }
+    let placed = contents.placements.iter().find(|(name, _)| name == volume);
+    let Some((_, placement)) = placed.filter(|(_, it)| it.removing.is_none()) else {
+        return Err(wrong(format!(
+            "--from: the cluster has placed no volume {volume:?}; `vrio cluster status` lists them"
+        )));
+    };
+    let (known, _) = volumes(contents, now_s());
+    let is_served = |it: &&ClusterVolumeStatus| !["stopped", "new"].contains(&&*it.state);
+    let served = known.iter().find(|it| it.name == volume).filter(is_served);
+    let node = on.or_else(|| served.map(|it| &it.primary));
+    let node = node.ok_or_else(|| {
+        CommandFailure::running(anyhow!(
+            "no node serves volume {volume:?} at the moment (`vrio cluster status` says why): name \
+             a node that has the snapshot first in --on"
+        ))
+    })?;
+    let copy = placement.members().find(|(_, copy)| copy.node == *node && copy.leaves.is_none());
+    let Some((_, copy)) = copy else {
+        return Err(wrong(format!(
+            "node {node:?} has no copy of volume {volume:?} that stays: name a node that has the \
+             snapshot first in --on"
+        )));
+    };
+    Ok((PlacedCopy::new(&copy.node, &copy.pool), placement.size_bytes))
 }
 
 /// `vrio volume remove NAME --cluster --data`: all its copies go.

@@ -10,10 +10,11 @@ use serde_json::{Map, Value, json};
 use super::histories::{VolumeAt, VolumeKeepHistory};
 use super::streams::{VolumeExport, VolumeImport, VolumeReceiveArgs, VolumeSend, VolumeVerify};
 use super::{
-    Fields, Named, NodeChoice, Resize, allow, ask, change, delete, list, one, segment, stages,
-    understood,
+    Fields, Named, NodeChoice, Resize, allow, ask, change, delete, list, one, segment, show_done,
+    stages, understood,
 };
 use crate::cluster::copies::{COPIES_EXAMPLES, VolumeCopies};
+use crate::cluster::sizes::{GrowthAsk, grow};
 use crate::cluster::volumes::{CREATE_EXAMPLES, VolumeCreate};
 use crate::cluster::{self, ClusterPlace};
 use crate::failure::CommandFailure;
@@ -35,6 +36,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume chain bob --none
   vrio volume resize bob 40GiB        guests of all nodes see the size at once
   vrio volume resize bob 10GiB --shrink   while no disk uses it; data beyond 10 GiB is lost
+  vrio volume resize max 40GiB --cluster  all its copies grow, then its guests have the size
   vrio volume snapshot ann --name monday      while guests use it
   vrio volume snapshot db-data db-log --name monday   both at the same moment
   vrio volume snapshots ann
@@ -52,7 +54,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume import eve --pool p eve.qcow2 --format qcow2
   vrio volume export ann@monday ann.img
   vrio volume clone ann@monday ben    a new volume with the snapshot's content, at once
-  vrio volume remove max --cluster --data   all its copies
+  vrio volume remove max --cluster --data   all its copies, and their snapshots
   vrio volume copies max --replace io2      its copy there goes elsewhere; guests go on
   vrio volume move max io2            the copy on io2 serves from now on; guests go on
   vrio volume evict max io2           its copy there is gone for good: do not wait for it
@@ -80,7 +82,8 @@ pub(crate) enum VolumeCommand {
     /// Show one volume with all its counters.
     Show(Named),
     /// Make a volume larger while guests use it, or smaller while no disk uses it.
-    Resize(Resize),
+    #[command(after_help = RESIZE_EXAMPLES)]
+    Resize(VolumeResize),
     /// Replace the stages of a volume while disks use it.
     Chain(VolumeChain),
     /// Take a snapshot of volumes of a pool while guests use them.
@@ -335,14 +338,59 @@ pub(crate) struct VolumeRemove {
     /// With --shred: remove all volumes and snapshots that have the same data key.
     #[arg(long, requires = "shred")]
     all: bool,
-    /// A volume of `vrio volume create`: remove all its copies, with --data. Refused while disks
-    /// use it.
+    /// A volume of `vrio volume create`: remove all its copies and their snapshots, with --data.
+    /// Refused while disks use it.
     #[arg(long, requires = "data", conflicts_with_all = ["force", "node"])]
     cluster: bool,
     #[command(flatten)]
     place: ClusterPlace,
     #[command(flatten)]
     which: NodeChoice,
+}
+
+const RESIZE_EXAMPLES: &str = "Examples:
+  vrio volume resize bob 40GiB            of this node; guests of all nodes see the size at once
+  vrio volume resize bob 10GiB --shrink   while no disk uses it; data beyond 10 GiB is lost
+  vrio volume resize max 40GiB --cluster  of `vrio volume create`: all its copies grow
+
+With --cluster it needs a directory of the cluster: the operator's, or a node's (--directory).
+Guests have the old size until each copy in sync has grown. A copy on a node that is away grows when
+the node is back. Such a volume gets no smaller size.";
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeResize {
+    /// A volume of `vrio volume create`: all its copies grow, then its guests have the size.
+    #[arg(long, conflicts_with = "node")]
+    cluster: bool,
+    /// With --cluster: also in pools that have promised, or have, less space than it gets; from
+    /// then on each later copy and size of it may be promised so.
+    #[arg(long, requires = "cluster")]
+    overcommit: bool,
+    /// With --cluster: how long to wait until the guests have the size; 0: not at all.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "cluster")]
+    wait: u64,
+    #[command(flatten)]
+    place: ClusterPlace,
+    #[command(flatten)]
+    resize: Resize,
+}
+
+impl VolumeResize {
+    fn send(&self) -> Result<(), CommandFailure> {
+        let Self { cluster, overcommit, wait, place, resize } = self;
+        if !cluster {
+            return resize.send("volumes");
+        }
+        if resize.shrink {
+            return Err(CommandFailure::configuration(anyhow!(
+                "--shrink: a volume with copies on several nodes gets no smaller size"
+            )));
+        }
+        let Resize { name, size, .. } = resize;
+        let ask = GrowthAsk { name, size, overcommits: *overcommit, wait_s: *wait };
+        let done = serde_json::to_string(&grow(&ask, place)?).expect("texts");
+        show_done(&done, resize.which.json)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -495,7 +543,7 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
         VolumeCommand::List(which) => {
             list(which, "/v1/volumes", |all: &Vec<VolumeStatus>| tables::volume_list(all))
         }
-        VolumeCommand::Resize(resize) => resize.send("volumes"),
+        VolumeCommand::Resize(resize) => resize.send(),
         VolumeCommand::Show(show) => one(show, "volume", tables::volume_alone),
         VolumeCommand::Chain(chain) => {
             let path = format!("/v1/volumes/{}/chain", segment(&chain.name)?);

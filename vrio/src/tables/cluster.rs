@@ -130,13 +130,18 @@ fn volume_table(all: &[ClusterVolumeStatus]) -> Table {
                 None => fault.node.clone(),
             })
             .collect();
+        let size = volume.size_bytes.map_or("-".to_owned(), show_size);
+        let size = match volume.grows_to_bytes {
+            Some(bytes) => format!("{size} to {}", show_size(bytes)),
+            None => size,
+        };
         table.add_row(vec![
             volume.name.clone(),
             volume.state.clone(),
             volume.primary.clone(),
             words(&volume.in_sync),
             words(&lacking),
-            volume.size_bytes.map_or("-".to_owned(), show_size),
+            size,
             volume.users.to_string(),
         ]);
     }

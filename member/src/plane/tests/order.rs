@@ -24,7 +24,7 @@ fn any(random: &mut Random, counter: u64) -> Message<RangeContent> {
             applied.note(id);
             append(counter, Op::Applied { applied, note: vec![9; random.below(3000) as usize] })
         }
-        7 => Message::Held { life: 1, began: Place { reign: 1, counter }, counter },
+        7 => Message::Held { life: 1, began: Place { reign: 1, counter }, counter, left_out: 0 },
         _ => append(counter, Op::Note { id, note: vec![counter as u8; 5] }),
     }
 }

@@ -1,7 +1,6 @@
 //! Snapshots of volumes of a pool: taking them, going back to one, removing one.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use config::{VolumeConfig, name_problem, show_size};
 use member::is_cut_name;
@@ -12,7 +11,7 @@ use store::block::BLOCK_BYTES;
 use store::{PoolChange, PoolError, PoolVolume, PoolVolumeKind, VolumeId};
 use volume::backend::store::{StorePool, snapshot_of};
 
-use super::timed::{PREFIX, VOLUMES_MAX};
+use super::timed::{PREFIX, VOLUMES_MAX, now_s};
 use crate::wiring::change::log;
 use crate::wiring::disks::shown::ServedDisk;
 use crate::wiring::inside::Inside;
@@ -64,24 +63,29 @@ impl Inside {
     pub(crate) fn take_snapshot(&self, body: &Value) -> Result<Done, Refused> {
         let example = "{\"volumes\": [\"alice\"], \"name\": \"monday\"}";
         let TakeSnapshot { volumes, name } = fields(body, example)?;
-        if let Some(problem) = name_problem(&name) {
+        let of_copies = || "is a name that copies of replicated volumes give".to_owned();
+        let is_theirs = is_cut_name(&format!("{name}."));
+        if let Some(problem) = name_problem(&name).or_else(|| is_theirs.then(of_copies)) {
             let error = format!("{name:?} {problem}");
-            return Err(Refused::new(RefusedKind::Bad, error, "choose another name"));
-        }
-        if is_cut_name(&name) {
-            let error = format!("{name:?} is a name that copies of replicated volumes give");
             return Err(Refused::new(RefusedKind::Bad, error, "choose another name"));
         }
         if volumes.is_empty() || volumes.len() > VOLUMES_MAX {
             let error = format!("a snapshot is of 1 to {VOLUMES_MAX} volumes");
             return Err(Refused::new(RefusedKind::Bad, error, format!("send {example}")));
         }
-        let _turn = self.turn()?;
+        let turn = self.turn()?;
         let mut pools: Vec<Arc<StorePool>> = Vec::new();
         let mut ids: Vec<VolumeId> = Vec::new();
         for volume in &volumes {
             let (served, pool, id) = self.pooled(volume)?;
-            refuse_replicated(&served, "a snapshot would be of this node's copy alone")?;
+            if let Some(member) = &served.member {
+                if volumes.len() > 1 {
+                    refuse_replicated(&served, "a snapshot of several volumes has one pool")?;
+                }
+                let begun = member.take_snapshot(&self.cores, &name, now_s())?;
+                drop(turn);
+                return begun.wait().inspect(log);
+            }
             if ids.contains(&id) {
                 let error = format!("volume {volume:?} is named twice");
                 return Err(Refused::new(RefusedKind::Bad, error, "name it once"));
@@ -90,18 +94,15 @@ impl Inside {
             pools.push(pool);
         }
         if let Some(other) = pools.iter().position(|pool| pool.name() != pools[0].name()) {
+            let [one, other] = [0, other].map(|at| (&volumes[at], pools[at].name()));
             let error = format!(
                 "volume {:?} is in pool {:?}, and {:?} in pool {:?}: a snapshot has one moment in \
                  one pool",
-                volumes[0],
-                pools[0].name(),
-                volumes[other],
-                pools[other].name()
+                one.0, one.1, other.0, other.1
             );
             return Err(Refused::new(RefusedKind::Conflict, error, "take one for each pool"));
         }
-        let at_s = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        let change = PoolChange::Snapshot { volumes: ids, name: name.clone(), at_s };
+        let change = PoolChange::Snapshot { volumes: ids, name: name.clone(), at_s: now_s() };
         let taken = pools[0].change(change);
         taken.map_err(|error| refused(&format!("snapshot {name:?}"), &error))?;
         let mut done =
@@ -128,13 +129,14 @@ impl Inside {
         let found = find(&pool, &snapshot)?;
         let change = PoolChange::Rollback { volume: id, snapshot: found.id };
         // Before an epoch is taken for it.
-        pool.check(&change).map_err(|error| refused(&format!("volume {volume:?}"), &error))?;
+        let not = |error| refused(&format!("volume {volume:?}"), &error);
+        pool.check(&change).map_err(not)?;
         let changed = served.export.while_unused(|| pool.change(change)).map_err(|why| {
             let what = "its content cannot change beneath them";
             let otherwise = "try again; or clone the snapshot to a new volume";
             not_changed(volume, what, otherwise, &why)
         })?;
-        changed.map_err(|error| refused(&format!("volume {volume:?}"), &error))?;
+        changed.map_err(not)?;
         self.volumes.tell_changed(&served, &self.cores);
         Ok(done(vec![format!("roll volume {volume:?} back to {snapshot}")]))
     }
@@ -147,7 +149,7 @@ impl Inside {
         number: u32,
         force: bool,
     ) -> Result<Done, Refused> {
-        let _turn = self.turn()?;
+        let turn = self.turn()?;
         let pool = self.open_pool(pool)?;
         let (all, id) = (pool.volumes(), VolumeId(number));
         let is_it = |it: &&PoolVolume| it.id == id && it.kind != PoolVolumeKind::Removing;
@@ -157,26 +159,19 @@ impl Inside {
             return Err(Refused::new(RefusedKind::Unknown, error, way_out));
         };
         let served = self.objects().volumes.clone();
-        let is_served = |it: &&Arc<ServedVolume>| {
-            it.backend.in_pool().is_some_and(|(of, its)| Arc::ptr_eq(of, &pool) && its == id)
+        let has = |it: &ServedVolume, wanted: Option<VolumeId>| {
+            let (of, its) = it.backend.in_pool().unzip();
+            of.is_some_and(|of| Arc::ptr_eq(of, &pool)) && its == wanted
         };
-        if let Some(served) = served.iter().find(is_served) {
+        if let Some(served) = served.iter().find(|it| has(it, Some(id))) {
             let error = format!("this node serves it as volume {:?}", served.export.name());
             let way_out = "remove that volume first; `vrio volume remove --data` does both";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
-        let of_copy = |it: &&Arc<ServedVolume>| {
-            it.member.is_some()
-                && it.backend.in_pool().is_some_and(|(of, its)| {
-                    Arc::ptr_eq(of, &pool) && Some(its) == found.of && is_cut_name(&found.name)
-                })
-        };
-        if let Some(served) = served.iter().find(of_copy) {
-            let error = format!(
-                "{:?} is a cut of the copy of volume {:?}: other copies are filled by it",
-                found.name,
-                served.export.name()
-            );
+        let of_copy = served.iter().find(|it| it.member.is_some() && has(it, found.of));
+        if let Some(served) = of_copy.filter(|_| is_cut_name(&found.name)) {
+            let (cut, of) = (&found.name, served.export.name());
+            let error = format!("{cut:?} is a cut of the copy of volume {of:?}: it fills copies");
             let way_out = "the copy removes it by itself when eight newer ones are there";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
@@ -196,6 +191,12 @@ impl Inside {
         let what = format!("remove {} {:?} from pool {:?}", kind(found), found.name, pool.name());
         let change = PoolChange::Remove { volume: id };
         pool.check(&change).map_err(|error| refused(&what, &error))?;
+        let member = of_copy.and_then(|served| served.member.as_ref());
+        if let Some(member) = member.filter(|member| member.is_primary()) {
+            let begun = member.remove_snapshot(&self.cores, &found.name)?;
+            drop(turn);
+            return begun.wait().inspect(log);
+        }
         let state = self.objects().config.directories.state.clone();
         copies::forget(state.as_deref(), (pool.uuid(), number))
             .map_err(|text| Refused::new(RefusedKind::Failed, text, "nothing was removed"))?;
@@ -224,10 +225,8 @@ impl Inside {
         let Some(disk) = cache::kept_for(&found.name).filter(|_| !is_empty) else {
             return Ok(());
         };
-        let writes = match blocks {
-            Some(blocks) => format!("{} of writes", show_size(blocks * BLOCK_BYTES as u64)),
-            None => "writes".to_owned(),
-        };
+        let size = blocks.map(|it| format!("{} of ", show_size(it * BLOCK_BYTES as u64)));
+        let writes = size.unwrap_or_default() + "writes";
         let objects = self.objects();
         let of = objects.config.disks.iter().find(|it| it.name == disk);
         let volume = of.map_or_else(|| "the disk's volume".to_owned(), |it| it.volume.to_string());
@@ -270,8 +269,5 @@ fn find(pool: &StorePool, snapshot: &str) -> Result<PoolVolume, Refused> {
 }
 
 fn kind(volume: &PoolVolume) -> &'static str {
-    match volume.kind {
-        PoolVolumeKind::Snapshot => "snapshot",
-        PoolVolumeKind::Volume | PoolVolumeKind::Removing => "volume",
-    }
+    if volume.kind == PoolVolumeKind::Snapshot { "snapshot" } else { "volume" }
 }

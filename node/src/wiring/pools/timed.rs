@@ -39,7 +39,7 @@ pub(crate) fn start(inside: &Arc<Inside>) {
 fn look_on(inside: &Weak<Inside>, stopped: &Receiver<()>) {
     while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         let Some(inside) = inside.upgrade() else { return };
-        let now_s = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        let now_s = now_s();
         inside.take_timed_snapshots(now_s);
     }
 }
@@ -173,6 +173,10 @@ fn expired(rules: &[SnapshotRule], taken: &[(VolumeId, u64)]) -> Vec<(VolumeId, 
     let mut others: Vec<_> = taken.iter().copied().filter(|(id, _)| !kept.contains(id)).collect();
     others.sort_by_key(|(id, at_s)| (*at_s, *id));
     others
+}
+
+pub(super) fn now_s() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

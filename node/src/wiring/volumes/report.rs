@@ -33,7 +33,7 @@ fn volume(config: &VolumeConfig, served: &ServedVolume) -> VolumeStatus {
         backend: served.backend.describe(),
         stopped: served.export.unusable().map(str::to_owned),
         copy: served.member.as_ref().map(ServedMember::status),
-        size_bytes: info.size_bytes,
+        size_bytes: served.member.as_ref().map_or(info.size_bytes, ServedMember::size_bytes),
         block_bytes: info.block_bytes,
         durability: durability.to_owned(),
         read_only: info.read_only,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use block::export::NotChanged;
 use config::{BackendConfig, Config, DiskConfig, Resize, VolumeConfig, show_size};
+use copies::ServedMember;
 use serde_json::Value;
 use volume::backend::{Remembered, ResizeError};
 
-use super::copy_commands::refuse_replicated;
 use crate::wiring::change::{bad, log};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown;
@@ -81,7 +81,7 @@ impl Inside {
     ) -> Result<Vec<String>, Refused> {
         let name = &volume.name;
         let served = Arc::clone(self.objects().volume(name).expect("the caller has looked"));
-        refuse_replicated(&served, "the copies of other nodes would keep their size")?;
+        served.member.as_ref().map_or(Ok(()), ServedMember::refuse_resize)?;
         let Some(resizable) = served.backend.as_resizable() else {
             let error =
                 format!("volume {name:?} is not in a file or a pool and keeps its first size");

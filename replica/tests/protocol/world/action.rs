@@ -322,13 +322,15 @@ impl World {
         self.client_ids += 1;
         let client = &mut self.clients[index];
         let caller = Caller::from(client.id);
-        self.gone.push(client.id);
+        let gone_id = client.id;
+        self.gone.push(gone_id);
         client.id = new_id;
         client.next += usize::from(client.is_sent);
         client.is_sent = false;
         self.ghosts += 1;
         let ghost = self.ghosts;
         self.registers.iter_mut().for_each(|register| register.left(caller, ghost));
+        self.forget_snapshots(gone_id);
     }
 
     /// The client's requests are fenced before they are forgotten.

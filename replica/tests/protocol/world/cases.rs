@@ -5,7 +5,7 @@ use replica::{MEMBERS_MAX, Pacing, Rule};
 use super::action::Budget;
 use super::{Case, Plan, SECTORS_MAX};
 
-use Plan::{Claim, Flush, Read, Write};
+use Plan::{Claim, Flush, Read, Snapshot, Write};
 
 /// The times of these cases, in ticks: as short as they can be, so that there are few states.
 const PACING: Pacing = Pacing {
@@ -106,6 +106,11 @@ pub(crate) fn named(name: &str) -> Option<Case> {
         // Two clients take epochs.
         "claims" => {
             case(2, &[&[Claim], &[Claim]], 6, Budget { restarts: 1, cuts: 1, unknown: 1, ..NONE })
+        }
+        // In CI: a snapshot beside writes, a member that joins, and a restart.
+        "snapshots" => {
+            let plans: &[&[Plan]] = &[&[Write(0, 1)], &[Snapshot]];
+            joining(case(2, plans, 4, Budget { restarts: 1, ..NONE }))
         }
         "disks" => case(2, &[&one], 7, Budget { restarts: 1, disks: 1, delays: 1, ..NONE }),
         // A member that is not in sync at first.
@@ -215,6 +220,10 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
         Rule::FillsAreMarked => {
             let budget = Budget { stops: 2, restarts: 1, delays: 1, recoveries: 1, ..NONE };
             calm(case(3, &[], 5, budget))
+        }
+        Rule::JoinsTakeNoSnapshots => {
+            let plans: &[&[Plan]] = &[&[Write(0, 1), Snapshot]];
+            joining(case(2, plans, 3, Budget { delays: 1, ..NONE }))
         }
         Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
     };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use replica::{ChangedPart, Durable, Extent, Op, Place};
+use replica::{ChangedPart, Durable, Extent, Op, Place, SnapshotChange};
 
 use super::{Data, Value, extent};
 
@@ -29,6 +29,8 @@ pub(crate) struct Disk {
     /// Writes since the last flush; kept if losses in part are wanted.
     log: Option<Vec<(u64, Value)>>,
     cuts: BTreeMap<Place, Content>,
+    /// Snapshots for people, by their names.
+    named: BTreeMap<String, Content>,
     /// The highest counter of an operation.
     pub(crate) counter: u64,
     pub(crate) durable_of_member: Durable,
@@ -59,6 +61,13 @@ impl Disk {
                 self.flush();
                 self.cuts.insert(place, self.content.clone());
             }
+            Op::Snapshot { change: SnapshotChange::Take { name, .. }, .. } => {
+                self.flush();
+                self.named.insert(name.clone(), self.content.clone());
+            }
+            Op::Snapshot { change: SnapshotChange::Remove { name }, .. } => {
+                self.named.remove(name);
+            }
             // A note is durable by what the member keeps.
             Op::Nothing | Op::Forget(_) | Op::Note { .. } => {}
         }
@@ -82,6 +91,12 @@ impl Disk {
             *value = self.read_sector(sector);
         }
         data
+    }
+
+    /// The values that a snapshot has, of so many sectors.
+    pub(crate) fn named(&self, name: &str, sectors: u64) -> Option<Vec<Value>> {
+        let content = self.named.get(name)?;
+        Some((0..sectors).map(|at| content.get(&at).copied().unwrap_or_default()).collect())
     }
 
     pub(crate) fn read_sector(&self, sector: u64) -> Value {

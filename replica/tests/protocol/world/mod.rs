@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
     ClientId, ClientRequest, Extent, Input, Knowledge, Life, MemberId, Message, Output, Pacing,
-    RecoveryPlan, Replica, RequestId, Rule, SwapOutcome, VolumeRecord,
+    RecoveryPlan, Replica, RequestId, Rule, SnapshotChange, SwapOutcome, VolumeRecord,
 };
 
 use action::Budget;
@@ -45,6 +45,8 @@ pub(crate) enum Plan {
     Flush,
     /// Takes the next epoch, as a guard with the volume's note does.
     Claim,
+    /// Takes a snapshot, as an operator's command does.
+    Snapshot,
 }
 
 /// A case: the clients' requests, the faults that may come, and the rule that is broken.
@@ -149,6 +151,11 @@ pub(crate) struct World {
     /// Claims under way, by their numbers: the client and the epoch that it will have.
     claims: BTreeMap<u64, (u8, u64)>,
     claims_made: u64,
+    /// Snapshots under way, by their numbers: the client, and the caller that reads all sectors.
+    snapshots: BTreeMap<u64, (u8, Caller)>,
+    snapshots_made: u64,
+    /// The content of snapshots that were completed.
+    pub(crate) completed: BTreeMap<String, Vec<Value>>,
     /// The epochs that clients have.
     granted: BTreeSet<u64>,
     /// A promise that was broken.
@@ -185,6 +192,9 @@ impl World {
             registers: (0..case.sectors).map(|_| Register::new()).collect(),
             claims: BTreeMap::new(),
             claims_made: 0,
+            snapshots: BTreeMap::new(),
+            snapshots_made: 0,
+            completed: BTreeMap::new(),
             granted: BTreeSet::new(),
             broken: None,
             lives: 1,
@@ -246,6 +256,13 @@ impl World {
     pub(crate) fn breach(&self, case: &Case) -> Option<String> {
         if self.servers(case) > 1 {
             return Some("two members answer reads".to_owned());
+        }
+        for (name, content) in &self.completed {
+            let there = self.nodes.iter().filter(|node| !node.is_gone);
+            let mut copies = there.filter_map(|node| node.disk.named(name, case.sectors));
+            if let Some(other) = copies.find(|copy| copy != content) {
+                return Some(format!("snapshot {name} has {content:?}, and a copy {other:?}"));
+            }
         }
         self.broken.clone()
     }
@@ -402,7 +419,7 @@ impl World {
                 None
             }
             Output::Answer(request, data) => {
-                self.answer(case, request, data);
+                self.answer(case, id, request, data);
                 None
             }
             Output::Refuse(request, incarnation) => {
@@ -438,8 +455,10 @@ impl World {
     pub(crate) fn send(&mut self, case: &Case, index: usize, to: MemberId) {
         let client = &mut self.clients[index];
         let plan = case.plans[index][client.next];
-        if plan == Plan::Claim {
-            return self.claim(case, index, to);
+        match plan {
+            Plan::Claim => return self.claim(case, index, to),
+            Plan::Snapshot => return self.snapshot(case, index, to),
+            _ => {}
         }
         let number = client.next as u64 + 1;
         let id = RequestId { client: client_id(client.id), number };
@@ -454,7 +473,7 @@ impl World {
             }
             Plan::Read(first, sectors) => ClientRequest::Read(extent(first, sectors)),
             Plan::Flush => ClientRequest::Flush,
-            Plan::Claim => unreachable!("a claim is made at the member"),
+            Plan::Claim | Plan::Snapshot => unreachable!("it is made at the member"),
         };
         if is_new {
             match plan {
@@ -469,7 +488,7 @@ impl World {
                 Plan::Flush => {
                     self.registers.iter_mut().for_each(|register| register.flush(caller));
                 }
-                Plan::Claim => {}
+                Plan::Claim | Plan::Snapshot => {}
             }
         }
         self.post(Post::Request(to, id, incarnation, request));
@@ -491,21 +510,73 @@ impl World {
         self.step(case, to, Input::Request(id, incarnation, note));
     }
 
-    fn granted(&mut self, case: &Case, number: u64) {
-        let Some((client, epoch)) = self.claims.remove(&number) else { return };
-        if !self.granted.insert(epoch) && self.broken.is_none() {
-            self.broken = Some(format!("epoch {epoch} was granted twice"));
+    /// An operator's command at a member. Each try is another snapshot: a try that has no answer is
+    /// given up.
+    fn snapshot(&mut self, case: &Case, index: usize, to: MemberId) {
+        let client = &mut self.clients[index];
+        client.is_sent = true;
+        let client = client.id;
+        self.forget_snapshots(client);
+        self.snapshots_made += 1;
+        self.ghosts += 1;
+        let (number, caller) = (self.snapshots_made, self.ghosts);
+        let member = &self.nodes[usize::from(to)].member;
+        let Some(incarnation) = member.record().map(|record| record.incarnation) else { return };
+        self.snapshots.insert(number, (client, caller));
+        self.registers.iter_mut().for_each(|register| register.read(caller));
+        let id = RequestId { client: ClientId { channel: SNAPSHOTS, ..client_id(client) }, number };
+        let change = SnapshotChange::Take { name: number.to_string(), at_s: number };
+        self.step(case, to, Input::Request(id, incarnation, ClientRequest::Snapshot(change)));
+    }
+
+    /// The tries of a client for a snapshot are given up.
+    pub(crate) fn forget_snapshots(&mut self, client: u8) {
+        let given_up = self.snapshots.extract_if(.., |_, (of, _)| *of == client);
+        for (_, caller) in given_up.map(|(_, of)| of).collect::<Vec<_>>() {
+            self.registers.iter_mut().for_each(|register| register.refused(caller));
         }
+    }
+
+    /// A snapshot was completed at a member: it is of a moment at which a read could have been.
+    fn snapshot_taken(&mut self, case: &Case, at: MemberId, number: u64) {
+        let Some((client, caller)) = self.snapshots.remove(&number) else { return };
+        let name = number.to_string();
+        let content = self.nodes[usize::from(at)].disk.named(&name, case.sectors);
+        let Some(content) = content else {
+            self.broken.get_or_insert(format!("snapshot {name} is not at member {at}"));
+            return;
+        };
+        for (register, value) in self.registers.iter_mut().zip(&content) {
+            if !register.answered(caller, Some(*value)) {
+                self.broken.get_or_insert(format!("snapshot {name} has {content:?}: no order has"));
+            }
+        }
+        self.completed.insert(name, content);
+        self.next_of(case, client, Plan::Snapshot);
+    }
+
+    /// A client goes on that waits for this.
+    fn next_of(&mut self, case: &Case, client: u8, done: Plan) {
         for (waiting, plan) in self.clients.iter_mut().zip(&case.plans) {
-            if waiting.id == client && plan.get(waiting.next) == Some(&Plan::Claim) {
+            if waiting.id == client && plan.get(waiting.next) == Some(&done) {
                 waiting.next += usize::from(std::mem::take(&mut waiting.is_sent));
             }
         }
     }
 
-    fn answer(&mut self, case: &Case, id: RequestId, data: Option<Data>) {
-        if id.client.channel == CLAIMS {
-            return self.granted(case, id.number);
+    fn granted(&mut self, case: &Case, number: u64) {
+        let Some((client, epoch)) = self.claims.remove(&number) else { return };
+        if !self.granted.insert(epoch) && self.broken.is_none() {
+            self.broken = Some(format!("epoch {epoch} was granted twice"));
+        }
+        self.next_of(case, client, Plan::Claim);
+    }
+
+    fn answer(&mut self, case: &Case, at: MemberId, id: RequestId, data: Option<Data>) {
+        match id.client.channel {
+            CLAIMS => return self.granted(case, id.number),
+            SNAPSHOTS => return self.snapshot_taken(case, at, id.number),
+            _ => {}
         }
         let Some(index) = self.client_of(id) else { return };
         let client = &mut self.clients[index];
@@ -518,7 +589,7 @@ impl World {
                 return;
             }
             Plan::Write(first, sectors) | Plan::Read(first, sectors) => places(first, sectors),
-            Plan::Claim => return,
+            Plan::Claim | Plan::Snapshot => return,
         };
         for (at, register) in self.registers[places].iter_mut().enumerate() {
             let value = data.map(|data| data[at]);
@@ -559,6 +630,9 @@ impl World {
 
 /// The channel of claims, which are requests of the guard.
 const CLAIMS: u16 = 1;
+
+/// The channel of snapshots, which are requests of an operator.
+const SNAPSHOTS: u16 = 2;
 
 /// A client of the world as the protocol knows it.
 pub(crate) fn client_id(id: u8) -> ClientId {

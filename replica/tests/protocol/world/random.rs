@@ -33,6 +33,9 @@ fn plan_of(random: &mut Random, sectors: u64, kinds: u64, claims: bool) -> Vec<P
             if claims && random.one_in(12) {
                 return Plan::Claim;
             }
+            if claims && random.one_in(12) {
+                return Plan::Snapshot;
+            }
             match random.below(kinds) {
                 0 | 4 => Plan::Read(first, range),
                 3 => Plan::Flush,
@@ -290,6 +293,7 @@ pub(crate) fn run(seed: u64, broken: Option<Rule>, shows: bool) -> Result<Tally,
     fair?;
     let answered: usize = world.clients.iter().map(|client| client.next).sum();
     tally.add("requests that ended", answered as u64);
+    tally.add("snapshots", world.completed.len() as u64);
     tally.add("volumes that are gone", u64::from(world.is_lost()));
     Ok(tally)
 }

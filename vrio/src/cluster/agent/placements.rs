@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cluster::registry::CopyLeave;
-use ::cluster::registry::membership::Membership;
+use ::cluster::registry::membership::{ClusterContents, Membership};
 use ::cluster::registry::{Guarded, PlacementRecord};
-use ::cluster::{ClusterDirectory, KeptPeer, KeptPlacements, OpenedMark, ROUND, next_steps};
+use ::cluster::{
+    ClusterDirectory, KeptPeer, KeptPlacements, OpenedMark, ROUND, next_steps, tell_size,
+};
 use node::Config;
 use node::config::show_size;
 use node::status::{CopyRole, CopyStatus, PooledStatus, Status, VolumeStatus};
@@ -60,6 +62,7 @@ pub(super) fn start(
         kept,
         path,
         gone: BTreeMap::new(),
+        sizes: BTreeMap::new(),
         opened: None,
         disks: super::disks::DiskPeers::default(),
         ask,
@@ -69,9 +72,9 @@ pub(super) fn start(
         loop {
             // Kept volumes are opened before the registry is asked, which may be away.
             let applied = office.apply();
-            let pause = if applied.is_some() { ROUND } else { SOON };
-            office.look(&applied.unwrap_or_default());
-            std::thread::sleep(pause);
+            let answers = applied.is_some();
+            let changed = office.look(&applied.unwrap_or_default());
+            std::thread::sleep(if answers && !changed { ROUND } else { SOON });
         }
     };
     std::thread::Builder::new().name("placements".to_owned()).spawn(work)?;
@@ -89,6 +92,9 @@ struct PlacementOffice {
     path: PathBuf,
     /// The volumes of which this node has a copy that has gone, by their placements.
     gone: BTreeMap<String, PlacementRecord>,
+    /// The sizes of this node's copies, by their volumes, as the node's last status shows them: a
+    /// growth that the node was asked for may be undone by a way back to a cut at the same moment.
+    sizes: BTreeMap<String, u64>,
     opened: Option<Guarded>,
     disks: super::disks::DiskPeers,
     /// The status of the node at its control socket.
@@ -98,16 +104,18 @@ struct PlacementOffice {
 
 impl PlacementOffice {
     /// Tells the registry which volumes are removed here, and keeps its new placements. A registry
-    /// that is away changes nothing: the round of the agent says so.
-    fn look(&mut self, removed: &[String]) {
+    /// that is away changes nothing: the round of the agent says so. Gives whether there was a
+    /// change, after which the node is asked soon.
+    fn look(&mut self, removed: &[String]) -> bool {
         let looked = self.try_look(removed);
-        if let Err(why) = looked {
+        looked.unwrap_or_else(|why| {
             self.opened = None;
             tracing::debug!(why, "the cluster's placements are not known at the moment");
-        }
+            false
+        })
     }
 
-    fn try_look(&mut self, removed: &[String]) -> Result<(), String> {
+    fn try_look(&mut self, removed: &[String]) -> Result<bool, String> {
         let mut registry = match self.opened.take() {
             Some(opened) => opened,
             None => self.directory.registry().map_err(|error| error.to_string())?,
@@ -124,12 +132,16 @@ impl PlacementOffice {
         }
         let contents = membership.contents().map_err(|error| error.to_string())?;
         self.gone = self.kept.gone(&contents);
+        let mut changed = self.tell_sizes(&mut membership, &contents);
         for (volume, step) in next_steps(&contents, Some(&self.node), now_s(), show_size) {
             // The status of the cluster has the reason of a step that cannot be taken.
             let Ok(step) = step else { continue };
             let take = |placement: &mut _, record: Option<&_>| step.take(placement, record);
             match membership.change_placement(&volume, take) {
-                Ok(()) => tracing::info!(volume, ?step, "the copies of a placed volume change"),
+                Ok(()) => {
+                    tracing::info!(volume, ?step, "the copies of a placed volume change");
+                    changed = true;
+                }
                 // Another change came first: the next look finds the next step.
                 Err(error) => tracing::debug!(volume, %error, "a copy does not change now"),
             }
@@ -139,15 +151,44 @@ impl PlacementOffice {
         if found != self.kept || !removed.is_empty() {
             found.keep(&self.path).map_err(|error| error.to_string())?;
             self.kept = found;
+            changed = true;
         }
-        Ok(())
+        Ok(changed)
+    }
+
+    /// Tells the registry of copies here that have grown. Gives whether there was one.
+    fn tell_sizes(&self, membership: &mut Membership<'_>, contents: &ClusterContents) -> bool {
+        let mut told = false;
+        for (volume, placement) in &contents.placements {
+            let copy = placement.copy_of(&self.node).map(|(_, copy)| copy);
+            let Some(has_bytes) = copy.and_then(|copy| copy.has_bytes) else { continue };
+            let Some(bytes) = self.sizes.get(volume).copied().filter(|it| *it > has_bytes) else {
+                continue;
+            };
+            let tell = |placement: &mut PlacementRecord, _: Option<&_>| {
+                tell_size(placement, &self.node, bytes);
+                Ok(())
+            };
+            match membership.change_placement(volume, tell) {
+                Ok(()) => told = true,
+                Err(error) => tracing::debug!(volume, %error, "a copy's size is not told now"),
+            }
+        }
+        told
     }
 
     /// Has the node open volumes that it lacks, and remove volumes that must go. Gives the volumes
     /// of which nothing is left here; none if the node does not answer.
     fn apply(&mut self) -> Option<Vec<String>> {
+        // Of a node that does not answer, nothing is told.
+        self.sizes.clear();
         let status = (self.ask)(&self.control)?;
         let (mut refused, mut removed) = (BTreeMap::new(), Vec::new());
+        let sizes = status
+            .volumes
+            .iter()
+            .filter_map(|volume| Some((volume.name.clone(), volume.copy.as_ref()?.has_bytes?)));
+        self.sizes = sizes.collect();
         let peers = self.add_peers(&status);
         self.disks.follow(&self.kept, &self.node, (&self.control, &status));
         let gone = self.gone.iter().filter_map(|(name, placement)| {
@@ -221,7 +262,7 @@ impl PlacementOffice {
         }
     }
 
-    /// Gives the node the list of nodes with copies, if its list differs.
+    /// Gives the node the list of nodes with copies and the sizes, if its own differ.
     fn follow_list(
         &self,
         name: &str,
@@ -233,13 +274,26 @@ impl PlacementOffice {
         nodes.truncate(nodes.iter().rposition(|node| !node.is_empty()).map_or(0, |last| last + 1));
         let leaving = placement.members().filter(|(_, copy)| copy.leaves.is_some());
         let leaving: BTreeSet<_> = leaving.map(|(_, copy)| &copy.node).collect();
-        if copy.places == nodes && copy.leaving.iter().collect::<BTreeSet<_>>() == leaving {
+        let small = placement.members().filter(|(place, _)| placement.is_small(*place));
+        let small: BTreeSet<_> = small.map(|(_, copy)| &copy.node).collect();
+        let (size_bytes, serves_bytes) = (placement.size_bytes, placement.served_bytes());
+        let has_list = copy.places == nodes
+            && copy.leaving.iter().collect::<BTreeSet<_>>() == leaving
+            && copy.small.iter().collect::<BTreeSet<_>>() == small;
+        if has_list && copy.has_bytes >= Some(size_bytes) && copy.serves_bytes >= Some(serves_bytes)
+        {
             return Ok(());
         }
-        let body = json!({ "list": { "nodes": nodes, "leaving": leaving } });
+        let body = json!({ "list": {
+            "nodes": nodes,
+            "leaving": leaving,
+            "small": small,
+            "size_bytes": size_bytes,
+            "serves_bytes": serves_bytes,
+        } });
         let path = format!("/v1/volumes/{name}/copies");
         let changed = live::ask(&self.control, "POST", &path, Some(&body));
-        changed.map(|_| ()).map_err(|error| error.to_string())
+        changed.map(drop).map_err(|error| error.to_string())
     }
 
     /// Removes a placed volume with its data. Returns whether nothing is left of it.
@@ -275,8 +329,8 @@ impl PlacementOffice {
         if !is_open(status, pool) {
             return Err(format!("its pool {pool} is not open"));
         }
-        let cuts = format!("{name}@cut.");
-        let is_its = |it: &&PooledStatus| it.name == name || it.name.starts_with(&cuts);
+        let snapshots = format!("{name}@");
+        let is_its = |it: &&PooledStatus| it.name == name || it.name.starts_with(&snapshots);
         let mut left: Vec<_> = find_pooled(status, pool).filter(is_its).collect();
         left.sort_by_key(|it| it.name == name);
         for it in &left {
@@ -292,7 +346,21 @@ impl PlacementOffice {
         mark.is_some_and(|mark| mark.placed_s == placement.placed_s && mark.pool == pool)
     }
 
+    /// Whether the volume may begin with its snapshot: one of a volume that the cluster has placed
+    /// in this pool. A hostile record could name a snapshot of the node's own volume.
+    fn check_origin(&self, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
+        let Some((of, _)) = placement.from.as_ref().and_then(|from| from.split_once('@')) else {
+            return Ok(());
+        };
+        let is_known = self.kept.volumes.get(of).is_some_and(|it| self.is_opened(of, pool, it));
+        match is_known {
+            true => Ok(()),
+            false => Err(format!("the cluster has placed no volume {of} in pool {pool} here")),
+        }
+    }
+
     fn open(&mut self, name: &str, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
+        self.check_origin(pool, placement)?;
         // Before the node is asked: a volume whose mark was lost could not be removed.
         let is_new = !self.is_opened(name, pool, placement);
         if is_new {
@@ -303,7 +371,7 @@ impl PlacementOffice {
             let kept = self.kept.keep(&self.path);
             kept.map_err(|error| format!("{:?}: {error}", self.path))?;
         }
-        let body = fields(name, pool, placement);
+        let body = fields(name, (&self.node, pool), placement);
         if let Err(error) = live::ask(&self.control, "POST", "/v1/volumes", Some(&body)) {
             self.unmark(name, is_new);
             return Err(error.to_string());
@@ -360,14 +428,21 @@ fn find_pooled<'s>(status: &'s Status, pool: &str) -> impl Iterator<Item = &'s P
 }
 
 /// A placed volume as a node's file would have it.
-fn fields(name: &str, pool: &str, placement: &PlacementRecord) -> Value {
-    let PlacementRecord { number, size_bytes, allow, write_through, shared, .. } = placement;
+fn fields(name: &str, (node, pool): (&str, &str), placement: &PlacementRecord) -> Value {
+    let PlacementRecord { number, allow, write_through, shared, .. } = placement;
+    // Once it is open, it grows to a size that is not in force yet.
+    let size_bytes = placement.served_bytes();
     let mut fields = json!({
         "name": name,
         "backend": { "pool": pool, "size": format!("{size_bytes}B") },
         "replicas": placement.nodes(),
         "placement": number,
     });
+    // The other copies are filled from the first one.
+    let is_first = placement.copy_of(node).is_some_and(|(place, _)| place == 0);
+    if let Some(from) = placement.from.as_ref().filter(|_| is_first) {
+        fields["backend"]["from"] = json!(from);
+    }
     if let Some(allow) = live::allow(allow) {
         fields["allow"] = allow;
     }

@@ -57,13 +57,17 @@ fn problem(pool: &StoragePoolStatus) -> String {
 
 /// The copies that are not in order, stopped copies first, and the copies that are used.
 fn copies(status: &Status, refused: &BTreeMap<String, String>) -> Vec<CopyReport> {
-    let closed = refused.iter().map(|(volume, why)| CopyReport {
+    let is_open = |name: &str| status.volumes.iter().any(|it| it.name == name && it.copy.is_some());
+    let closed = refused.iter().filter(|(volume, _)| !is_open(volume));
+    let closed = closed.map(|(volume, why)| CopyReport {
         volume: volume.clone(),
         role: "closed".to_owned(),
         why: reported(why),
         ..CopyReport::default()
     });
-    let open = status.volumes.iter().filter_map(|volume| copy(volume, &status.pools));
+    let why = |volume: &VolumeStatus| refused.get(&volume.name).map(String::as_str);
+    let open = status.volumes.iter();
+    let open = open.filter_map(|volume| copy(volume, &status.pools, why(volume)));
     let mut told: Vec<_> = closed.chain(open).collect();
     told.sort_by_key(|copy| match &*copy.role {
         "failed" | "closed" => 0,
@@ -75,8 +79,12 @@ fn copies(status: &Status, refused: &BTreeMap<String, String>) -> Vec<CopyReport
     told
 }
 
-/// A copy, if there is something to tell about it.
-fn copy(volume: &VolumeStatus, pools: &[StoragePoolStatus]) -> Option<CopyReport> {
+/// A copy, if there is something to tell about it. `refused` is why it is not as it must be.
+fn copy(
+    volume: &VolumeStatus,
+    pools: &[StoragePoolStatus],
+    refused: Option<&str>,
+) -> Option<CopyReport> {
     let users = u32::try_from(volume.attachments.len()).unwrap_or(u32::MAX);
     let report = CopyReport {
         volume: volume.name.clone(),
@@ -92,7 +100,8 @@ fn copy(volume: &VolumeStatus, pools: &[StoragePoolStatus]) -> Option<CopyReport
     let waits = pools.iter().flat_map(|pool| &pool.volumes);
     let waits = waits.filter(|it| it.served && it.name == volume.name && it.kind == "volume");
     let waits = waits.filter_map(|it| it.waits.as_deref()).next();
-    let why = if copy.why.is_empty() { waits.unwrap_or_default() } else { &copy.why };
+    let otherwise = waits.or(refused).unwrap_or_default();
+    let why = if copy.why.is_empty() { otherwise } else { &copy.why };
     let role = match copy.role {
         CopyRole::Outside => "outside",
         CopyRole::Backup => "backup",
