@@ -10,7 +10,7 @@ use crate::message::{Counter, Message, Note, Op, Place, SnapshotChange};
 use crate::outside::Outside;
 use crate::primary::Primary;
 use crate::record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
-use crate::recovery::{Recovery, RecoveryPlan};
+use crate::recovery::{RECOVERY_MARGIN, Recovery, RecoveryPlan};
 use crate::rule::Rule;
 
 /// The times of the protocol, the same for all members, and the sizes of its own reads.
@@ -42,6 +42,8 @@ pub struct Durable {
     /// The content is being filled since this place, or was never filled: it has old and new
     /// blocks beside each other, a state that the volume never had.
     pub filled_since: Option<Place>,
+    /// The newest epoch by which it was in sync, if it is not by the record; else 0.
+    pub was_in: u64,
     /// The end of the member's life, if its process ended in order. It is good for one start: it
     /// must be gone, durably, before the member that it was given to begins.
     pub ended: Option<LifeEnd>,
@@ -89,6 +91,8 @@ pub enum SwapOutcome {
     Conflict(VolumeRecord),
     /// No answer came. The swap may have happened, or may happen later.
     Unknown,
+    /// The registry has no record of the volume: it was not made, or it was lost since.
+    NoRecord,
 }
 
 /// The purpose of a fetched range.
@@ -260,11 +264,16 @@ pub struct Replica<D> {
     pub(crate) swap: Option<VolumeRecord>,
     /// The plan of which it is the record, if an operator has asked for it.
     pub(crate) remake: Option<RecoveryPlan>,
+    /// The registry has said that it has no record: the swap is told as made no more, unless it is
+    /// an operator's.
+    pub(crate) is_void: bool,
     /// The swap without an outcome of before.
     pub(crate) swap_before: Option<VolumeRecord>,
     /// An operator's word that waits for the end of leases.
     pub(crate) recovery: Option<Recovery>,
     pub(crate) filled_since: Option<Place>,
+    /// The newest epoch by which it was in sync.
+    pub(crate) was_in: u64,
     /// The differences that are being looked for: the members, and where their attempts began.
     pub(crate) differences: BTreeMap<MemberId, Place>,
     /// The reign in which its process ended in order. It has no part in that reign any more, since
@@ -283,7 +292,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         cuts: BTreeSet<Place>,
         now_ns: u64,
     ) -> Self {
-        let Durable { promised, record, note, filled_since, ended } = durable;
+        let Durable { promised, record, note, filled_since, was_in, ended } = durable;
         // The end of a life that the record does not have in sync is of no use, nor is one beside
         // content that was put back to an older state.
         let is_good = |end: &LifeEnd| {
@@ -297,6 +306,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         };
         // A member that knows no record has never been filled.
         let filled_since = record.as_ref().map_or(Some(Place::default()), |_| filled_since);
+        let is_in = |record: &VolumeRecord| record.in_sync.contains_key(&id);
+        let was_in = record.as_ref().filter(|it| is_in(it)).map_or(was_in, |it| it.epoch);
+        // A release before these marks may have been filling the copy.
+        let filled_since = if was_in == 0 { Some(Place::default()) } else { filled_since };
         let LifeEnd { began, tail, applied, .. } = ended.unwrap_or_default();
         let holding = Holding {
             began,
@@ -321,9 +334,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             holding,
             swap: None,
             remake: None,
+            is_void: false,
             swap_before: None,
             recovery: None,
             filled_since,
+            was_in,
             differences: BTreeMap::new(),
             resumed,
         }
@@ -343,7 +358,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         };
         let (promised, note) = (self.promised, self.holding.note.clone());
         let record = Some(record.clone());
-        Some(Durable { promised, record, note, filled_since: None, ended: Some(ended) })
+        Some(Durable { promised, record, note, ended: Some(ended), ..Durable::default() })
     }
 
     /// Whether it has no part in the operations of this reign, since its process ended in it.
@@ -508,7 +523,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     fn timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         // A swap of unknown outcome is asked for again, never given up: it may happen later.
         match (&self.remake, &self.swap) {
-            (Some(plan), _) => out.push(Output::Remake(plan.clone())),
+            (Some(plan), _) => self.remake_again(plan, out),
             (None, Some(target)) => out.push(Output::Swap(target.clone())),
             (None, None) => {}
         }
@@ -567,7 +582,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// Asks for a swap, one at a time.
     pub(crate) fn ask_for(&mut self, target: VolumeRecord, out: &mut Vec<Output<D>>) {
         if self.swap.is_none() {
-            self.swap = Some(target.clone());
+            (self.swap, self.is_void) = (Some(target.clone()), false);
             out.push(Output::Swap(target));
         }
     }
@@ -585,6 +600,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             SwapOutcome::Conflict(record) => {
                 if is_mine {
                     (self.swap, self.remake) = (self.swap_before.take(), None);
+                    self.is_void = false;
                 }
                 // Nothing came first: the registry refuses this change, and would again at once.
                 if is_mine && record.epoch < target.epoch {
@@ -593,6 +609,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 self.adopt(now_ns, record, out);
                 self.go_on(now_ns, out);
             }
+            SwapOutcome::NoRecord => self.is_void |= is_mine && self.remake.is_none(),
             SwapOutcome::Unknown => {
                 if is_mine && self.breaks(Rule::UnknownSwapsMayHaveHappened) {
                     self.swap = None;
@@ -609,6 +626,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         {
             (self.promised, self.record) = (0, None);
         }
+        // The registry may carry swaps out again.
+        self.is_void = false;
+        self.end_remake(&record);
         self.adopt(now_ns, record, out);
     }
 
@@ -629,12 +649,14 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         // The operator has decided without this news.
         self.recovery = None;
         self.filled_since = self.filled_since.filter(|_| !is_in);
+        self.was_in = if is_in { record.epoch } else { self.was_in };
         self.keep(out);
         let is_over = |target: &VolumeRecord| target.epoch <= record.epoch;
         self.swap_before = self.swap_before.take().filter(|target| !is_over(target));
         if self.swap.as_ref().is_some_and(is_over) {
             (self.swap, self.remake) = (None, None);
         }
+        let is_remade = record.reign.saturating_sub(known) >= RECOVERY_MARGIN;
         // A swap of before its process ended may come late, in the reign of that time.
         let reigns = record.primary == self.id && !self.is_past_reign(record.reign);
         if is_in && reigns {
@@ -642,7 +664,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 MemberRole::Primary(primary) if primary.reign == record.reign => {
                     self.record_changed(out);
                 }
-                _ => self.become_primary(now_ns, out),
+                _ => self.become_primary(now_ns, is_remade, out),
             }
             self.go_on(now_ns, out);
         } else if is_in {
@@ -666,7 +688,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     pub(crate) fn keep(&self, out: &mut Vec<Output<D>>) {
         let (promised, record) = (self.promised, self.record.clone());
         let (note, filled_since) = (self.holding.note.clone(), self.filled_since);
-        let durable = Durable { promised, record, note, filled_since, ended: None };
+        let is_in = record.as_ref().is_some_and(|it| it.in_sync.contains_key(&self.id));
+        let was_in = if is_in { 0 } else { self.was_in };
+        let durable = Durable { promised, record, note, filled_since, was_in, ended: None };
         out.push(Output::Keep(durable));
     }
 

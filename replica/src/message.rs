@@ -135,10 +135,16 @@ pub struct Knowledge {
     pub record: Option<VolumeRecord>,
     /// Whether it is the primary, as far as it knows.
     pub reigns: bool,
+    /// Whether the registry may still tell it that a record which it has asked for was made.
+    pub asks: bool,
     /// See [`crate::Durable::filled_since`].
     pub filled_since: Option<Place>,
+    /// The newest epoch by which it was in sync; 0 if none.
+    pub was_in: u64,
     /// The newest cut of its content.
     pub cut: Option<Place>,
+    /// It has all operations up to here, since its process began.
+    pub stored: Place,
 }
 
 /// A message from one member to another.

@@ -35,6 +35,9 @@ enum ReignPhase {
 pub(crate) struct Primary<D> {
     pub(crate) reign: u64,
     phase: ReignPhase,
+    /// An operator's record made it the primary, perhaps without its asking: it may have given a
+    /// lease to a primary of before until then.
+    lets_leases_end: bool,
     counter: Counter,
     /// The last operation that was acknowledged: all members that were needed then have those
     /// before it. A member that is needed since may not have them yet.
@@ -132,8 +135,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
     }
 
-    /// Begins a reign.
-    pub(crate) fn become_primary(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
+    /// Begins a reign. `is_remade`: by a record that an operator has made.
+    pub(crate) fn become_primary(
+        &mut self,
+        now_ns: u64,
+        is_remade: bool,
+        out: &mut Vec<Output<D>>,
+    ) {
         let Some(record) = &self.record else { return };
         let others = record.in_sync.iter().filter(|(id, _)| **id != self.id);
         let follower = |life| Follower::new(life, 0, now_ns, None);
@@ -151,6 +159,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.role = MemberRole::Primary(Box::new(Primary {
             reign,
             phase,
+            lets_leases_end: is_remade && !self.breaks(Rule::RemadeReignsLetLeasesEnd),
             counter,
             acknowledged: 0,
             snapshot: 0,
@@ -459,20 +468,22 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         out.extend(done.into_values().map(|id| Output::Answer(id, None)));
         primary.flights.all_have(now_ns, sent);
         self.holding.all_have(held);
-        self.go_on_with_phase(held, out);
+        self.go_on_with_phase(now_ns, held, out);
         self.fill_further(out);
         self.admit(out);
         self.fetch_reads(now_ns, out);
     }
 
-    fn go_on_with_phase(&mut self, held: Counter, out: &mut Vec<Output<D>>) {
+    fn go_on_with_phase(&mut self, now_ns: u64, held: Counter, out: &mut Vec<Output<D>>) {
+        let gave_leases = now_ns < self.granted_ns + self.pacing.patience_ns;
         let needed = self.needed();
         let (skips, has_swap) = (self.breaks(Rule::EqualTails), self.swap.is_some());
         let record = self.record.clone();
         let Some(primary) = self.primary() else { return };
         match &mut primary.phase {
             ReignPhase::Sealing { sealed, tails } => {
-                if !needed.iter().all(|id| sealed.contains(&id)) {
+                let is_sealed = needed.iter().all(|id| sealed.contains(&id));
+                if !is_sealed || primary.lets_leases_end && gave_leases {
                     return;
                 }
                 let left = if skips { ExtentSet::default() } else { std::mem::take(tails) };

@@ -11,21 +11,41 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::message::{Knowledge, NUMBER_END, Place};
 use crate::record::{MemberId, VolumeRecord};
+use crate::rule::Rule;
 
 /// The epochs that are left out above all that is known, for changes that no member that was heard
 /// has heard of: more than a volume has in its life.
 pub const RECOVERY_MARGIN: u64 = 1 << 20;
 
+/// Of so many multiples of the margin each recovery draws one. Two recoveries that know nothing of
+/// each other have different epochs so, and the changes behind them as well. A volume has room for
+/// 16,384 recoveries in its life.
+const RECOVERY_DRAWS: u64 = 1 << 28;
+
 /// An operator's word that a member's copy serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Recovery {
-    /// The other members of the volume.
+    /// The other members of the volume, as the node of this member knows them. A list may be old:
+    /// members of records that are told count as well.
     pub members: BTreeSet<MemberId>,
     /// The knowledge of members that have answered.
     pub answers: BTreeMap<MemberId, Knowledge>,
     /// Acknowledged and flushed writes may be lost. The operator says that the processes of members
     /// that have not answered have ended.
     pub gives_up: bool,
+    /// Drawn at random for each recovery: its epoch depends on it.
+    pub draw: u64,
+}
+
+/// The member with which a recovery goes on.
+pub(crate) struct Asker<'a> {
+    pub(crate) id: MemberId,
+    pub(crate) knows: &'a Knowledge,
+    /// It is a primary whose leases hold: no other member can be one then.
+    pub(crate) has_leases: bool,
+    /// The newest epoch that it has asked the registry for.
+    pub(crate) asked: u64,
+    pub(crate) broken: Option<Rule>,
 }
 
 /// The writes that may be lost by a recovery, from none to most.
@@ -52,7 +72,11 @@ pub struct RecoveryPlan {
     pub known: VolumeRecord,
     /// The record that takes its place.
     pub record: VolumeRecord,
-    /// The members that have not answered.
+    /// The members that were heard. The registry may know of further members, which were not. None
+    /// if the leases of the primary hold: no other member matters then.
+    pub heard: Option<Vec<MemberId>>,
+    /// The members that have not answered, or wait for an answer of the registry: an answer that
+    /// comes late makes such a member the primary of a record of before.
     pub unheard: Vec<MemberId>,
     /// The writes that may be lost.
     pub loss: RecoveryLoss,
@@ -74,9 +98,12 @@ pub enum RecoveryRefusal {
 /// How much a copy has, from least to most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CopyRank {
+    /// The member knows no record: its copy has nothing of the volume.
+    Empty,
     Mixed,
-    /// In sync at this cut, and perhaps after it.
-    Older(Option<Place>),
+    /// In sync by this epoch last, with this cut, and with all operations up to this place. A cut
+    /// is made when a member joins, so that two older copies may have the same.
+    Older(u64, Option<Place>, Place),
     Flushed,
     Whole,
 }
@@ -85,9 +112,11 @@ impl CopyRank {
     fn of(member: MemberId, it: &Knowledge, newest: &VolumeRecord) -> Self {
         match newest.in_sync.get(&member) {
             Some(life) if *life == it.life => Self::Whole,
+            // Another copy of that number was in sync.
+            _ if it.record.is_none() => Self::Empty,
+            _ if it.filled_since.is_some() => Self::Mixed,
             Some(_) => Self::Flushed,
-            None if it.filled_since.is_none() => Self::Older(it.cut),
-            None => Self::Mixed,
+            None => Self::Older(it.was_in, it.cut, it.stored),
         }
     }
 
@@ -96,30 +125,22 @@ impl CopyRank {
             Self::Whole if is_proved => RecoveryLoss::Nothing,
             Self::Flushed if is_proved => RecoveryLoss::Unflushed,
             Self::Whole | Self::Flushed => RecoveryLoss::Unheard,
-            Self::Older(_) => RecoveryLoss::Newer,
-            Self::Mixed => RecoveryLoss::Mixed,
+            Self::Older(..) => RecoveryLoss::Newer,
+            Self::Mixed | Self::Empty => RecoveryLoss::Mixed,
         }
     }
 }
 
 impl Recovery {
-    /// The steps by which a member's copy would serve. `leases` says that the member is a primary
-    /// whose leases hold: no other member can be one then. Epochs from `asked` on are free for all
-    /// that the member itself has asked the registry for.
-    pub(crate) fn plan(
-        &self,
-        (id, own): (MemberId, &Knowledge),
-        leases: bool,
-        asked: u64,
-    ) -> Result<RecoveryPlan, RecoveryRefusal> {
+    /// The steps by which a member's copy would serve.
+    pub(crate) fn plan(&self, asker: &Asker<'_>) -> Result<RecoveryPlan, RecoveryRefusal> {
+        let Asker { id, knows: own, .. } = *asker;
         let all = || [(id, own)].into_iter().chain(self.answers());
         let records = || all().filter_map(|(_, it)| it.record.as_ref());
-        let newest = records().max_by_key(|record| record.epoch);
-        let newest = newest.ok_or(RecoveryRefusal::NothingKnown)?;
+        // Of two records of one epoch all members choose the same.
+        let newest = records().max().ok_or(RecoveryRefusal::NothingKnown)?;
         let is_first = own.reigns && own.record.as_ref() == Some(newest);
-        // A primary of an older record needs members that have gone on without it.
-        let reigns = |it: &Knowledge| it.reigns && it.record.as_ref() == Some(newest);
-        if let Some((other, _)) = self.answers().find(|(_, it)| reigns(it) && !is_first) {
+        if let Some(other) = self.primary_besides(asker, newest) {
             return Err(RecoveryRefusal::Serves(other));
         }
         let rank = CopyRank::of(id, own, newest);
@@ -127,12 +148,19 @@ impl Recovery {
         if let Some((_, other)) = others.max().filter(|(other, _)| *other > rank) {
             return Err(RecoveryRefusal::Better(other));
         }
-        let unheard: Vec<_> = self.unheard().collect();
-        let serves = is_first && leases;
+        let serves = is_first && asker.has_leases;
+        let told = records().flat_map(|it| it.in_sync.keys().copied().chain([it.primary]));
+        let unheard = if serves { Vec::new() } else { self.unheard(id, told) };
+        let is_heard = |other: &MemberId| !unheard.contains(other);
+        let heard = all().map(|(member, _)| member).filter(is_heard).collect();
         let is_forked = records().any(|it| it.epoch == newest.epoch && it != newest);
         let loss = rank.loss(serves || unheard.is_empty() && !is_forked);
         let epochs = all().map(|(_, it)| it.promised).chain(records().map(|it| it.epoch));
-        let epoch = epochs.fold(asked, u64::max).saturating_add(RECOVERY_MARGIN + 1);
+        let above = RECOVERY_MARGIN * (1 + self.draw % RECOVERY_DRAWS);
+        let mut epoch = epochs.fold(asker.asked, u64::max).saturating_add(above);
+        if asker.broken == Some(Rule::RecoveredEpochsAreNew) {
+            epoch = own.record.as_ref().map_or(0, |record| record.epoch) + 1;
+        }
         if epoch >= NUMBER_END {
             return Err(RecoveryRefusal::NoEpochLeft);
         }
@@ -147,14 +175,39 @@ impl Recovery {
                 in_sync: BTreeMap::from([(id, own.life)]),
             },
         };
-        Ok(RecoveryPlan { known: newest.clone(), record, unheard, loss })
+        let heard = (!serves).then_some(heard);
+        Ok(RecoveryPlan { known: newest.clone(), record, heard, unheard, loss })
+    }
+
+    /// Another member that takes itself for the primary, and may go on as one.
+    fn primary_besides(&self, asker: &Asker<'_>, newest: &VolumeRecord) -> Option<MemberId> {
+        let all = || [(asker.id, asker.knows)].into_iter().chain(self.answers());
+        // A primary of an older record can do nothing without a member that has promised not to
+        // hear it any more. One that needs no such member is alone by a record of its own.
+        let is_blocked = |member: MemberId, record: &VolumeRecord| {
+            let needs = |other: &MemberId| *other != member && record.in_sync.contains_key(other);
+            all().any(|(other, its)| needs(&other) && its.promised > record.epoch)
+        };
+        let goes_on = |(member, it): &(MemberId, &Knowledge)| {
+            let record = it.record.as_ref().filter(|_| it.reigns);
+            record.is_some_and(|record| {
+                record == newest
+                    || !is_blocked(*member, record)
+                        && asker.broken != Some(Rule::OlderPrimariesMayGoOn)
+            })
+        };
+        self.answers().find(goes_on).map(|(member, _)| member)
     }
 
     fn answers(&self) -> impl Iterator<Item = (MemberId, &Knowledge)> {
         self.answers.iter().map(|(member, it)| (*member, it))
     }
 
-    fn unheard(&self) -> impl Iterator<Item = MemberId> {
-        self.members.iter().copied().filter(|member| !self.answers.contains_key(member))
+    /// The members, and those of the records that were told, that have not answered, or whose
+    /// answer of the registry is still to come.
+    fn unheard(&self, id: MemberId, told: impl Iterator<Item = MemberId>) -> Vec<MemberId> {
+        let all: BTreeSet<_> = self.members.iter().copied().chain(told).collect();
+        let is_heard = |member: &MemberId| self.answers.get(member).is_some_and(|it| !it.asks);
+        all.into_iter().filter(|member| *member != id && !is_heard(member)).collect()
     }
 }

@@ -4,8 +4,9 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::member::{MemberRole, Output, Replica};
-use crate::message::Knowledge;
-use crate::recovery::{Recovery, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
+use crate::message::{Knowledge, Place};
+use crate::record::VolumeRecord;
+use crate::recovery::{Asker, Recovery, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
 use crate::rule::Rule;
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
@@ -16,8 +17,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             promised: self.promised,
             record: self.record.clone(),
             reigns: self.is_primary(),
+            asks: self.waits_for_registry() && !self.breaks(Rule::AttemptsAreUnheard),
             filled_since: self.filled_since,
+            was_in: if self.breaks(Rule::OlderCopiesByEpoch) { 0 } else { self.was_in },
             cut: self.holding.cuts.last().copied(),
+            stored: Place { counter: self.holding.stored, ..self.holding.began },
         }
     }
 
@@ -30,13 +34,39 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         now_ns: u64,
         recovery: &Recovery,
     ) -> Result<RecoveryPlan, RecoveryRefusal> {
-        let (own, asked) = (self.knowledge(), self.swap.as_ref().map_or(0, |it| it.epoch));
-        let mut plan = recovery.plan((self.id, &own), self.serves(now_ns), asked)?;
-        if self.breaks(Rule::RecoveredEpochsAreNew) {
-            plan.record.epoch = self.record.as_ref().map_or(0, |record| record.epoch) + 1;
-            plan.record.reign = plan.record.reign.min(plan.record.epoch);
+        let knows = &self.knowledge();
+        let asked = self.swaps().map(|it| it.epoch).fold(0, u64::max);
+        let (id, has_leases, broken) = (self.id, self.serves(now_ns), self.broken);
+        recovery.plan(&Asker { id, knows, has_leases, asked, broken })
+    }
+
+    /// Whether an operator's word waits for the end of leases, or for the registry.
+    pub fn recovers(&self) -> bool {
+        self.recovery.is_some() || self.remake.is_some()
+    }
+
+    /// Whether a change of the record that it has asked for may be told as made: a record that it
+    /// does not know now.
+    fn waits_for_registry(&self) -> bool {
+        self.swap.is_some() && !self.is_void || self.swap_before.is_some()
+    }
+
+    /// Asks for an operator's record again, until its outcome is known. A newer record that a
+    /// member has told is not replaced: whether the operator's came before it is looked at.
+    pub(crate) fn remake_again(&self, plan: &RecoveryPlan, out: &mut Vec<Output<D>>) {
+        let is_news = self.record.as_ref().is_some_and(|it| it.epoch > plan.known.epoch);
+        out.push(if is_news { Output::Look } else { Output::Remake(plan.clone()) });
+    }
+
+    /// The registry has this record. An operator's record that was based on an older one is not
+    /// made any more.
+    pub(crate) fn end_remake(&mut self, record: &VolumeRecord) {
+        let is_between = |plan: &RecoveryPlan| {
+            record.epoch > plan.known.epoch && record.epoch < plan.record.epoch
+        };
+        if self.remake.as_ref().is_some_and(is_between) {
+            (self.swap, self.remake, self.is_void) = (self.swap_before.take(), None, false);
         }
-        Ok(plan)
     }
 
     /// Has this copy serve, as soon as leases are over that it may have given.
@@ -61,6 +91,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         // A swap without an answer that was asked for before may have come first. Its members are
         // needed until the outcome of this one is known.
         self.swap_before = self.swap.replace(plan.record.clone());
+        self.is_void = false;
         self.remake = Some(plan.clone());
         out.push(Output::Remake(plan));
     }

@@ -61,6 +61,16 @@ pub enum Rule {
     RefusalsAreOfThePast,
     /// A record that an operator has made has a newer epoch than all that members know.
     RecoveredEpochsAreNew,
+    /// A member that an operator's record makes the primary, although it has not asked for it or
+    /// does not know that any more, lets the leases end that it has given since.
+    RemadeReignsLetLeasesEnd,
+    /// A member that the registry may still tell of a record which it has asked for is not heard:
+    /// it would become the primary of a record of before.
+    AttemptsAreUnheard,
+    /// A primary of an older record that needs no member which has gone on without it may go on.
+    OlderPrimariesMayGoOn,
+    /// Of older copies one that was in sync by a newer record has more.
+    OlderCopiesByEpoch,
     /// A copy that is being filled is marked, and does not serve while another copy can.
     FillsAreMarked,
     /// A member that joins takes no snapshot: its content is not the primary's yet.
@@ -69,7 +79,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 34] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -98,6 +108,10 @@ impl Rule {
         Self::LivesThatGoOnAreNotOver,
         Self::RefusalsAreOfThePast,
         Self::RecoveredEpochsAreNew,
+        Self::RemadeReignsLetLeasesEnd,
+        Self::AttemptsAreUnheard,
+        Self::OlderPrimariesMayGoOn,
+        Self::OlderCopiesByEpoch,
         Self::FillsAreMarked,
         Self::JoinsTakeNoSnapshots,
     ];

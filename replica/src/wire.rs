@@ -110,8 +110,8 @@ const _: () = {
     assert!(TAIL_RANGES_MAX * RANGE_BYTES <= WIRE_BODY_MAX, "a tail is one message");
     // The largest head is a ping's: its beginning, a record, and three numbers.
     assert!(8 + 26 + 9 * MEMBERS_MAX + 24 <= WIRE_HEAD_MAX);
-    // Knowledge: its beginning, three numbers, two places, four flags, and a record.
-    assert!(8 + 24 + 32 + 4 + 26 + 9 * MEMBERS_MAX <= WIRE_HEAD_MAX);
+    // Knowledge: its beginning, four numbers, three places, five flags, and a record.
+    assert!(8 + 32 + 48 + 5 + 26 + 9 * MEMBERS_MAX <= WIRE_HEAD_MAX);
     // An append's with a snapshot: its beginning, four numbers, the request, a time, and the name.
     assert!(8 + 32 + 1 + APPLIED_BYTES + 8 + 1 + SNAPSHOT_NAME_MAX <= WIRE_HEAD_MAX);
     // A join's: its beginning, two numbers, and the cuts.

@@ -8,29 +8,32 @@ use crate::member::{Durable, LifeEnd};
 use crate::message::{Knowledge, Place};
 
 /// The first bytes of a state, with the version of its form. Only a state with the end of a life
-/// has the second form, and only the state of a copy that is being filled has the third: a program
+/// has the second form, and only the state of a copy that is out of sync has the third: a program
 /// that does not know these must not go on as if there was none.
 const MAGIC: &[u8; 8] = b"vrMEM\0\0\x01";
 const MAGIC_ENDED: &[u8; 8] = b"vrMEM\0\0\x02";
-const MAGIC_FILLED: &[u8; 8] = b"vrMEM\0\0\x03";
+const MAGIC_OUT: &[u8; 8] = b"vrMEM\0\0\x03";
 
 /// The state that a member must remember, as bytes.
 ///
 /// # Panics
 /// When the note is longer than [`NOTE_BYTES_MAX`], or the tail has more ranges than fit a message.
 pub fn encode_durable(durable: &Durable) -> Vec<u8> {
-    let magic = match (&durable.ended, durable.filled_since) {
-        (Some(_), _) => MAGIC_ENDED,
-        (None, Some(_)) => MAGIC_FILLED,
-        (None, None) => MAGIC,
+    let is_out = durable.filled_since.is_some() || durable.was_in > 0;
+    let magic = match &durable.ended {
+        Some(_) => MAGIC_ENDED,
+        None if is_out => MAGIC_OUT,
+        None => MAGIC,
     };
     let mut bytes = magic.to_vec();
     put_numbers(&mut bytes, &[durable.promised]);
     bytes.push(u8::from(durable.record.is_some()));
     durable.record.iter().for_each(|record| put_record(&mut bytes, record));
     let Some(LifeEnd { life, began, tail, applied, cut }) = &durable.ended else {
-        let since = durable.filled_since;
-        since.iter().for_each(|place| put_numbers(&mut bytes, &[place.reign, place.counter]));
+        if is_out {
+            put_numbers(&mut bytes, &[durable.was_in]);
+            put_optional_place(&mut bytes, durable.filled_since);
+        }
         bytes.extend_from_slice(&durable.note);
         return bytes;
     };
@@ -54,21 +57,24 @@ pub fn encode_durable(durable: &Durable) -> Vec<u8> {
 pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
     let mut reader = WireReader(bytes);
     let magic = reader.bytes()?;
-    let (has_ended, is_filled) = match &magic {
+    let (has_ended, is_out) = match &magic {
         MAGIC => (false, false),
         MAGIC_ENDED => (true, false),
-        MAGIC_FILLED => (false, true),
+        MAGIC_OUT => (false, true),
         _ => return Err(MalformedMessage("it is no member's state of this version")),
     };
     let promised = reader.number()?;
     let record = reader.flag()?.then(|| reader.record()).transpose()?;
     if !has_ended {
-        let filled_since = is_filled.then(|| reader.place()).transpose()?;
+        let (mut was_in, mut filled_since) = (0, None);
+        if is_out {
+            (was_in, filled_since) = (reader.number()?, reader.optional_place()?);
+        }
         let note = reader.0.to_vec();
         if note.len() > NOTE_BYTES_MAX {
             return Err(MalformedMessage("its note is too long"));
         }
-        return Ok(Durable { promised, record, note, filled_since, ended: None });
+        return Ok(Durable { promised, record, note, filled_since, was_in, ended: None });
     }
     let (life, began) = (reader.life()?, reader.place()?);
     let cut = reader.flag()?.then(|| reader.place()).transpose()?;
@@ -80,29 +86,33 @@ pub fn decode_durable(bytes: &[u8]) -> WireResult<Durable> {
     let tail = Body { bytes: tail }.tail()?;
     let applied = Body { bytes: applied }.applied()?;
     let ended = Some(LifeEnd { life, began, tail, applied, cut });
-    Ok(Durable { promised, record, note, filled_since: None, ended })
+    Ok(Durable { promised, record, note, ended, ..Durable::default() })
+}
+
+fn put_optional_place(bytes: &mut Vec<u8>, place: Option<Place>) {
+    bytes.push(u8::from(place.is_some()));
+    place.iter().for_each(|it| put_numbers(bytes, &[it.reign, it.counter]));
 }
 
 /// The knowledge of a member, in the head of a message.
 pub(super) fn put_knowledge(head: &mut Vec<u8>, knowledge: &Knowledge) {
-    let Knowledge { life, promised, record, reigns, filled_since, cut } = knowledge;
-    put_numbers(head, &[*life, *promised]);
-    head.push(u8::from(*reigns));
-    for place in [filled_since, cut] {
-        head.push(u8::from(place.is_some()));
-        place.iter().for_each(|it| put_numbers(head, &[it.reign, it.counter]));
-    }
+    let Knowledge { life, promised, record, reigns, asks, .. } = knowledge;
+    let Knowledge { filled_since, was_in, cut, stored, .. } = knowledge;
+    put_numbers(head, &[*life, *promised, *was_in, stored.reign, stored.counter]);
+    head.extend([u8::from(*reigns), u8::from(*asks)]);
+    put_optional_place(head, *filled_since);
+    put_optional_place(head, *cut);
     head.push(u8::from(record.is_some()));
     record.iter().for_each(|record| put_record(head, record));
 }
 
 impl WireReader<'_> {
     pub(super) fn knowledge(&mut self) -> WireResult<Knowledge> {
-        let (life, promised, reigns) = (self.life()?, self.number()?, self.flag()?);
-        let filled_since = self.optional_place()?;
-        let cut = self.optional_place()?;
+        let (life, promised, was_in) = (self.life()?, self.number()?, self.number()?);
+        let (stored, reigns, asks) = (self.place()?, self.flag()?, self.flag()?);
+        let (filled_since, cut) = (self.optional_place()?, self.optional_place()?);
         let record = self.flag()?.then(|| self.record()).transpose()?;
-        Ok(Knowledge { life, promised, record, reigns, filled_since, cut })
+        Ok(Knowledge { life, promised, record, reigns, asks, filled_since, was_in, cut, stored })
     }
 
     fn optional_place(&mut self) -> WireResult<Option<Place>> {

@@ -64,6 +64,9 @@ impl Draw {
             promised: self.number(),
             record: self.0.one_in(2).then(|| self.record()),
             reigns: self.0.one_in(2),
+            asks: self.0.one_in(2),
+            was_in: self.number(),
+            stored: self.place(),
             filled_since: self.0.one_in(2).then(|| self.place()),
             cut: self.0.one_in(2).then(|| self.place()),
         }
@@ -215,10 +218,11 @@ fn records_and_states_come_back_as_they_were_kept() {
         assert!(decode_record(&bytes).is_err());
         let record = draw.0.one_in(2).then_some(record);
         let ended = draw.0.one_in(2).then(|| draw.end());
-        let is_filled = ended.is_none() && draw.0.one_in(2);
-        let filled_since = is_filled.then(|| draw.place());
+        let is_out = ended.is_none() && draw.0.one_in(2);
+        let filled_since = (is_out && draw.0.one_in(2)).then(|| draw.place());
+        let was_in = if is_out { draw.number() } else { 0 };
         let (promised, note) = (draw.number(), draw.note());
-        let durable = Durable { promised, record, note, filled_since, ended };
+        let durable = Durable { promised, record, note, filled_since, was_in, ended };
         let mut bytes = encode_durable(&durable);
         assert_eq!(decode_durable(&bytes), Ok(durable.clone()));
         if durable.ended.is_some() {

@@ -1,17 +1,27 @@
-//! One order of events: the primary is lost while it fills a copy, and another copy is older.
+//! Orders of events in which an operator has a copy serve, and that all states show late or never.
 
-use replica::{MemberId, Rule};
+use std::collections::BTreeMap;
 
-use crate::world::World;
+use replica::{
+    Durable, Input, Knowledge, MemberId, Recovery, RecoveryLoss, RecoveryRefusal, Rule,
+    VolumeRecord,
+};
+
 use crate::world::action::Action;
 use crate::world::cases::of_rule;
 use crate::world::disk::Loss;
+use crate::world::{Case, World, WorldMember};
 
 /// Steps until something holds that comes by itself.
 const STEPS_MAX: usize = 1000;
 
+/// The case of a rule, with another rule broken, or none.
+fn case_of(rule: Rule, broken: Option<Rule>) -> Case {
+    Case { broken, ..of_rule(rule) }
+}
+
 /// Goes on in the fixed order until this holds.
-fn go_on(world: &mut World, case: &crate::world::Case, holds: impl Fn(&World) -> bool) {
+fn go_on(world: &mut World, case: &Case, holds: impl Fn(&World) -> bool) {
     for _ in 0..STEPS_MAX {
         if holds(world) {
             return;
@@ -22,10 +32,31 @@ fn go_on(world: &mut World, case: &crate::world::Case, holds: impl Fn(&World) ->
     panic!("it does not come: {world:?}");
 }
 
+/// Goes on until nothing is under way.
+fn settle(world: &mut World, case: &Case) {
+    go_on(world, case, |world| world.deliverable().next().is_none());
+}
+
+/// A member is asked to serve. Leases end, and the registry is asked.
+fn recover(world: &mut World, case: &Case, id: MemberId, gives_up: bool) {
+    world.act(case, Action::Ask(id));
+    world.act(case, Action::Recover(gives_up));
+    for _ in 0..4 {
+        world.settle(case);
+        world.act(case, Action::Tick);
+    }
+    world.settle(case);
+}
+
+/// A record of one member.
+fn alone(epoch: u64, id: MemberId, life: u64) -> VolumeRecord {
+    let in_sync = BTreeMap::from([(id, life)]);
+    VolumeRecord { epoch, reign: epoch, incarnation: 1, primary: id, in_sync }
+}
+
 /// The half-filled copy is asked to serve, while a whole one answers. Gives the broken promise.
 fn choose_a_half_filled_copy(broken: Option<Rule>) -> Option<String> {
-    let mut case = of_rule(Rule::FillsAreMarked);
-    case.broken = broken;
+    let case = case_of(Rule::FillsAreMarked, broken);
     let mut world = World::new(&case);
     world.act(&case, Action::Stop(2));
     go_on(&mut world, &case, |world| !world.registry.in_sync.contains_key(&2));
@@ -33,17 +64,9 @@ fn choose_a_half_filled_copy(broken: Option<Rule>) -> Option<String> {
     go_on(&mut world, &case, |world| world.nodes[1].disk.is_mixed);
     world.act(&case, Action::Stop(0));
     world.act(&case, Action::Start(2, Loss::Nothing));
-    go_on(&mut world, &case, |world| world.deliverable().next().is_none());
-    world.act(&case, Action::Ask(1));
-    world.act(&case, Action::Recover(true));
-    // Leases end, and the registry is asked.
-    for _ in 0..4 {
-        world.settle(&case);
-        world.act(&case, Action::Tick);
-    }
-    world.settle(&case);
-    let serves = |id: MemberId| world.registry.primary == id;
-    assert!(!serves(1) || broken.is_some(), "it was chosen: {world:?}");
+    settle(&mut world, &case);
+    recover(&mut world, &case, 1, true);
+    assert!(world.registry.primary != 1 || broken.is_some(), "it was chosen: {world:?}");
     world.breach(&case)
 }
 
@@ -52,4 +75,175 @@ fn a_half_filled_copy_does_not_serve_while_a_whole_one_answers() {
     assert_eq!(choose_a_half_filled_copy(None), None);
     let breach = choose_a_half_filled_copy(Some(Rule::FillsAreMarked));
     assert!(breach.is_some_and(|breach| breach.contains("being filled")), "the breach is found");
+}
+
+/// A copy that was in sync earlier is asked to serve, while one answers that was in sync later.
+fn choose_an_older_copy(broken: Option<Rule>) -> Option<String> {
+    let case = case_of(Rule::OlderCopiesByEpoch, broken);
+    let mut world = World::new(&case);
+    world.act(&case, Action::Stop(2));
+    go_on(&mut world, &case, |world| !world.registry.in_sync.contains_key(&2));
+    settle(&mut world, &case);
+    world.act(&case, Action::Stop(1));
+    go_on(&mut world, &case, |world| !world.registry.in_sync.contains_key(&1));
+    settle(&mut world, &case);
+    world.act(&case, Action::LoseDisk(0));
+    for id in [1, 2] {
+        world.act(&case, Action::Start(id, Loss::Nothing));
+    }
+    for _ in 0..4 {
+        settle(&mut world, &case);
+        world.act(&case, Action::Tick);
+    }
+    settle(&mut world, &case);
+    recover(&mut world, &case, 2, true);
+    assert!(world.registry.primary != 2 || broken.is_some(), "it was chosen: {world:?}");
+    world.breach(&case)
+}
+
+#[test]
+fn an_older_copy_does_not_serve_while_a_newer_one_answers() {
+    assert_eq!(choose_an_older_copy(None), None);
+    let breach = choose_an_older_copy(Some(Rule::OlderCopiesByEpoch));
+    assert!(breach.is_some_and(|breach| breach.contains("an older copy")), "the breach is found");
+}
+
+/// The registry has made a member the primary and has lost the record since, and its answer comes
+/// when another copy serves.
+fn hear_an_answer_late(broken: Option<Rule>) -> Option<String> {
+    let case = case_of(Rule::AttemptsAreUnheard, broken);
+    let mut world = World::new(&case);
+    world.act(&case, Action::Stop(0));
+    go_on(&mut world, &case, |world| world.registry.primary == 1);
+    let answer = world.wire.len() - 1;
+    world.act(&case, Action::Hold(answer));
+    world.act(&case, Action::LoseRecord);
+    world.act(&case, Action::Start(0, Loss::Nothing));
+    settle(&mut world, &case);
+    recover(&mut world, &case, 0, false);
+    assert!(world.has_lost || broken.is_some(), "it was recovered: {world:?}");
+    world.act(&case, Action::Release(0));
+    settle(&mut world, &case);
+    world.breach(&case)
+}
+
+#[test]
+fn a_member_that_waits_for_the_registry_is_not_heard() {
+    assert_eq!(hear_an_answer_late(None), None);
+    let breach = hear_an_answer_late(Some(Rule::AttemptsAreUnheard));
+    assert_eq!(breach.as_deref(), Some("two members answer reads"));
+}
+
+/// A backup sees an operator's record by which it serves, after it has let the primary go on.
+fn see_an_operators_record(broken: Option<Rule>) -> Option<String> {
+    let case = case_of(Rule::RemadeReignsLetLeasesEnd, broken);
+    let mut world = World::new(&case);
+    world.act(&case, Action::Tick);
+    settle(&mut world, &case);
+    assert!(world.nodes[0].member.serves(case.now()), "it has a lease");
+    let life = world.nodes[1].member.life();
+    world.remade_unasked(&case, &alone(5 << 20, 1, life));
+    for _ in 0..4 {
+        if let Some(breach) = world.breach(&case) {
+            return Some(breach);
+        }
+        world.act(&case, Action::Tick);
+        settle(&mut world, &case);
+    }
+    assert!(world.nodes[1].member.serves(case.now()), "it serves in the end: {world:?}");
+    world.breach(&case)
+}
+
+#[test]
+fn an_operators_record_that_was_not_asked_for_lets_leases_end() {
+    assert_eq!(see_an_operators_record(None), None);
+    let breach = see_an_operators_record(Some(Rule::RemadeReignsLetLeasesEnd));
+    assert_eq!(breach.as_deref(), Some("two members answer reads"));
+}
+
+#[test]
+fn an_empty_copy_does_not_serve_while_a_whole_one_answers() {
+    for looks in [false, true] {
+        let case = case_of(Rule::AttemptsAreUnheard, None);
+        let mut world = World::new(&case);
+        world.make_anew(&case, 1);
+        world.restart(&case, 0, Loss::Nothing);
+        if looks {
+            let record = world.registry.clone();
+            world.step(&case, 1, Input::Seen(record));
+        }
+        world.act(&case, Action::LoseRecord);
+        let recovery = world.word(1, world.survey(1), true);
+        assert_eq!(world.plan(&case, 1, &recovery), Err(RecoveryRefusal::Better(0)), "{looks}");
+        let recovery = world.word(0, world.survey(0), false);
+        let loss = world.plan(&case, 0, &recovery).map(|plan| plan.loss);
+        assert_eq!(loss, Ok(RecoveryLoss::Unflushed), "{looks}");
+    }
+}
+
+#[test]
+fn a_member_that_a_nodes_list_lacks_counts_as_unheard() {
+    let case = case_of(Rule::OlderCopiesByEpoch, None);
+    let mut world = World::new(&case);
+    let answers = BTreeMap::from([(1, world.nodes[1].member.knowledge())]);
+    world.act(&case, Action::Stop(0));
+    let word = Recovery { members: [1].into(), ..world.word(2, answers, false) };
+    let plan = world.plan(&case, 2, &word).expect("none has more");
+    assert_eq!((plan.unheard, plan.loss), (vec![0], RecoveryLoss::Unheard));
+    assert_eq!(plan.heard, Some(vec![2, 1]));
+}
+
+/// The knowledge of a member that is alone by its record.
+fn lone(epoch: u64, id: MemberId, reigns: bool) -> Knowledge {
+    let record = Some(alone(epoch, id, 7));
+    Knowledge { life: 7, promised: epoch, record, reigns, was_in: epoch, ..Knowledge::default() }
+}
+
+/// The plan of a member that is alone by a record of epoch 9, with what another member has said.
+fn plan_beside(
+    broken: Option<Rule>,
+    known: Knowledge,
+    draw: u64,
+) -> Result<replica::RecoveryPlan, RecoveryRefusal> {
+    let case = case_of(Rule::AttemptsAreUnheard, broken);
+    let durable = Durable { promised: 9, record: Some(alone(9, 1, 7)), ..Durable::default() };
+    let member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
+    let (members, answers) = ([0].into(), BTreeMap::from([(0, known)]));
+    let recovery = Recovery { members, answers, gives_up: true, draw };
+    member.breaking(broken).recovery_plan(case.now(), &recovery)
+}
+
+#[test]
+fn a_primary_that_needs_no_other_member_is_not_replaced() {
+    let is_refused = Err(RecoveryRefusal::Serves(0));
+    assert_eq!(plan_beside(None, lone(4, 0, true), 0), is_refused);
+    let broken = plan_beside(Some(Rule::OlderPrimariesMayGoOn), lone(4, 0, true), 0);
+    assert!(broken.is_ok_and(|plan| plan.loss < RecoveryLoss::Unheard), "it is replaced");
+    // A primary that needs this member can do nothing: this member hears newer primaries alone.
+    let mut needs = lone(4, 0, true);
+    needs.record.as_mut().expect("it has one").in_sync.insert(1, 2);
+    assert!(plan_beside(None, needs, 0).is_ok());
+}
+
+#[test]
+fn recoveries_that_know_nothing_of_each_other_have_different_epochs() {
+    let epoch = |draw| plan_beside(None, lone(4, 0, false), draw).expect("it can").record.epoch;
+    assert!(epoch(0) > 9 && epoch(1) - epoch(0) >= 1 << 20, "changes behind them differ as well");
+    assert!(epoch(u64::MAX) < 1 << 62);
+}
+
+#[test]
+fn of_two_records_of_one_epoch_all_members_choose_the_same() {
+    let forked = lone(9, 0, false);
+    assert_eq!(
+        plan_beside(None, forked.clone(), 0).map(|plan| plan.loss),
+        Ok(RecoveryLoss::Unheard)
+    );
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let durable = Durable { promised: 9, record: forked.record, ..Durable::default() };
+    let member = WorldMember::start(0, 3, case.pacing, durable, [].into(), case.now());
+    let answers = BTreeMap::from([(1, lone(9, 1, false))]);
+    let recovery = Recovery { members: [1].into(), answers, gives_up: true, draw: 0 };
+    let plan = member.recovery_plan(case.now(), &recovery);
+    assert_eq!(plan, Err(RecoveryRefusal::Better(1)));
 }

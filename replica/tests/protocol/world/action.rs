@@ -236,6 +236,7 @@ impl World {
         if is_killed {
             self.note_end(case, id, last);
         }
+        self.forget_answers(id);
         self.lives += 1;
         let life = self.lives;
         let node = self.node(id);
@@ -270,6 +271,7 @@ impl World {
         let is_own = |post: &Post| matches!(post, Post::Work(of, ..) if *of == id);
         let (own, rest) = std::mem::take(&mut self.wire).into_iter().partition(is_own);
         self.wire = rest;
+        self.forget_answers(id);
         let node = self.node(id);
         for post in own {
             if let Post::Work(_, life, output) = post

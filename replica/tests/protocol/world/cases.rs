@@ -217,6 +217,14 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
             let budget = Budget { stops: 1, cuts: 1, losses: 1, recoveries: 1, ..NONE };
             calm(case(2, two, 5, budget))
         }
+        Rule::RemadeReignsLetLeasesEnd => case(2, &[], 5, Budget { recoveries: 1, ..NONE }),
+        Rule::AttemptsAreUnheard | Rule::OlderPrimariesMayGoOn => {
+            let budget = Budget { stops: 1, delays: 1, losses: 1, recoveries: 1, ..NONE };
+            calm(case(2, &[], 5, budget))
+        }
+        Rule::OlderCopiesByEpoch => {
+            calm(case(3, &[], 5, Budget { stops: 2, disks: 1, recoveries: 1, ..NONE }))
+        }
         Rule::FillsAreMarked => {
             let budget = Budget { stops: 2, restarts: 1, delays: 1, recoveries: 1, ..NONE };
             calm(case(3, &[], 5, budget))

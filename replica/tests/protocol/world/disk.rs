@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use replica::{ChangedPart, Durable, Extent, Op, Place, SnapshotChange};
+use replica::{ChangedPart, Durable, Extent, MemberId, Op, Place, SnapshotChange};
 
 use super::{Data, Value, extent};
 
@@ -34,6 +34,8 @@ pub(crate) struct Disk {
     /// The highest counter of an operation.
     pub(crate) counter: u64,
     pub(crate) durable_of_member: Durable,
+    /// The newest epoch by which it was in sync and knew it.
+    pub(crate) was_in: u64,
     /// It has gone back, and was not in sync since.
     pub(crate) is_mixed: bool,
 }
@@ -70,6 +72,14 @@ impl Disk {
             }
             // A note is durable by what the member keeps.
             Op::Nothing | Op::Forget(_) | Op::Note { .. } => {}
+        }
+    }
+
+    /// The member has kept a record.
+    pub(crate) fn note_sync(&mut self, id: MemberId) {
+        let record = self.durable_of_member.record.as_ref();
+        if let Some(record) = record.filter(|it| it.in_sync.contains_key(&id)) {
+            self.was_in = record.epoch;
         }
     }
 

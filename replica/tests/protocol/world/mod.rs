@@ -110,6 +110,8 @@ pub(crate) enum Post {
     Request(MemberId, RequestId, u64, ClientRequest<Data>),
     Swap(MemberId, Life, VolumeRecord),
     Remake(MemberId, Life, RecoveryPlan),
+    /// The registry's answer to one of these.
+    Swapped(MemberId, Life, VolumeRecord, SwapOutcome),
     /// A member's own storage must do something.
     Work(MemberId, Life, Output<Data>),
 }
@@ -118,7 +120,8 @@ impl Post {
     /// The member that it comes to; none for the registry.
     fn to(&self) -> Option<MemberId> {
         match self {
-            Self::Message(_, to, _) | Self::Request(to, ..) | Self::Work(to, ..) => Some(*to),
+            Self::Message(_, to, _) | Self::Request(to, ..) => Some(*to),
+            Self::Work(to, ..) | Self::Swapped(to, ..) => Some(*to),
             Self::Swap(..) | Self::Remake(..) => None,
         }
     }
@@ -296,13 +299,14 @@ impl World {
             }
             Post::Swap(from, life, target) => {
                 let outcome = self.swap(&target);
-                let outcome = if is_told { outcome } else { SwapOutcome::Unknown };
-                self.tell_swapped(case, from, life, target, outcome);
+                self.answer_swap(case, (from, life), target, is_told.then_some(outcome));
             }
             Post::Remake(from, life, plan) => {
-                let outcome = self.remake(case, &plan);
-                let outcome = if is_told { outcome } else { SwapOutcome::Unknown };
-                self.tell_swapped(case, from, life, plan.record, outcome);
+                let outcome = self.remake(&plan);
+                self.answer_swap(case, (from, life), plan.record, is_told.then_some(outcome));
+            }
+            Post::Swapped(from, life, target, outcome) => {
+                self.tell_swapped(case, from, life, target, outcome);
             }
             Post::Work(id, life, output) => {
                 let node = &mut self.nodes[usize::from(id)];
@@ -312,6 +316,25 @@ impl World {
                 {
                     self.step(case, id, input);
                 }
+            }
+        }
+    }
+
+    /// The registry's answer comes. It may be late where an operator has copies serve.
+    fn answer_swap(
+        &mut self,
+        case: &Case,
+        (from, life): (MemberId, Life),
+        target: VolumeRecord,
+        outcome: Option<SwapOutcome>,
+    ) {
+        match outcome {
+            Some(outcome) if case.budget.recoveries > 0 => {
+                self.post(Post::Swapped(from, life, target, outcome));
+            }
+            outcome => {
+                let outcome = outcome.unwrap_or(SwapOutcome::Unknown);
+                self.tell_swapped(case, from, life, target, outcome);
             }
         }
     }
@@ -332,7 +355,7 @@ impl World {
 
     fn swap(&mut self, target: &VolumeRecord) -> SwapOutcome {
         if self.has_lost {
-            return SwapOutcome::Unknown;
+            return SwapOutcome::NoRecord;
         }
         if target.epoch != self.registry.epoch + 1 {
             return SwapOutcome::Conflict(self.registry.clone());
@@ -400,6 +423,8 @@ impl World {
                 }
                 None
             }
+            // It is asked for again when an answer has come.
+            Output::Swap(target) if self.is_answered(id, &target) => None,
             Output::Swap(target) => {
                 self.post(Post::Swap(id, life, target));
                 None
@@ -416,6 +441,7 @@ impl World {
                     durable.ended = kept.ended.take();
                 }
                 *kept = durable;
+                self.node(id).disk.note_sync(id);
                 None
             }
             Output::Answer(request, data) => {

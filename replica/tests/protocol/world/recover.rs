@@ -1,13 +1,15 @@
 //! A registry that loses the volume's record, and an operator that has a copy serve.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
     Input, Knowledge, MemberId, Recovery, RecoveryLoss, RecoveryPlan, RecoveryRefusal, SwapOutcome,
+    VolumeRecord,
 };
 
 use super::action::Action;
-use super::{Case, Post, World};
+use super::disk::Disk;
+use super::{Case, Post, World, WorldMember};
 
 impl World {
     /// It is another registry: a swap that was sent to the old registry never arrives.
@@ -15,6 +17,19 @@ impl World {
         let is_other = |post: &Post| !matches!(post, Post::Swap(..) | Post::Remake(..));
         self.wire.retain(is_other);
         self.held.retain(is_other);
+    }
+
+    /// No process hears an answer of the registry to the process before it.
+    pub(crate) fn forget_answers(&mut self, id: MemberId) {
+        let is_other = |post: &Post| !matches!(post, Post::Swapped(of, ..) if *of == id);
+        self.wire.retain(is_other);
+        self.held.retain(is_other);
+    }
+
+    /// Whether an answer of the registry is on its way.
+    pub(crate) fn is_answered(&self, id: MemberId, target: &VolumeRecord) -> bool {
+        let mut posts = self.wire.iter().chain(&self.held);
+        posts.any(|post| matches!(post, Post::Swapped(of, _, it, _) if of == &id && it == target))
     }
 
     pub(crate) fn lose_record(&mut self) {
@@ -34,17 +49,18 @@ impl World {
         heard.map(|id| (id, self.nodes[usize::from(id)].member.knowledge())).collect()
     }
 
-    fn word(
+    pub(crate) fn word(
         &self,
         id: MemberId,
         answers: BTreeMap<MemberId, Knowledge>,
         gives_up: bool,
     ) -> Recovery {
         let members = (0..self.nodes.len() as MemberId).filter(|other| *other != id).collect();
-        Recovery { members, answers, gives_up }
+        let draw = u64::from(self.budget.recoveries);
+        Recovery { members, answers, gives_up, draw }
     }
 
-    fn plan(
+    pub(crate) fn plan(
         &self,
         case: &Case,
         id: MemberId,
@@ -87,25 +103,24 @@ impl World {
     }
 
     /// The registry makes the record anew, if no node of a member that was not heard is present.
-    pub(crate) fn remake(&mut self, _: &Case, plan: &RecoveryPlan) -> SwapOutcome {
-        let RecoveryPlan { known, record, unheard, loss } = plan;
+    pub(crate) fn remake(&mut self, plan: &RecoveryPlan) -> SwapOutcome {
+        let RecoveryPlan { known, record, heard, unheard, loss } = plan;
         if !self.has_lost && self.registry == *record {
             return SwapOutcome::Done;
         }
         if !self.has_lost && self.registry.epoch > known.epoch {
             return SwapOutcome::Conflict(self.registry.clone());
         }
-        if unheard.iter().any(|id| !self.has_ended(*id)) {
+        let is_asked = |id: &MemberId| heard.as_ref().is_none_or(|heard| heard.contains(id));
+        let mut others: BTreeSet<_> = self.ids().filter(|id| !is_asked(id)).collect();
+        let has_more = unheard.is_empty() && !others.is_empty();
+        others.extend(unheard);
+        if has_more || others.iter().any(|id| !self.has_ended(*id)) {
             return SwapOutcome::Conflict(known.clone());
         }
+        self.check_choice(plan);
         let gives_up = *loss > RecoveryLoss::Unflushed;
         let id = record.primary;
-        let is_whole = |id: &MemberId| !self.nodes[usize::from(*id)].disk.is_mixed;
-        let heard = self.ids().filter(|other| *other != id && !unheard.contains(other));
-        let has_other = heard.into_iter().any(|other| is_whole(&other));
-        if !is_whole(&id) && has_other && self.broken.is_none() {
-            self.broken = Some("a copy that is being filled was chosen".to_owned());
-        }
         if *loss > RecoveryLoss::Nothing {
             // A member that the registry alone has admitted counts as out of sync.
             let known = self.nodes.iter().filter_map(|node| node.member.record());
@@ -127,6 +142,45 @@ impl World {
         self.has_lost = false;
         self.put(record);
         SwapOutcome::Done
+    }
+
+    /// A copy serves while no copy that was heard has more.
+    fn check_choice(&mut self, RecoveryPlan { record, unheard, loss, .. }: &RecoveryPlan) {
+        let disk = |id: &MemberId| &self.nodes[usize::from(*id)].disk;
+        let id = record.primary;
+        let heard = self.ids().filter(|other| *other != id && !unheard.contains(other));
+        let (mut breach, own) = (None, disk(&id));
+        for other in heard {
+            let its = disk(&other);
+            if own.is_mixed && !its.is_mixed {
+                breach = Some("a copy that is being filled was chosen");
+            }
+            if *loss == RecoveryLoss::Newer && !its.is_mixed && its.was_in > own.was_in {
+                breach = Some("an older copy was chosen while a newer one has answered");
+            }
+        }
+        if let Some(breach) = breach {
+            self.broken.get_or_insert(breach.to_owned());
+        }
+    }
+
+    /// The registry has this record, which no member has asked for as far as it knows, and a member
+    /// sees it.
+    pub(crate) fn remade_unasked(&mut self, case: &Case, record: &VolumeRecord) {
+        self.put(record);
+        self.step(case, record.primary, Input::Seen(record.clone()));
+    }
+
+    /// A member's pool and private file are made anew.
+    pub(crate) fn make_anew(&mut self, case: &Case, id: MemberId) {
+        self.lives += 1;
+        let life = self.lives;
+        let node = self.node(id);
+        node.disk = Disk::new(case.is_wild);
+        node.disk.is_mixed = true;
+        let (durable, cuts) = (node.disk.durable_of_member.clone(), node.disk.cuts());
+        let member = WorldMember::start(id, life, case.pacing, durable, cuts, case.now());
+        node.member = member.breaking(case.broken);
     }
 
     /// An operator asks all members, and has the copy with the least loss serve.
