@@ -81,6 +81,8 @@ pub struct RecordRemake {
     pub known: String,
     /// The record in its place.
     pub record: String,
+    /// The places of the copies that have answered; none if no other copy matters.
+    pub heard: Option<Vec<u8>>,
     /// The places of the copies that have not answered: their nodes must be away.
     pub unheard: Vec<u8>,
     /// The cluster has placed the volume.
@@ -110,6 +112,9 @@ pub enum RecordOutcome {
     Done,
     /// The registry has not said whether it has made the record anew.
     Unknown,
+    /// The record was not made anew, for this reason: the registry was not asked for it, or has
+    /// said that it did not make it.
+    Refused(String),
     /// No answer, for this reason: a change may have been made, or may be made later.
     NoAnswer(String),
 }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use api::status::CopyRole;
 use api::{Refused, RefusedKind};
-use member::RecoveryView;
+use member::{MemberHost, RecoveryView};
 use replica::{Input, Knowledge, MemberId, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
 use serde::Deserialize;
-use sessions::LinkedSidecore;
+use sessions::{LinkedSidecore, random};
 
 use crate::served::ServedMember;
 
@@ -17,8 +17,8 @@ use crate::served::ServedMember;
 const ANSWERS_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// How long the copy may take to serve: leases of a member that was drained, then a change of the
-/// record, which the registry answers within 8 s or not at all.
-const SERVES_TIME_MAX: Duration = Duration::from_secs(20);
+/// record, for which the agent asks the registry up to four times, each time for 8 s at most.
+const SERVES_TIME_MAX: Duration = Duration::from_secs(40);
 
 /// The pause between two looks, and between two questions.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -99,6 +99,10 @@ impl ServedMember {
     ) -> Result<(), Refused> {
         // The member looks again at what may be lost.
         recovery.gives_up = plan.loss > RecoveryLoss::Unflushed;
+        recovery.draw = random().map_err(|error| {
+            let way_out = "nothing was changed: run the command again";
+            Refused::new(RefusedKind::Failed, error.to_string(), way_out.to_owned())
+        })?;
         let _ = self.with_host(cores, move |host| {
             host.order(sidecore::now_ns(), Input::Recover(recovery));
         });
@@ -111,9 +115,17 @@ impl ServedMember {
             if status.role == CopyRole::Primary && status.epoch > plan.known.epoch {
                 return Ok(());
             }
-            let refused = self.with_host(cores, |host| host.recovery().refused).flatten();
-            if let Some(why) = refused {
+            let view = self.with_host(cores, MemberHost::recovery);
+            if let Some(why) = view.as_ref().and_then(|view| view.refused.clone()) {
                 return failed(why, "nothing was changed");
+            }
+            // A primary of the new record waits for the end of leases, and then serves.
+            let is_over = view.is_none_or(|view| !view.goes_on && !view.own.reigns);
+            if is_over {
+                return failed(
+                    format!("the copy of volume {:?} here has heard news meanwhile", self.volume()),
+                    "nothing was changed by it: look again with `vrio volume recover`",
+                );
             }
             if Instant::now() >= until {
                 return failed(
@@ -154,15 +166,19 @@ impl ServedMember {
         let part = match record.in_sync.get(&member) {
             _ if known.reigns => "it serves",
             Some(life) if *life == known.life => "it has each write",
+            _ if known.filled_since.is_some() => {
+                "it was being filled, or may have been by an older release: old and new blocks"
+            }
             Some(_) => "it has each flushed write",
-            None if known.filled_since.is_some() => "it was being filled: old and new blocks",
             None => "it lacks writes",
         };
+        let waits =
+            if known.asks { "; it waits for the registry's answer to a change" } else { "" };
         let cut = known.cut.map_or_else(String::new, |it| {
             format!("; it was in sync at {}.{} at least", it.reign, it.counter)
         });
         format!(
-            "knows the record {} (in sync: {}), by which {part}{cut}",
+            "knows the record {} (in sync: {}), by which {part}{cut}{waits}",
             record.epoch,
             in_sync.join(", ")
         )
@@ -203,8 +219,10 @@ fn loss_text(loss: RecoveryLoss) -> &'static str {
              they are reset"
         }
         RecoveryLoss::Unheard => {
-            "By all that is known nothing flushed is lost; but a copy that has not answered may \
-             have newer writes, and these would be lost"
+            "By all that is known nothing flushed is lost; but a copy that has not answered, or \
+             waits for the registry, may have newer writes, and these would be lost. The processes \
+             of such copies must have ended: one that is cut off could go on serving its guests, \
+             and a node that has not joined a registry that was rebuilt is present nowhere"
         }
         RecoveryLoss::Newer => "The writes since this copy was in sync are lost, flushed or not",
         RecoveryLoss::Mixed => {

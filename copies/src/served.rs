@@ -772,16 +772,19 @@ impl VolumeRecords for AgentRecords {
         let remake = RecordRemake {
             known: record_text(&plan.known),
             record: record_text(&plan.record),
+            heard: plan.heard.clone(),
             unheard: plan.unheard.clone(),
             placed: self.is_placed,
         };
         match self.ask(RecordAsk::Remake(remake)) {
             RecordOutcome::Done => Ok(SwapOutcome::Done),
-            RecordOutcome::Record(text) => record_from_text(&text)
-                .map(SwapOutcome::Conflict)
-                .map_err(RecordDeskError::NoAnswer),
-            RecordOutcome::Unknown => Ok(SwapOutcome::Unknown),
-            other => Err(no_answer(other)),
+            RecordOutcome::Record(text) => {
+                Ok(record_from_text(&text).map_or(SwapOutcome::Unknown, SwapOutcome::Conflict))
+            }
+            RecordOutcome::Refused(why) => Err(RecordDeskError::NoAnswer(why)),
+            RecordOutcome::OtherForm => Err(RecordDeskError::OtherForm),
+            // Without an answer the change may have been made, or may be made later.
+            _ => Ok(SwapOutcome::Unknown),
         }
     }
 }
@@ -801,7 +804,9 @@ impl AgentRecords {
 fn no_answer(outcome: RecordOutcome) -> RecordDeskError {
     match outcome {
         RecordOutcome::OtherForm => RecordDeskError::OtherForm,
-        RecordOutcome::NoAnswer(why) => RecordDeskError::NoAnswer(why),
+        RecordOutcome::NoAnswer(why) | RecordOutcome::Refused(why) => {
+            RecordDeskError::NoAnswer(why)
+        }
         RecordOutcome::Record(_)
         | RecordOutcome::NoRecord
         | RecordOutcome::Done

@@ -102,6 +102,21 @@ pub enum RecordDeskError {
          restore the registry from a backup that has it"
     )]
     NotPlaced,
+    /// A node has a copy by the placement, and the member's own list does not have it.
+    #[error(
+        "node {0:?} has a copy of the volume and was not asked: this node has an older list of the \
+         volume's nodes. Run the command again when it has the newer one; with --force that node \
+         must be away"
+    )]
+    NotAsked(String),
+    /// Members have gone on by another record since the registry was restored.
+    #[error(
+        "the registry has another record of the volume, of epoch {0}, which no copy that has \
+         answered knows as the newest: copies that have not answered may serve by it. Have them \
+         answer. If its writes are to be given up, stop their nodes, remove the record with `vrio \
+         cluster forget VOLUME --force`, and run the command again"
+    )]
+    OtherHistory(u64),
     /// The registry was restored since the record was written. A member may know a newer record,
     /// and a member that does not must not take the volume over.
     #[error(
@@ -134,7 +149,7 @@ pub trait VolumeRecords: Send {
     /// or of none.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// Why this try has changed nothing, and will change nothing.
     fn remake(&mut self, plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError>;
 }
 
@@ -184,7 +199,8 @@ impl VolumeRecords for RegistryRecords {
     }
 
     fn remake(&mut self, plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError> {
-        self.desk.remake(&mut *self.registry, (&plan.known, &plan.record), &plan.unheard)
+        let members = (plan.heard.as_deref(), &plan.unheard[..]);
+        self.desk.remake(&mut *self.registry, (&plan.known, &plan.record), members)
     }
 }
 
@@ -311,15 +327,16 @@ impl RecordDesk {
     }
 
     /// Makes the record anew: in place of the known record, of an older one, or of none. The nodes
-    /// of the members that were not heard must be away: a process with such a member could go on.
+    /// of the members that were not heard must be away, also of members that only the placement
+    /// has: a process with such a member could go on. No `heard`: no other member matters.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// Why this try has changed nothing, and will change nothing.
     pub fn remake(
         &self,
         registry: &mut dyn Registry,
         (known, record): (&VolumeRecord, &VolumeRecord),
-        unheard: &[MemberId],
+        (heard, unheard): (Option<&[MemberId]>, &[MemberId]),
     ) -> Result<SwapOutcome, RecordDeskError> {
         let store = registry.stamp()?.store;
         let mut membership = Membership::new(registry, &self.keys);
@@ -337,6 +354,9 @@ impl RecordDesk {
             if found.epoch > known.epoch {
                 return Ok(SwapOutcome::Conflict(found));
             }
+            if found != *known && !held.record.was_put_back(held.store) {
+                return Err(RecordDeskError::OtherHistory(found.epoch));
+            }
         }
         let nodes = placed.as_ref().map_or_else(|| self.nodes.clone(), |it| it.record.nodes());
         let name = |id: &MemberId| nodes.get(usize::from(*id)).filter(|name| !name.is_empty());
@@ -345,12 +365,20 @@ impl RecordDesk {
             return Err(RecordDeskError::NotPlaced);
         }
         let swap = self.next((held.as_ref(), placed.as_ref()), store, record)?;
-        let away = unheard.iter().filter_map(name).cloned().collect::<Vec<_>>();
+        let is_asked =
+            |id: &MemberId| heard.is_none_or(|heard| heard.contains(id)) || unheard.contains(id);
+        let listed = (0..=MemberId::MAX).take(nodes.len()).filter(|id| !is_asked(id));
+        let listed: Vec<_> = listed.filter_map(|id| name(&id).cloned()).collect();
+        if let Some(node) = listed.first().filter(|_| unheard.is_empty()) {
+            return Err(RecordDeskError::NotAsked(node.clone()));
+        }
+        let away: Vec<_> = unheard.iter().filter_map(name).cloned().chain(listed).collect();
         let swap = Membership::new(registry, &self.keys).with_nodes_away(swap, &away)?;
-        match registry.swap(&swap)? {
-            registry::SwapOutcome::Made { .. } => Ok(SwapOutcome::Done),
-            registry::SwapOutcome::Unknown { .. } => Ok(SwapOutcome::Unknown),
-            registry::SwapOutcome::Lost => {
+        // From here on an error is an unknown outcome: the change may come late.
+        match registry.swap(&swap) {
+            Ok(registry::SwapOutcome::Made { .. }) => Ok(SwapOutcome::Done),
+            Ok(registry::SwapOutcome::Unknown { .. }) | Err(_) => Ok(SwapOutcome::Unknown),
+            Ok(registry::SwapOutcome::Lost) => {
                 let text = "the registry has changed meanwhile: run the command again";
                 Err(RecordDeskError::NoAnswer(text.to_owned()))
             }

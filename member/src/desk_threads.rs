@@ -50,12 +50,14 @@ pub struct RecordClerk<R> {
     life: Life,
     /// The member has known a record.
     has_known: bool,
+    /// A record that an operator has made, or not: a try had no answer, and may come late.
+    unsure: Option<VolumeRecord>,
 }
 
 impl<R: VolumeRecords> RecordClerk<R> {
     /// The clerk of a member. `has_state`: it was started with a state that it had kept.
     pub fn new(records: R, volume: &str, (id, life): (MemberId, Life), has_state: bool) -> Self {
-        Self { records, volume: volume.to_owned(), id, life, has_known: has_state }
+        Self { records, volume: volume.to_owned(), id, life, has_known: has_state, unsure: None }
     }
 
     /// Looks at the record. The first member of a new volume puts the first record there.
@@ -105,15 +107,17 @@ impl<R: VolumeRecords> RecordClerk<R> {
         ErrandEnd::Swapped(target, outcome)
     }
 
-    /// Makes the record anew, as an operator wants it.
+    /// Makes the record anew, as an operator wants it. After a try without an answer no refusal of a
+    /// later one says that nothing was changed.
     pub fn remake(&mut self, plan: RecoveryPlan) -> ErrandEnd {
-        match self.records.remake(&plan) {
-            Ok(outcome) => {
-                self.has_known |= outcome != SwapOutcome::Unknown;
-                ErrandEnd::Swapped(plan.record, outcome)
-            }
-            Err(error) => ErrandEnd::NotRemade(plan, error.to_string()),
-        }
+        let outcome = match self.records.remake(&plan) {
+            Ok(outcome) => outcome,
+            Err(_) if self.unsure.as_ref() == Some(&plan.record) => SwapOutcome::Unknown,
+            Err(error) => return ErrandEnd::NotRemade(plan, error.to_string()),
+        };
+        self.unsure = (outcome == SwapOutcome::Unknown).then(|| plan.record.clone());
+        self.has_known |= self.unsure.is_none();
+        ErrandEnd::Swapped(plan.record, outcome)
     }
 
     /// Whether a member without a state is in sync by the record: it has lost its promises, and
@@ -317,7 +321,8 @@ impl ErrandDesk for DeskLanes {
             Errand::Look => ErrandEnd::NotSeen(ended.to_owned()),
             // The protocol asks for it again.
             Errand::Swap(target) => ErrandEnd::Swapped(target, SwapOutcome::Unknown),
-            Errand::Remake(plan) => ErrandEnd::NotRemade(plan, ended.to_owned()),
+            // An earlier try may have no answer yet.
+            Errand::Remake(plan) => ErrandEnd::Swapped(plan.record, SwapOutcome::Unknown),
             Errand::Volume(_) => {
                 ErrandEnd::Volume(crate::queue::VolumeTaskEnd::Failed(ended.to_owned()))
             }

@@ -519,7 +519,7 @@ impl VolumeMember {
                     None => self.is_looking = false,
                     Some(target) => {
                         self.swapping = None;
-                        self.inputs.push(Input::Swapped(target, SwapOutcome::Unknown));
+                        self.inputs.push(Input::Swapped(target, SwapOutcome::NoRecord));
                     }
                 }
             }

@@ -14,7 +14,7 @@ use registry::{
     CopyLeave, MemoryRegistry, PlacedCopy, PlacementRecord, Registry, RegistryError, Swap,
     UnknownSwap,
 };
-use replica::{Durable, Place, RecoveryPlan, SwapOutcome, VolumeRecord};
+use replica::{Durable, Place, RecoveryLoss, RecoveryPlan, SwapOutcome, VolumeRecord};
 use sidecore::Waker;
 
 fn first() -> VolumeRecord {
@@ -145,6 +145,47 @@ fn a_record_of_before_a_restore_counts_when_an_operator_says_so() {
     assert!(Membership::new(&mut restored, &keys).trust_volumes().unwrap().is_empty());
 }
 
+/// The second node is present.
+fn swap_of_presence() -> Swap {
+    let present = registry::Key::new("/vrio/ab12/present/io1".to_owned()).unwrap();
+    Swap::new().put(&present, b"{}".to_vec())
+}
+
+/// Records that give these outcomes of a recovery, the last one first.
+struct Outcomes(Vec<Result<SwapOutcome, RecordDeskError>>);
+
+impl VolumeRecords for Outcomes {
+    fn look(&mut self) -> Result<Option<VolumeRecord>, RecordDeskError> {
+        Ok(None)
+    }
+
+    fn create(&mut self, _first: &VolumeRecord) -> Result<(), RecordDeskError> {
+        Ok(())
+    }
+
+    fn swap(&mut self, _target: &VolumeRecord) -> SwapOutcome {
+        SwapOutcome::Unknown
+    }
+
+    fn remake(&mut self, _plan: &RecoveryPlan) -> Result<SwapOutcome, RecordDeskError> {
+        self.0.pop().unwrap()
+    }
+}
+
+#[test]
+fn a_recovery_without_an_answer_is_not_refused_by_a_later_try() {
+    let refused = || Err(RecordDeskError::NotPlaced);
+    let records = Outcomes(vec![refused(), Ok(SwapOutcome::Unknown), refused()]);
+    let mut clerk = RecordClerk::new(records, "alice", (0, 5), true);
+    let (known, record) = (first(), first().taken_by(2));
+    let loss = RecoveryLoss::Nothing;
+    let plan = RecoveryPlan { known, record: record.clone(), heard: None, unheard: vec![], loss };
+    assert!(matches!(clerk.remake(plan.clone()), ErrandEnd::NotRemade(..)), "none was made before");
+    let is_unknown = ErrandEnd::Swapped(record, SwapOutcome::Unknown);
+    assert_eq!(clerk.remake(plan.clone()), is_unknown);
+    assert_eq!(clerk.remake(plan), is_unknown, "the try before may come yet");
+}
+
 #[test]
 fn an_operator_makes_a_record_anew_while_the_nodes_that_were_not_heard_are_away() {
     let (mut registry, keys) = (MemoryRegistry::new(7), ClusterKeys::new("ab12").unwrap());
@@ -153,19 +194,20 @@ fn an_operator_makes_a_record_anew_while_the_nodes_that_were_not_heard_are_away(
     let known = first().taken_by(2);
     let record = VolumeRecord { epoch: 900, reign: 900, ..known.clone() };
     let plan = (&known, &record);
-    let present = registry::Key::new("/vrio/ab12/present/io1".to_owned()).unwrap();
-    let swap = Swap::new().put(&present, b"{}".to_vec());
-    assert!(matches!(registry.swap(&swap), Ok(registry::SwapOutcome::Made { .. })));
-    let error = desk().remake(&mut registry, plan, &[1]).unwrap_err().to_string();
+    assert!(matches!(registry.swap(&swap_of_presence()), Ok(registry::SwapOutcome::Made { .. })));
+    let error = desk().remake(&mut registry, plan, (Some(&[2, 0]), &[1])).unwrap_err().to_string();
     assert!(error.contains("\"io1\" is present"), "{error}");
     assert_eq!(desk().find(&mut registry).unwrap(), None, "nothing was changed");
-    assert_eq!(desk().remake(&mut registry, plan, &[0]).unwrap(), SwapOutcome::Done);
+    assert_eq!(
+        desk().remake(&mut registry, plan, (Some(&[2, 1]), &[0])).unwrap(),
+        SwapOutcome::Done
+    );
     assert_eq!(desk().find(&mut registry).unwrap(), Some(record.clone()));
-    let again = desk().remake(&mut registry, plan, &[]).unwrap();
+    let again = desk().remake(&mut registry, plan, (None, &[])).unwrap();
     assert_eq!(again, SwapOutcome::Done, "an answer that was lost");
     // A record that is newer than all that was known.
     let later = VolumeRecord { epoch: 1000, reign: 1000, ..known.clone() };
-    let found = desk().remake(&mut registry, (&known, &later), &[]).unwrap();
+    let found = desk().remake(&mut registry, (&known, &later), (None, &[])).unwrap();
     assert_eq!(found, SwapOutcome::Conflict(record));
     let held = Membership::new(&mut registry, &keys).volume("alice").unwrap().unwrap();
     let mut restored = MemoryRegistry::new(8);
@@ -173,10 +215,24 @@ fn an_operator_makes_a_record_anew_while_the_nodes_that_were_not_heard_are_away(
     assert!(matches!(restored.swap(&swap), Ok(registry::SwapOutcome::Made { .. })));
     assert!(matches!(desk().look(&mut restored), Err(RecordDeskError::PutBack)));
     let newest = VolumeRecord { epoch: 950, reign: 950, ..known };
-    assert_eq!(desk().remake(&mut restored, (&newest, &later), &[]).unwrap(), SwapOutcome::Done);
+    assert_eq!(
+        desk().remake(&mut restored, (&newest, &later), (None, &[])).unwrap(),
+        SwapOutcome::Done
+    );
     assert_eq!(desk().look(&mut restored).unwrap(), later);
+    // A record that was written since the restore, and that no member has told as the newest.
+    let other = VolumeRecord { epoch: 2000, reign: 2000, ..later.clone() };
+    let last = VolumeRecord { epoch: 3000, reign: 3000, ..later };
+    let error = desk().remake(&mut restored, (&other, &last), (None, &[])).unwrap_err();
+    assert!(matches!(error, RecordDeskError::OtherHistory(1000)), "{error}");
     let mut unplaced = MemoryRegistry::new(9);
-    let error = desk().placed(true).remake(&mut unplaced, plan, &[]).unwrap_err();
+    // A node that only the newer list has: not asked, or away.
+    let error = desk().remake(&mut unplaced, plan, (Some(&[2, 1]), &[])).unwrap_err();
+    assert!(matches!(&error, RecordDeskError::NotAsked(node) if node == "io0"), "{error}");
+    assert!(matches!(unplaced.swap(&swap_of_presence()), Ok(registry::SwapOutcome::Made { .. })));
+    let error = desk().remake(&mut unplaced, plan, (Some(&[2]), &[0])).unwrap_err().to_string();
+    assert!(error.contains("\"io1\" is present"), "{error}");
+    let error = desk().placed(true).remake(&mut unplaced, plan, (None, &[])).unwrap_err();
     assert!(matches!(error, RecordDeskError::NotPlaced), "{error}");
 }
 

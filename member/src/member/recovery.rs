@@ -23,6 +23,8 @@ pub struct RecoveryView {
     pub recovery: Recovery,
     /// The plan, or why there is none.
     pub plan: Result<RecoveryPlan, RecoveryRefusal>,
+    /// Whether a recovery waits for the end of leases, or for the registry.
+    pub goes_on: bool,
     /// Why the registry has not taken the last recovery.
     pub refused: Option<String>,
 }
@@ -46,12 +48,11 @@ impl VolumeMember {
     }
 
     pub(crate) fn recovery(&self, now_ns: u64, members: BTreeSet<MemberId>) -> RecoveryView {
-        let mut answers = self.survey.answers.clone();
-        answers.retain(|member, _| members.contains(member));
-        let recovery = Recovery { members, answers, gives_up: false };
+        let answers = self.survey.answers.clone();
+        let recovery = Recovery { members, answers, ..Recovery::default() };
         let plan = self.replica.recovery_plan(now_ns, &recovery);
         let (own, refused) = (self.replica.knowledge(), self.refused.clone());
-        RecoveryView { own, recovery, plan, refused }
+        RecoveryView { own, recovery, plan, goes_on: self.replica.recovers(), refused }
     }
 
     /// The registry has not taken a recovery: nothing was changed.

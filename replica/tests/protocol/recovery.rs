@@ -82,7 +82,10 @@ fn choose_an_older_copy(broken: Option<Rule>) -> Option<String> {
     let case = case_of(Rule::OlderCopiesByEpoch, broken);
     let mut world = World::new(&case);
     world.act(&case, Action::Stop(2));
-    go_on(&mut world, &case, |world| !world.registry.in_sync.contains_key(&2));
+    // The other backup hears of the change, and stops then.
+    let knows = |world: &World| world.nodes[1].member.record() == Some(&world.registry);
+    let is_out = |world: &World| !world.registry.in_sync.contains_key(&2);
+    go_on(&mut world, &case, |world| is_out(world) && knows(world));
     settle(&mut world, &case);
     world.act(&case, Action::Stop(1));
     go_on(&mut world, &case, |world| !world.registry.in_sync.contains_key(&1));

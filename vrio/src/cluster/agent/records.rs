@@ -55,10 +55,11 @@ impl RecordOffice {
             let desk = desk.with_nodes(nodes, now_s).placed(is_placed);
             asked(&desk, registry, ask)
         });
-        answered.unwrap_or_else(|why| {
+        let outcome = answered.unwrap_or_else(RecordOutcome::NoAnswer);
+        if matches!(outcome, RecordOutcome::NoAnswer(_) | RecordOutcome::Refused(_)) {
             self.opened = None;
-            RecordOutcome::NoAnswer(why)
-        })
+        }
+        outcome
     }
 
     fn open(&mut self) -> Result<&mut (ClusterDirectory, Guarded), ClusterError> {
@@ -97,11 +98,22 @@ fn asked(
             SwapOutcome::Unknown => Err("the registry has not answered".to_owned()),
             outcome => Ok(swapped(outcome)),
         },
-        RecordAsk::Remake(RecordRemake { known, record, unheard, .. }) => {
-            let records = (&record_from_text(known)?, &record_from_text(record)?);
-            desk.remake(registry, records, unheard).map_or_else(failed, |it| Ok(swapped(it)))
+        RecordAsk::Remake(remake) => {
+            let refused = |why| RecordOutcome::Refused(why);
+            Ok(remade(desk, registry, remake).map_or_else(refused, swapped))
         }
     }
+}
+
+/// Makes a record anew. An error says that nothing was changed, and nothing will be.
+fn remade(
+    desk: &RecordDesk,
+    registry: &mut Guarded,
+    RecordRemake { known, record, heard, unheard, .. }: &RecordRemake,
+) -> Result<SwapOutcome, String> {
+    let records = (&record_from_text(known)?, &record_from_text(record)?);
+    let members = (heard.as_deref(), &unheard[..]);
+    desk.remake(registry, records, members).map_err(|error| error.to_string())
 }
 
 fn swapped(outcome: SwapOutcome) -> RecordOutcome {
@@ -109,6 +121,7 @@ fn swapped(outcome: SwapOutcome) -> RecordOutcome {
         SwapOutcome::Done => RecordOutcome::Done,
         SwapOutcome::Conflict(record) => RecordOutcome::Record(record_text(&record)),
         SwapOutcome::Unknown => RecordOutcome::Unknown,
+        SwapOutcome::NoRecord => RecordOutcome::NoRecord,
     }
 }
 
