@@ -113,7 +113,7 @@ pub enum RecordDeskError {
     #[error(
         "the registry has another record of the volume, of epoch {0}, which no copy that has \
          answered knows as the newest: copies that have not answered may serve by it. Have them \
-         answer. If its writes are to be given up, stop their nodes, remove the record with `vrio \
+         answer. To give its writes up, stop their nodes, remove the record with `vrio \
          cluster forget VOLUME --force`, and run the command again"
     )]
     OtherHistory(u64),

@@ -107,8 +107,8 @@ impl<R: VolumeRecords> RecordClerk<R> {
         ErrandEnd::Swapped(target, outcome)
     }
 
-    /// Makes the record anew, as an operator wants it. After a try without an answer no refusal of a
-    /// later one says that nothing was changed.
+    /// Makes the record anew, as an operator wants it. After a try without an answer no
+    /// refusal of a later try says that nothing was changed.
     pub fn remake(&mut self, plan: RecoveryPlan) -> ErrandEnd {
         let outcome = match self.records.remake(&plan) {
             Ok(outcome) => outcome,

@@ -29,7 +29,7 @@
 //! The clock counts while the host sleeps. The clock of a virtual machine may not: a node in one
 //! must not be stopped and continued as a machine.
 
-mod recovery;
+mod operator;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -380,13 +380,6 @@ impl MemberHost {
     /// Its counters, and the messages that were dropped because a member takes none.
     pub fn counters(&self) -> (MemberCounters, u64) {
         (self.member.counters(), self.dropped)
-    }
-
-    /// An operator's word: [`Input::Move`], [`Input::Evicted`] or [`Input::Recover`].
-    pub fn order(&mut self, now_ns: u64, order: Input<RangeContent>) {
-        let clock_ns = (self.outside.clock)();
-        self.member.tell(clock_ns, order, &mut self.out);
-        self.settle(now_ns);
     }
 
     /// Begins a change of the snapshots, if this member serves. Its end comes by the channel, which

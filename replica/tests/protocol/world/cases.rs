@@ -213,6 +213,25 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
             joining(case(2, two, 5, Budget { restarts: 1, proofs: 1, ..NONE }))
         }
         Rule::LivesThatGoOnAreNotOver => case(2, two, 5, Budget { stops: 1, proofs: 1, ..NONE }),
+        Rule::RecoveredEpochsAreNew
+        | Rule::RemadeReignsLetLeasesEnd
+        | Rule::AttemptsAreUnheard
+        | Rule::OlderPrimariesMayGoOn
+        | Rule::OlderCopiesByEpoch
+        | Rule::FillsAreMarked => of_recovery(rule),
+        Rule::JoinsTakeNoSnapshots => {
+            let plans: &[&[Plan]] = &[&[Write(0, 1), Snapshot]];
+            joining(case(2, plans, 3, Budget { delays: 1, ..NONE }))
+        }
+        Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
+    };
+    Case { broken: Some(rule), ..base }
+}
+
+/// The cases of rules about recoveries.
+fn of_recovery(rule: Rule) -> Case {
+    let two: &[&[Plan]] = &[&[Write(0, 1), Read(0, 1)], &[Read(0, 1), Read(0, 1)]];
+    match rule {
         Rule::RecoveredEpochsAreNew => {
             let budget = Budget { stops: 1, cuts: 1, losses: 1, recoveries: 1, ..NONE };
             calm(case(2, two, 5, budget))
@@ -229,13 +248,8 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
             let budget = Budget { stops: 2, restarts: 1, delays: 1, recoveries: 1, ..NONE };
             calm(case(3, &[], 5, budget))
         }
-        Rule::JoinsTakeNoSnapshots => {
-            let plans: &[&[Plan]] = &[&[Write(0, 1), Snapshot]];
-            joining(case(2, plans, 3, Budget { delays: 1, ..NONE }))
-        }
-        Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
-    };
-    Case { broken: Some(rule), ..base }
+        _ => unreachable!("it is of another case"),
+    }
 }
 
 /// The second member is not in sync at first.
