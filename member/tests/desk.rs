@@ -208,13 +208,13 @@ fn an_operator_makes_a_record_anew_while_the_nodes_that_were_not_heard_are_away(
     // A record that is newer than all that was known.
     let later = VolumeRecord { epoch: 1000, reign: 1000, ..known.clone() };
     let found = desk().remake(&mut registry, (&known, &later), (None, &[])).unwrap();
-    assert_eq!(found, SwapOutcome::Conflict(record));
+    assert_eq!(found, SwapOutcome::Conflict(record.clone()));
     let held = Membership::new(&mut registry, &keys).volume("alice").unwrap().unwrap();
     let mut restored = MemoryRegistry::new(8);
     let swap = keys.next_volume(Swap::new(), "alice", None, &held.record).unwrap();
     assert!(matches!(restored.swap(&swap), Ok(registry::SwapOutcome::Made { .. })));
     assert!(matches!(desk().look(&mut restored), Err(RecordDeskError::PutBack)));
-    let newest = VolumeRecord { epoch: 950, reign: 950, ..known };
+    let newest = VolumeRecord { epoch: 950, reign: 950, ..known.clone() };
     assert_eq!(
         desk().remake(&mut restored, (&newest, &later), (None, &[])).unwrap(),
         SwapOutcome::Done

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use replica::{
-    Durable, Input, Knowledge, MemberId, Recovery, RecoveryLoss, RecoveryRefusal, Rule,
-    VolumeRecord,
+    Durable, Input, Knowledge, MemberId, Message, Output, Recovery, RecoveryLoss, RecoveryPlan,
+    RecoveryRefusal, Rule, VolumeRecord,
 };
 
 use crate::world::action::Action;
@@ -207,7 +207,7 @@ fn plan_beside(
     broken: Option<Rule>,
     known: Knowledge,
     draw: u64,
-) -> Result<replica::RecoveryPlan, RecoveryRefusal> {
+) -> Result<RecoveryPlan, RecoveryRefusal> {
     let case = case_of(Rule::AttemptsAreUnheard, broken);
     let durable = Durable { promised: 9, record: Some(alone(9, 1, 7)), ..Durable::default() };
     let member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
@@ -249,4 +249,41 @@ fn of_two_records_of_one_epoch_all_members_choose_the_same() {
     let recovery = Recovery { members: [1].into(), answers, gives_up: true, draw: 0 };
     let plan = member.recovery_plan(case.now(), &recovery);
     assert_eq!(plan, Err(RecoveryRefusal::Better(1)));
+}
+
+/// A copy that no record has in sync, of a release that keeps no marks, or of this one.
+#[test]
+fn a_copy_of_an_older_release_may_have_been_filled() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let knowledge = |was_in| {
+        let record = Some(alone(9, 0, 7));
+        let durable = Durable { promised: 9, record, was_in, ..Durable::default() };
+        WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now()).knowledge()
+    };
+    assert!(knowledge(0).filled_since.is_some());
+    assert_eq!((knowledge(5).filled_since, knowledge(5).was_in), (None, 5));
+}
+
+/// A member tells of a newer record while the operator's is asked for.
+#[test]
+fn an_operators_record_is_not_asked_for_again_after_news() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let durable = Durable { promised: 9, record: Some(alone(9, 1, 7)), ..Durable::default() };
+    let mut member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
+    member.age(case.pacing.patience_ns);
+    let mut tell = |input| {
+        let mut out = Vec::new();
+        member.step(case.now(), input, &mut out);
+        let asks = out.iter().any(|it| matches!(it, Output::Remake(_)));
+        (asks, out.contains(&Output::Look), member.recovers())
+    };
+    let answers = BTreeMap::from([(0, lone(4, 0, false))]);
+    let recovery = Recovery { members: [0].into(), answers, ..Recovery::default() };
+    assert_eq!(tell(Input::Recover(recovery)), (true, false, true));
+    assert!(tell(Input::Timer).0, "it is asked for until an answer comes");
+    let news = alone(10, 0, 7);
+    let alive = Message::Alive { life: 7, record: Some(news.clone()), answers: None };
+    tell(Input::Message(0, alive));
+    assert_eq!(tell(Input::Timer), (false, true, true), "it is looked for");
+    assert!(!tell(Input::Seen(news)).2, "the registry had a newer record than the known one");
 }

@@ -99,8 +99,7 @@ fn asked(
             outcome => Ok(swapped(outcome)),
         },
         RecordAsk::Remake(remake) => {
-            let refused = |why| RecordOutcome::Refused(why);
-            Ok(remade(desk, registry, remake).map_or_else(refused, swapped))
+            Ok(remade(desk, registry, remake).map_or_else(RecordOutcome::Refused, swapped))
         }
     }
 }
