@@ -404,7 +404,7 @@ impl RecordDesk {
         if found == *target {
             return Ok(SwapOutcome::Done);
         }
-        if found.epoch + 1 != target.epoch {
+        if !target.follows(&found) {
             return Ok(SwapOutcome::Conflict(found));
         }
         for _ in 0..TRIES_MAX {

@@ -118,11 +118,56 @@ impl VolumeRecord {
         next.in_sync = BTreeMap::from([(member, life)]);
         next
     }
+
+    /// Whether it is one of the changes above of the record before. The number of the epoch alone
+    /// does not say so: two records of one epoch can be of different histories.
+    pub fn follows(&self, before: &Self) -> bool {
+        let differs = |id: &&MemberId| before.in_sync.get(id) != self.in_sync.get(id);
+        let all: MemberSet = before.in_sync.keys().chain(self.in_sync.keys()).copied().collect();
+        let mut changed = all.iter().filter(|id| differs(&id));
+        let (first, more) = (changed.next(), changed.next().is_some());
+        let is_of_reign = self.reign == before.reign && self.primary == before.primary;
+        let begins = self.reign == self.epoch && self.in_sync.contains_key(&self.primary);
+        let is_taken = first == Some(before.primary) && self.in_sync.len() < before.in_sync.len();
+        let is_next = match self.incarnation.checked_sub(before.incarnation) {
+            Some(0) if is_of_reign => !more && first != Some(self.primary),
+            Some(0) => begins && !more && (first.is_none() || is_taken),
+            Some(1) => begins && self.in_sync.len() == 1,
+            _ => false,
+        };
+        is_next && self.epoch == before.epoch + 1
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_follows_the_record_that_it_was_made_of_alone() {
+        let before = VolumeRecord::first(1, BTreeMap::from([(1, 11), (2, 22), (3, 33)]));
+        let nexts = [
+            before.without(3),
+            before.with(4, 44),
+            before.with(3, 34),
+            before.taken_by(2),
+            before.moved_to(2),
+            before.moved_to(1),
+            before.restarted(2, 23),
+        ];
+        // The other history has the same epochs.
+        let lives = BTreeMap::from([(2, 22)]);
+        let other = VolumeRecord { reign: 1, primary: 2, in_sync: lives, ..before.clone() };
+        for next in nexts {
+            assert!(next.follows(&before), "{next:?}");
+            assert!(!next.follows(&next) && !before.follows(&next), "{next:?}");
+            let is_restart = next.incarnation > before.incarnation;
+            assert_eq!(next.follows(&other), is_restart, "{next:?}");
+        }
+        let alone = VolumeRecord { in_sync: BTreeMap::from([(1, 11)]), ..before };
+        assert!(alone.moved_to(1).follows(&alone) && !alone.moved_to(1).follows(&other));
+        assert!(!alone.with(4, 44).follows(&other));
+    }
 
     #[test]
     fn a_set_has_its_members_in_order_once() {

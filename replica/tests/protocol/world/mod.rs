@@ -357,7 +357,7 @@ impl World {
         if self.has_lost {
             return SwapOutcome::NoRecord;
         }
-        if target.epoch != self.registry.epoch + 1 {
+        if !target.follows(&self.registry) {
             return SwapOutcome::Conflict(self.registry.clone());
         }
         if target.incarnation != self.registry.incarnation {
