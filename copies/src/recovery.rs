@@ -53,6 +53,10 @@ impl ServedMember {
         })?;
         let mut told = self.tell(&view);
         let plan = view.plan.map_err(|why| self.refusal(why, &told))?;
+        let list = self.list().nodes;
+        for id in plan.unheard.iter().filter(|id| !list.contains_key(id)) {
+            told.push(format!("place {id}: in sync by a record, and no node is known for it"));
+        }
         let text = loss_text(plan.loss);
         let needs_force = plan.loss > RecoveryLoss::Unflushed;
         if step == RecoveryStep::Look {
