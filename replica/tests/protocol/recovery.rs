@@ -9,7 +9,7 @@ use replica::{
 
 use crate::world::action::Action;
 use crate::world::cases::of_rule;
-use crate::world::disk::Loss;
+use crate::world::disk::{Disk, Loss};
 use crate::world::{Case, World, WorldMember};
 
 /// Steps until something holds that comes by itself.
@@ -145,7 +145,10 @@ fn see_an_operators_record(broken: Option<Rule>) -> Option<String> {
     settle(&mut world, &case);
     assert!(world.nodes[0].member.serves(case.now()), "it has a lease");
     let life = world.nodes[1].member.life();
-    world.remade_unasked(&case, &alone(5 << 20, 1, life));
+    // The member has not asked for it, as far as it knows.
+    world.registry = alone(5 << 20, 1, life);
+    let record = world.registry.clone();
+    world.step(&case, 1, Input::Seen(record));
     for _ in 0..4 {
         if let Some(breach) = world.breach(&case) {
             return Some(breach);
@@ -164,12 +167,23 @@ fn an_operators_record_that_was_not_asked_for_lets_leases_end() {
     assert_eq!(breach.as_deref(), Some("two members answer reads"));
 }
 
+/// A member's pool and private file are made anew.
+fn make_anew(world: &mut World, case: &Case, id: MemberId) {
+    let mut disk = Disk::new(case.is_wild);
+    disk.is_mixed = true;
+    let durable = disk.durable_of_member.clone();
+    let (life, cuts) = (100, disk.cuts());
+    let node = world.node(id);
+    node.member = WorldMember::start(id, life, case.pacing, durable, cuts, case.now());
+    node.disk = disk;
+}
+
 #[test]
 fn an_empty_copy_does_not_serve_while_a_whole_one_answers() {
     for looks in [false, true] {
         let case = case_of(Rule::AttemptsAreUnheard, None);
         let mut world = World::new(&case);
-        world.make_anew(&case, 1);
+        make_anew(&mut world, &case, 1);
         world.restart(&case, 0, Loss::Nothing);
         if looks {
             let record = world.registry.clone();

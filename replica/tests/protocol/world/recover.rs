@@ -8,8 +8,7 @@ use replica::{
 };
 
 use super::action::Action;
-use super::disk::Disk;
-use super::{Case, Post, World, WorldMember};
+use super::{Case, Post, World};
 
 impl World {
     /// It is another registry: a swap that was sent to the old registry never arrives.
@@ -162,25 +161,6 @@ impl World {
         if let Some(breach) = breach {
             self.broken.get_or_insert(breach.to_owned());
         }
-    }
-
-    /// The registry has this record, which no member has asked for as far as it knows, and a member
-    /// sees it.
-    pub(crate) fn remade_unasked(&mut self, case: &Case, record: &VolumeRecord) {
-        self.put(record);
-        self.step(case, record.primary, Input::Seen(record.clone()));
-    }
-
-    /// A member's pool and private file are made anew.
-    pub(crate) fn make_anew(&mut self, case: &Case, id: MemberId) {
-        self.lives += 1;
-        let life = self.lives;
-        let node = self.node(id);
-        node.disk = Disk::new(case.is_wild);
-        node.disk.is_mixed = true;
-        let (durable, cuts) = (node.disk.durable_of_member.clone(), node.disk.cuts());
-        let member = WorldMember::start(id, life, case.pacing, durable, cuts, case.now());
-        node.member = member.breaking(case.broken);
     }
 
     /// An operator asks all members, and has the copy with the least loss serve.
