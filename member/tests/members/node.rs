@@ -133,6 +133,7 @@ impl SimNode {
                     let end: VolumeTaskEnd = self.volume.borrow_mut().carry_out(task);
                     ErrandEnd::Volume(end)
                 }
+                Errand::Remake(plan) => unreachable!("no operator is here: {plan:?}"),
                 Errand::Look if registry.is_away => ErrandEnd::NotSeen("it is away".to_owned()),
                 Errand::Look => ErrandEnd::Seen(registry.record.clone()),
                 Errand::Swap(target) if registry.is_away => {
