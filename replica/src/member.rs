@@ -649,7 +649,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         // The operator has decided without this news.
         self.recovery = None;
         self.filled_since = self.filled_since.filter(|_| !is_in);
-        self.was_in = if is_in { record.epoch } else { self.was_in };
+        // Nothing was acknowledged under it without this copy, whatever became of its life.
+        let counts = record.in_sync.contains_key(&self.id);
+        self.was_in = if counts { record.epoch } else { self.was_in };
         self.keep(out);
         let is_over = |target: &VolumeRecord| target.epoch <= record.epoch;
         self.swap_before = self.swap_before.take().filter(|target| !is_over(target));
