@@ -107,11 +107,7 @@ impl SnapshotWait {
             true => format!("take snapshot {volume}@{name} on the copies in sync"),
             false => format!("remove snapshot {volume}@{name} from the copies in sync"),
         };
-        Ok(Done {
-            version: API_VERSION,
-            applied: vec![done],
-            notes: note.into_iter().collect(),
-        })
+        Ok(Done { version: API_VERSION, applied: vec![done], notes: note.into_iter().collect() })
     }
 }
 

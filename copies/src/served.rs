@@ -645,7 +645,7 @@ fn settings(wanted: &VolumeConfig, key: Option<&VolumeKey>) -> Vec<String> {
 
 /// The nodes of a list by their places. A place without a name is empty.
 pub(crate) fn by_place(list: &[String]) -> BTreeMap<MemberId, String> {
-    (0..).zip(list.iter().cloned()).filter(|(_, node)| !node.is_empty()).collect()
+    (0..=MemberId::MAX).zip(list.iter().cloned()).filter(|(_, node)| !node.is_empty()).collect()
 }
 
 /// Refuses a private file that is older than the pool: the member may have promised more. A member
