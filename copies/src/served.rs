@@ -522,7 +522,7 @@ impl ServedMember {
         self.list.lock().place_of(node)
     }
 
-    /// The nodes with a copy are these from now on. The size gets no smaller.
+    /// From now on the list has the nodes with a copy. The size gets no smaller.
     pub(crate) fn set_list(
         &self,
         mut list: MemberList,

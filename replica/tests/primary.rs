@@ -369,7 +369,7 @@ const MIB_SECTORS: u32 = 2048;
 /// A member that joins and is slow holds requests back, by the bytes that are under way, and is not
 /// dropped for it. One that stores nothing more is dropped, so that it does not hold the volume up.
 /// A way back of a large volume takes long. Requests go on meanwhile, and the member begins with
-/// those that come when it has gone back.
+/// the requests that come when it has gone back.
 #[test]
 fn a_member_that_goes_back_for_long_holds_nothing_back_and_is_not_dropped() {
     let mut bench = Bench::new();
