@@ -279,7 +279,7 @@ pub struct CopyStatus {
     /// The nodes whose copies must go: the volume goes on without them as soon as it can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<String>,
-    /// The nodes whose copies are smaller than the volume: they are filled when they have grown.
+    /// The nodes with copies that are smaller than the volume: a copy is filled when it has grown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub small: Vec<String>,
     /// The size of the copy in its pool, of a volume that the cluster has placed.

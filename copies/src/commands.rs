@@ -55,7 +55,7 @@ pub struct CopyList {
     /// The nodes of these that must go.
     #[serde(default)]
     pub leaving: Vec<String>,
-    /// The nodes of these whose copies are smaller than the volume.
+    /// The nodes in the list with copies that are smaller than the volume.
     #[serde(default)]
     pub small: Vec<String>,
     /// The copy here has at least so many bytes from now on.
@@ -258,7 +258,7 @@ impl ServedMember {
     /// Begins to remove a snapshot from all copies in sync.
     ///
     /// # Errors
-    /// As those of [`Self::take_snapshot`].
+    /// As [`Self::take_snapshot`] has them.
     pub fn remove_snapshot(
         &self,
         cores: &[LinkedSidecore],

@@ -523,7 +523,7 @@ impl ServedMember {
         self.list.lock().place_of(node)
     }
 
-    /// The nodes with a copy are these from now on. The size gets no smaller.
+    /// From now on the list has the nodes with a copy. The size gets no smaller.
     pub(crate) fn set_list(
         &self,
         mut list: MemberList,
@@ -646,7 +646,7 @@ fn settings(wanted: &VolumeConfig, key: Option<&VolumeKey>) -> Vec<String> {
 
 /// The nodes of a list by their places. A place without a name is empty.
 pub(crate) fn by_place(list: &[String]) -> BTreeMap<MemberId, String> {
-    (0..).zip(list.iter().cloned()).filter(|(_, node)| !node.is_empty()).collect()
+    (0..=MemberId::MAX).zip(list.iter().cloned()).filter(|(_, node)| !node.is_empty()).collect()
 }
 
 /// Refuses a private file that is older than the pool: the member may have promised more. A member

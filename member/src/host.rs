@@ -179,14 +179,14 @@ impl MemberPlan {
     }
 }
 
-/// The nodes of a volume's members, and the size of a volume whose size may change.
+/// The nodes of a volume's members, and the size of a volume that may grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberList {
     /// By the members' places.
     pub nodes: BTreeMap<MemberId, String>,
     /// The members that must go: the volume goes on without them as soon as it can.
     pub leaving: BTreeSet<MemberId>,
-    /// The members whose own volumes are smaller than the volume: they join when they have grown.
+    /// The members with own volumes that are smaller than the volume: each joins when it has grown.
     pub small: BTreeSet<MemberId>,
     /// The size that users have, once all members in sync know it; 0: it does not change.
     pub size_bytes: u64,
@@ -198,7 +198,7 @@ impl MemberList {
         Self { nodes, ..Self::default() }
     }
 
-    /// The same, of a volume whose size may change.
+    /// The same, of a volume that may grow.
     pub fn of_size(nodes: BTreeMap<MemberId, String>, size_bytes: Option<u64>) -> Self {
         Self { size_bytes: size_bytes.unwrap_or_default(), ..Self::new(nodes) }
     }

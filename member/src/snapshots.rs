@@ -10,7 +10,7 @@ use replica::{ClientId, MemberId, Place, RequestId, SnapshotChange};
 pub struct SnapshotDone {
     /// The snapshot's whole name.
     pub name: String,
-    /// The nodes whose copies have left the change out: their logs say why.
+    /// The nodes with copies that have left the change out: the nodes' logs say why.
     pub without: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl SnapshotDesk {
         Self { client, count: 0, pending: None }
     }
 
-    /// Begins a change; its end comes by the channel. None while another one is under way.
+    /// Begins a change; its end comes by the channel. None while another change is under way.
     pub(crate) fn begin(&mut self, change: SnapshotChange) -> Option<Receiver<SnapshotEnd>> {
         if self.pending.is_some() {
             return None;
@@ -78,7 +78,7 @@ impl SnapshotDesk {
     }
 
     /// The change has ended. `last` has the place of the last change of the snapshots, and the
-    /// members that have left it out; `left_out` says why this one has.
+    /// members that have left it out; `left_out` says why this member has.
     pub(crate) fn end(
         &mut self,
         last: Option<(Place, Vec<MemberId>)>,
@@ -126,7 +126,7 @@ mod tests {
         desk.end(Some((place, vec![1])), None, &nodes);
         let done = SnapshotDone { name: "a.3.71".to_owned(), without: vec!["io2".to_owned()] };
         assert_eq!(ends.recv(), Ok(Ok(done)));
-        // The next change is another request, and one that is given up has no end.
+        // The next change is another request, and a change that is given up has no end.
         let ends = desk.begin(take("b")).expect("none is under way");
         assert_ne!(desk.request().map(|(id, _)| id), Some(id));
         assert!(!desk.is_its(id));

@@ -26,6 +26,11 @@ impl Follower {
         Self { life, began, held: began, left_out: 0, lease_ns: None, heard_ns: now_ns, joining }
     }
 
+    /// Whether it is sent operations: a member that goes back is not.
+    pub(crate) fn takes_operations(&self) -> bool {
+        self.joining.as_ref().is_none_or(|joining| !joining.prepares)
+    }
+
     pub(crate) fn append<D>(&self, epoch: u64, counter: Counter, op: Op<D>) -> Message<D> {
         let (life, began) = (self.life, self.began);
         Message::Append { epoch, life, began, counter, op }
@@ -36,6 +41,10 @@ impl Follower {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Joining {
     pub(crate) cut: Option<Place>,
+    /// It goes back, which may take long: it gets no operation before it has, so that none waits
+    /// for it. It then goes back once more, where it is already, and gets all operations from that
+    /// moment on.
+    pub(crate) prepares: bool,
     /// It has gone back, and is asked for no blocks before: its Join may come while it hears
     /// nothing.
     pub(crate) has_gone_back: bool,
@@ -72,6 +81,7 @@ impl Joining {
     pub(crate) fn new(cut: Option<Place>) -> Self {
         Self {
             cut,
+            prepares: true,
             has_gone_back: false,
             compared: Some(0),
             is_comparing: false,

@@ -242,7 +242,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         for (id, follower) in &primary.followers {
             // A slow member holds requests back until it has stored some operations. One that joins
             // and stores none begins again.
-            let is_stuck = follower.joining.is_some()
+            let is_stuck = follower.joining.as_ref().is_some_and(|joining| !joining.prepares)
                 && primary.flights.are_stuck(now_ns, follower.held, patience_ns);
             if now_ns >= follower.heard_ns + silence_ns || is_stuck {
                 silent.push(*id);
@@ -253,7 +253,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             if let Some(joining) = &follower.joining {
                 out.push(Output::Send(*id, joining.message(&record, life, follower.began)));
             }
-            for (counter, op) in primary.flights.behind(follower.held) {
+            let sent = follower.takes_operations();
+            for (counter, op) in primary.flights.behind(follower.held).filter(|_| sent) {
                 out.push(Output::Send(*id, follower.append(record.epoch, counter, op.clone())));
             }
         }
@@ -343,10 +344,27 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if let Some(joining) = &mut follower.joining
             && !joining.has_gone_back
         {
-            joining.has_gone_back = true;
-            self.fill(from, out);
+            let has_missed = primary.counter > follower.began;
+            if std::mem::take(&mut joining.prepares) && has_missed {
+                self.begin_operations(from, out);
+            } else {
+                joining.has_gone_back = true;
+                self.fill(from, out);
+            }
         }
         self.go_on(now_ns, out);
+    }
+
+    /// A member that joins has gone back: from now on it gets all operations. It goes back once
+    /// more, where it is already, since it has missed some.
+    fn begin_operations(&mut self, to: MemberId, out: &mut Vec<Output<D>>) {
+        let Some(record) = self.record.clone() else { return };
+        let Some(primary) = self.primary() else { return };
+        let Some(follower) = primary.followers.get_mut(&to) else { return };
+        let Some(joining) = &follower.joining else { return };
+        (follower.began, follower.held) = (primary.counter, primary.counter);
+        let go_back = joining.message(&record, follower.life, follower.began);
+        out.push(Output::Send(to, go_back));
     }
 
     pub(crate) fn request(
@@ -439,7 +457,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         primary.counter += 1;
         let counter = primary.counter;
         primary.flights.insert(counter, op.clone());
-        for (id, follower) in &mut primary.followers {
+        let taking = primary.followers.iter_mut().filter(|(_, it)| it.takes_operations());
+        for (id, follower) in taking {
             if let (Some(joining), Op::Write { extent, .. }) = (&mut follower.joining, &op) {
                 joining.written(extent);
             }
@@ -462,7 +481,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let Some(primary) = self.primary() else { return };
         primary.acknowledged = primary.acknowledged.max(held);
         // A member that joins gets what it lacks by these as well.
-        let sent = primary.followers.values().map(|follower| follower.held).fold(held, u64::min);
+        let taking = primary.followers.values().filter(|follower| follower.takes_operations());
+        let sent = taking.map(|follower| follower.held).fold(held, u64::min);
         let later = primary.waits.split_off(&(held + 1));
         let done = std::mem::replace(&mut primary.waits, later);
         out.extend(done.into_values().map(|id| Output::Answer(id, None)));

@@ -368,6 +368,43 @@ const MIB_SECTORS: u32 = 2048;
 
 /// A member that joins and is slow holds requests back, by the bytes that are under way, and is not
 /// dropped for it. One that stores nothing more is dropped, so that it does not hold the volume up.
+/// A way back of a large volume takes long. Requests go on meanwhile, and the member begins with
+/// the requests that come when it has gone back.
+#[test]
+fn a_member_that_goes_back_for_long_holds_nothing_back_and_is_not_dropped() {
+    let mut bench = Bench::new();
+    let (epoch, life) = (bench.epoch(), 7);
+    bench.hear(1, Message::Join { epoch, life, cuts: BTreeSet::new() });
+    let began = |bench: &Bench| {
+        let began = |output: &Output<u8>| match output {
+            Output::Send(1, Message::GoBack { began, .. }) => Some(*began),
+            _ => None,
+        };
+        bench.out.iter().rev().find_map(began).expect("it is sent back")
+    };
+    let first = Place { reign: bench.reign(), counter: began(&bench) };
+    for number in 1..=8 * (FLIGHT_BYTES_MAX >> 20) {
+        bench.write(number, 0, MIB_SECTORS);
+        assert!(bench.member.has_room(), "the member holds requests back");
+        bench.now_ns += PACING.silence_ns / 2;
+        bench.hear(1, Message::Pong { epoch, life, sent_ns: bench.now_ns });
+        bench.step(Input::Timer);
+    }
+    let is_append = |output: &Output<u8>| matches!(output, Output::Send(1, Message::Append { .. }));
+    assert!(!bench.out.iter().any(is_append), "it could store none");
+    bench.out.clear();
+    bench.held(1, life, first, first.counter);
+    let second = Place { counter: began(&bench), ..first };
+    assert_eq!(second.counter, bench.last_counter());
+    assert!(bench.compares(1).is_empty(), "it goes back once more");
+    bench.held(1, life, first, first.counter);
+    assert!(bench.compares(1).is_empty(), "an answer of before says nothing");
+    bench.held(1, life, second, second.counter);
+    assert_eq!(bench.compares(1).len(), 1);
+    bench.write(9000, 0, 1);
+    assert_eq!(bench.last_sent(1), second.counter + 1);
+}
+
 #[test]
 fn a_slow_member_that_joins_holds_requests_back_and_a_stuck_one_is_dropped() {
     let mut bench = Bench::new();

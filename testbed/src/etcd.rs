@@ -20,7 +20,7 @@ pub struct EtcdMember {
 
 impl EtcdMember {
     /// Starts the member of a directory of `vrio cluster init`, in a network namespace if there is
-    /// one, and waits for nothing: members wait for each other.
+    /// one, and waits for nothing: each member waits for the other members.
     ///
     /// # Errors
     /// When etcd is not installed, or the directory is not there.

@@ -1,5 +1,5 @@
 //! Faults at random on a rack of real processes: three IOhosts with a member of etcd each, and a
-//! VMhost with two guests whose every answer is checked. Each host has a network namespace.
+//! VMhost with two guests; each answer to them is checked. Each host has a network namespace.
 //!
 //! `FAULTS=n` sets the number of faults, `FAULT_SEED=n` another run. Each fault is a function of
 //! the seed and its number, so a run may begin anywhere: `FAULT_FIRST=n`.

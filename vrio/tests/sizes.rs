@@ -45,7 +45,7 @@ fn in_sync(rack: &Rack) -> Value {
     status["volumes"][0]["in_sync"].clone()
 }
 
-/// The size that is asked for while one node is away and another one is killed: commands, guests
+/// The size that is asked for while one node is away and another node is killed: commands, guests
 /// and copies get it all the same, and no read is wrong.
 #[test]
 fn a_volume_grows_under_its_guest_while_the_node_that_serves_dies() {

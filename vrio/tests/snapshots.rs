@@ -84,7 +84,7 @@ fn a_snapshot_is_the_same_on_all_copies_and_another_volume_begins_as_it() {
     assert!(tuesday != monday, "the guest has written");
     assert!(tuesday == content(&rack, &io2, &of_tuesday), "the copies have one moment");
     begin_another(&rack, [&io1, &io2], (&of_monday, &monday));
-    // The node that serves dies: the other one has the snapshots, and takes and removes more.
+    // The node that serves dies: the other node has the snapshots, and takes and removes more.
     let plan = io1.kill().expect("it ran until now");
     work_on(&mut guest, 100);
     assert!(tuesday == content(&rack, &io2, &of_tuesday), "it is there");
@@ -95,7 +95,7 @@ fn a_snapshot_is_the_same_on_all_copies_and_another_volume_begins_as_it() {
     let has = |node: &Node, name: &str| told(node, "volume snapshots alice").contains(name);
     assert!(has(&io1, &of_tuesday) && !has(&io1, &of_wednesday));
     assert!(!has(&io2, &of_tuesday) && has(&io2, &of_wednesday));
-    // A node that does not serve removes what it has kept.
+    // A node that does not serve removes the snapshot that it has kept.
     told(&io1, &format!("volume remove {of_tuesday}"));
     assert!(!has(&io1, &of_tuesday));
     told(&io2, &format!("volume remove {of_monday}"));

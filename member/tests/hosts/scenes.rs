@@ -86,7 +86,7 @@ fn a_snapshot_is_the_same_on_all_copies_in_sync_and_a_full_pool_leaves_it_out_by
     let taken = [first, other].map(|at| world.snapshot(at, &name).expect("it was completed"));
     assert_eq!(taken[0], taken[1]);
     assert_eq!(&taken[0][3 * SECTOR_BYTES..4 * SECTOR_BYTES], &content(7, 1)[..]);
-    // A pool without room leaves the next one out: it is told which, and the one after is taken.
+    // A pool without room leaves the next snapshot out, and its node is named.
     world.set_full(other, true);
     let SnapshotDone { without, .. } = snapshot(&world, first, "full").expect("first has room");
     assert_eq!(without, [World::name(other)]);

@@ -34,7 +34,7 @@ fn users_get_a_size_when_all_members_in_sync_know_it() {
     (0..2).for_each(|at| grow(&world, at));
     world.run(1000 * MS);
     assert_eq!(world.sectors(first), SECTORS, "own volumes that have grown are no news to users");
-    // Neither what one member says to itself.
+    // Neither the word of one member to itself.
     *world.cut_off.borrow_mut() = vec![(first, 1 - first)];
     world.tell_size(first, GROWN, &[]);
     world.run(500 * MS);

@@ -221,7 +221,7 @@ pub(crate) struct Reader {
     at: usize,
     ledger: SharedLedger,
     open: Option<UserChannel>,
-    /// The read: its sector, what was acknowledged when it was sent, the size that users had then,
+    /// The read: its sector, the last write acknowledged when it was sent, the users' size then,
     /// and its buffer.
     read: Option<(u64, u64, u64, IoId, Buffer)>,
 }

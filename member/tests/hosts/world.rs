@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// A node hears that users get so many sectors, and that these members have not grown.
+    /// A node hears that users get so many sectors, and which members have not grown.
     pub(crate) fn tell_size(&self, at: usize, sectors: u64, small: &[usize]) {
         let nodes = (0..self.nodes.len()).map(|at| (at as MemberId, Self::name(at))).collect();
         let small = small.iter().map(|at| *at as MemberId).collect();

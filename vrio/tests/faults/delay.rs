@@ -16,7 +16,7 @@ use testbed::stage::{inside, namespace};
 /// The first port of a node; its further sidecores have the next ones.
 pub(super) const PORT: u16 = 4870;
 
-/// Datagrams that are late at a time. More than these are lost, as at any switch.
+/// Datagrams that are late at a time. Further datagrams are lost, as at any switch.
 const LATE_MAX: usize = 4096;
 
 /// The longest wait for a datagram: the thread looks for its end then.
@@ -62,7 +62,7 @@ impl Drop for DelayRelay {
 /// A datagram: when it is due, its number, the place of its sender's port, and its bytes.
 type Late = (Instant, u64, usize, Vec<u8>);
 
-/// Passes on what comes to one port, by the socket of the sender's port.
+/// Passes datagrams on that come to one port, by the socket of the sender's port.
 fn pass(
     from: &UdpSocket,
     out: Vec<UdpSocket>,

@@ -271,7 +271,7 @@ impl Hosts {
         whole.count() == VOLUMES.len()
     }
 
-    /// Begins a fault; `is_alone` says that no other one is there.
+    /// Begins a fault; `is_alone` says that no other fault is there.
     pub(super) fn begin(&mut self, fault: &Fault, is_alone: bool) {
         if fault.loses_writes() && !self.are_in_sync() {
             return println!("    left out, since a copy is not in sync: {fault}");
@@ -406,7 +406,7 @@ impl Hosts {
         }
     }
 
-    /// Ends all faults, and starts again what has ended.
+    /// Ends all faults, and starts the processes again that have ended.
     pub(super) fn heal(&mut self) {
         self.ways.values_mut().for_each(|way| *way = Way::default());
         self.apply();
@@ -427,7 +427,7 @@ impl Hosts {
         }
         for (disk, node) in self.disks.iter().zip(&mut self.nodes) {
             let failed = disk.mend();
-            // A copy whose storage has failed stays stopped until its node starts again.
+            // A copy on storage that has failed stays stopped until its node starts again.
             if let Some(node) = node.take_if(|_| failed) {
                 node.stop().expect("it stops in order");
             }
@@ -511,7 +511,7 @@ impl Drop for Hosts {
     }
 }
 
-/// The agent of the node with this configuration; the process that starts it again is another one.
+/// The agent of the node with this configuration; another process starts it again.
 fn agent_of(config: &Path) -> Option<Pid> {
     let config = config.as_os_str().as_encoded_bytes();
     let processes = fs::read_dir("/proc").ok()?.flatten();

@@ -120,7 +120,7 @@ impl Fault {
         self.kind != other.kind && one_way(self, other) && one_way(other, self)
     }
 
-    /// How long it lasts: half of the long ones last for moments, the others up to eight seconds.
+    /// How long it lasts: half of the long faults last for moments, the other half up to 8 s.
     fn duration(&self, random: &mut Random) -> Duration {
         let longest_ms = if random.one_in(2) { 1500 } else { 8000 };
         let longest_ms = match self.kind {

@@ -182,7 +182,7 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
         }
         Rule::RegistryNeverGoesBack => case(2, two, 6, Budget { restored: 1, cuts: 1, ..NONE }),
         Rule::AnswersOfOneAdmission => {
-            calm(joining(case(2, one, 3, Budget { delays: 1, cuts: 1, restarts: 1, ..NONE })))
+            calm(joining(case(2, one, 3, Budget { delays: 2, cuts: 1, restarts: 1, ..NONE })))
         }
         Rule::AdmissionsAreNotUndone => {
             joining(case(2, one, 3, Budget { delays: 1, restarts: 1, ..NONE }))
@@ -220,8 +220,8 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
         | Rule::OlderCopiesByEpoch
         | Rule::FillsAreMarked => of_recovery(rule),
         Rule::JoinsTakeNoSnapshots => {
-            let plans: &[&[Plan]] = &[&[Write(0, 1), Snapshot]];
-            joining(case(2, plans, 3, Budget { delays: 1, ..NONE }))
+            let plans: &[&[Plan]] = &[&[Write(0, 1), Write(0, 1), Snapshot]];
+            joining(case(2, plans, 3, Budget { delays: 2, ..NONE }))
         }
         Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
     };

@@ -349,9 +349,9 @@ impl PlacementOffice {
     /// Whether the volume may begin with its snapshot: one of a volume that the cluster has placed
     /// in this pool. A hostile record could name a snapshot of the node's own volume.
     fn check_origin(&self, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
-        let Some((of, _)) = placement.from.as_ref().and_then(|from| from.split_once('@')) else {
-            return Ok(());
-        };
+        let is_first = placement.copy_of(&self.node).is_some_and(|(place, _)| place == 0);
+        let from = placement.from.as_ref().filter(|_| is_first);
+        let Some((of, _)) = from.and_then(|from| from.split_once('@')) else { return Ok(()) };
         let is_known = self.kept.volumes.get(of).is_some_and(|it| self.is_opened(of, pool, it));
         match is_known {
             true => Ok(()),
