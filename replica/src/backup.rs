@@ -75,6 +75,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     ) {
         let (epoch, reign) = (record.epoch, record.reign);
         if self.is_past(epoch) || record.primary != from {
+            // The primary of before may learn of the newer record in no other way.
+            if self.record.as_ref().is_some_and(|known| known.epoch > epoch) {
+                self.say_life(from, None, out);
+            }
             return;
         }
         self.adopt(now_ns, record, out);

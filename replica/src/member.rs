@@ -648,9 +648,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let is_in = record.has(self.id, self.life);
         // The operator has decided without this news.
         self.recovery = None;
-        self.filled_since = self.filled_since.filter(|_| !is_in);
         // Nothing was acknowledged under it without this copy, whatever became of its life.
         let counts = record.in_sync.contains_key(&self.id);
+        // A copy that began to be filled was out of sync then, so that the record is of its
+        // admission, in this life or in one before. A copy that never began may only have the
+        // number of a lost copy.
+        let is_filled = |since: &Place| is_in || counts && *since != Place::default();
+        self.filled_since = self.filled_since.filter(|since| !is_filled(since));
         self.was_in = if counts { record.epoch } else { self.was_in };
         self.keep(out);
         let is_over = |target: &VolumeRecord| target.epoch <= record.epoch;

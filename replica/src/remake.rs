@@ -83,6 +83,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if gives_leases && now_ns < self.granted_ns + self.pacing.patience_ns {
             return;
         }
+        // A primary may keep its members, so it must know the outcome of a change of them.
+        if !gives_leases && self.waits_for_registry() {
+            return;
+        }
         let Some(recovery) = self.recovery.take() else { return };
         let Ok(plan) = self.recovery_plan(now_ns, &recovery) else { return };
         if plan.loss > RecoveryLoss::Unflushed && !recovery.gives_up {

@@ -90,6 +90,14 @@ impl Disk {
         }
     }
 
+    /// The values that a sector may have after the next loss of power.
+    pub(crate) fn may_become(&self, sector: u64) -> BTreeSet<Value> {
+        let durable = self.durable.get(&sector).copied().unwrap_or_default();
+        let logged = self.log.iter().flatten().filter(|(at, _)| *at == sector);
+        let logged = logged.map(|(_, value)| *value);
+        logged.chain([durable, self.read_sector(sector)]).collect()
+    }
+
     /// Whether a loss of power takes something.
     pub(crate) fn is_dirty(&self) -> bool {
         self.content != self.durable

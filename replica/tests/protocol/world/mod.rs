@@ -387,7 +387,9 @@ impl World {
         let disk = &self.nodes[usize::from(member)].disk;
         for (sector, register) in (0..).zip(&mut self.registers) {
             let value = disk.read_sector(sector);
-            if !register.lost(value) && !gives_up && self.broken.is_none() {
+            // A copy that an operator has serve may go on with writes that it has not flushed.
+            let may_become = disk.may_become(sector);
+            if !register.lost(value, may_become) && !gives_up && self.broken.is_none() {
                 self.broken = Some(format!("sector {sector} lost what was flushed: {value}"));
             }
         }

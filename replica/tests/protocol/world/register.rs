@@ -131,11 +131,12 @@ impl Register {
         self.states = std::mem::take(&mut self.states).into_iter().map(renamed).collect();
     }
 
-    /// All members have lost their volatile state, and this is there. Says whether that can be.
-    pub(crate) fn lost(&mut self, value: Value) -> bool {
+    /// Volatile state of members is lost, and this is there, which may become one of these by the
+    /// next loss of power. Says whether that can be.
+    pub(crate) fn lost(&mut self, value: Value, may_become: BTreeSet<Value>) -> bool {
         let may_be = self.unflushed.contains(&value);
         self.states = BTreeSet::from([Possible { value, outcomes: BTreeMap::new() }]);
-        self.unflushed = BTreeSet::from([value]);
+        self.unflushed = may_become;
         self.pending.clear();
         self.flushes.clear();
         may_be
