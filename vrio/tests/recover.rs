@@ -40,7 +40,7 @@ fn look_until(node: &Node, words: &str) {
 #[test]
 fn a_volume_whose_record_is_lost_serves_again_by_a_command_and_loses_nothing() {
     let mut random = Random::new(11);
-    let (rack, list) = (Rack::new(12), ["io1", "io2"]);
+    let (rack, list) = (Rack::new(14), ["io1", "io2"]);
     let mut nodes = rack.start_members(&list);
     let mut vm = rack.client(&list).start().expect("the VMhost starts");
     let mut guest = connect(&mut vm, &mut random);
@@ -95,7 +95,7 @@ fn a_volume_whose_record_is_lost_serves_again_by_a_command_and_loses_nothing() {
 #[test]
 fn an_older_copy_serves_by_force_when_the_newest_one_is_lost_for_good() {
     let mut random = Random::new(12);
-    let (rack, list) = (Rack::new(13), ["io1", "io2"]);
+    let (rack, list) = (Rack::new(15), ["io1", "io2"]);
     let mut nodes = rack.start_members(&list);
     let mut vm = rack.client(&list).start().expect("the VMhost starts");
     let mut guest = connect(&mut vm, &mut random);

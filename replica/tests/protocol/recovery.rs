@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use replica::{
-    Durable, Input, Knowledge, MemberId, Message, Output, Recovery, RecoveryLoss, RecoveryPlan,
-    RecoveryRefusal, Rule, VolumeRecord,
+    Durable, Input, Knowledge, MemberId, Message, Output, Place, Recovery, RecoveryLoss,
+    RecoveryPlan, RecoveryRefusal, Rule, VolumeRecord,
 };
 
 use crate::world::action::Action;
 use crate::world::cases::of_rule;
 use crate::world::disk::{Disk, Loss};
-use crate::world::{Case, World, WorldMember};
+use crate::world::{Case, Post, World, WorldMember};
 
 /// Steps until something holds that comes by itself.
 const STEPS_MAX: usize = 1000;
@@ -300,4 +300,55 @@ fn an_operators_record_is_not_asked_for_again_after_news() {
     tell(Input::Message(0, alive));
     assert_eq!(tell(Input::Timer), (false, true, true), "it is looked for");
     assert!(!tell(Input::Seen(news)).2, "the registry had a newer record than the known one");
+}
+
+/// A record that names a life of before has the copy in sync, or the lost copy of that number.
+#[test]
+fn a_copy_that_was_admitted_in_a_life_before_counts_as_filled() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let mark_after = |filled_since| {
+        let record = Some(alone(9, 0, 7));
+        let durable =
+            Durable { promised: 9, record, was_in: 5, filled_since, ..Durable::default() };
+        let mut member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
+        let mut admitted = alone(10, 0, 7);
+        admitted.in_sync.insert(1, 2);
+        member.step(case.now(), Input::Seen(admitted), &mut Vec::new());
+        member.knowledge().filled_since
+    };
+    assert_eq!(mark_after(Some(Place { reign: 9, counter: 4 })), None);
+    assert!(mark_after(Some(Place::default())).is_some(), "it never began to be filled");
+}
+
+/// A primary that is alone by an older record hears of the newer one from the member that it pings.
+#[test]
+fn a_primary_of_an_older_record_is_told_the_newer_one() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let durable = Durable { promised: 9, record: Some(alone(9, 1, 7)), ..Durable::default() };
+    let mut member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
+    let ping = Message::Ping { record: alone(4, 0, 7), life: 3, sent_ns: 0, held: 0 };
+    let mut out = Vec::new();
+    member.step(case.now(), Input::Message(0, ping), &mut out);
+    let alive = Message::Alive { life: 3, record: Some(alone(9, 1, 7)), answers: None };
+    assert_eq!(out, [Output::Send(0, alive)]);
+}
+
+/// The outcome of the primary's own change of the members is not known, while an operator has it
+/// serve.
+#[test]
+fn a_primary_waits_for_its_own_change_before_it_makes_the_record_anew() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let mut world = World::new(&case);
+    world.act(&case, Action::Stop(1));
+    let swap = |world: &World| world.wire.iter().position(|it| matches!(it, Post::Swap(0, ..)));
+    go_on(&mut world, &case, |world| swap(world).is_some());
+    let at = swap(&world).expect("it is there");
+    world.act(&case, Action::Hold(at));
+    let recovery = world.word(0, world.survey(0), false);
+    world.step(&case, 0, Input::Recover(recovery));
+    let asks = |world: &World| world.wire.iter().any(|it| matches!(it, Post::Remake(..)));
+    assert!(!asks(&world), "it waits");
+    world.act(&case, Action::LoseRecord);
+    // The registry says that it has no record, so that the change is told as made no more.
+    go_on(&mut world, &case, asks);
 }
