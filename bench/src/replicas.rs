@@ -29,7 +29,7 @@ use crate::pace;
 use rack::BenchRack;
 
 pub use events::EventPauses;
-pub use options::{ReplicaEvent, ReplicasOptions};
+pub use options::{BenchRegistry, ReplicaEvent, ReplicasOptions};
 pub use prices::Price;
 pub use report::ReplicasReport;
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 pub use keys::NodeKeys;
+use rustix::process::Pid;
 
 /// How long a node may take to start or stop: test machines are shared.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,6 +55,38 @@ pub struct NodePlan {
 }
 
 impl NodePlan {
+    /// The process of the node's agent that works; another process starts it again.
+    pub fn agent(&self) -> Option<Pid> {
+        self.agents().into_iter().find_map(|(pid, works)| works.then_some(pid))
+    }
+
+    /// Kills both processes of the node's agent, as the end of its host does.
+    pub fn kill_agent(&self) {
+        let mut agents = self.agents();
+        // First the process that would start the other one again.
+        agents.sort_by_key(|(_, works)| *works);
+        for (pid, _) in agents {
+            // It may have ended meanwhile.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// The processes of the node's agent, each with whether it is the one that works.
+    fn agents(&self) -> Vec<(Pid, bool)> {
+        let config = self.home.join("node.toml");
+        let config = config.as_os_str().as_encoded_bytes();
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let found = processes.filter_map(|process| {
+            let pid = process.file_name().to_str()?.parse().ok()?;
+            let line = fs::read(process.path().join("cmdline")).ok()?;
+            let words: Vec<_> = line.split(|byte| *byte == 0).collect();
+            let is_it = words.get(2) == Some(&&b"agent"[..]) && words.contains(&config);
+            let works = words.contains(&&b"--work"[..]);
+            Some((Pid::from_raw(pid).filter(|_| is_it)?, works))
+        });
+        found.collect()
+    }
+
     /// A node that has a directory of its name in `home`, and the network of this host.
     pub fn new(program: impl Into<PathBuf>, home: &Path, name: &str, config: String) -> Self {
         let (program, name, home) = (program.into(), name.to_owned(), home.join(name));

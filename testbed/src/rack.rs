@@ -83,17 +83,18 @@ impl Rack {
         Ok(this)
     }
 
-    /// The same with a network namespace for each node, and no registry yet.
+    /// The same with a network namespace for each node, on cables of this MTU, and no registry yet.
     ///
     /// # Errors
     /// When namespaces are not allowed here, or the keys cannot be made.
     pub fn separated(
         program: impl Into<PathBuf>,
         folder: &Path,
+        mtu: Option<u32>,
         cleanup: &Cleanup,
     ) -> Result<Self> {
         let mut this = Self::without_registry(program.into(), folder, None)?;
-        this.separate(None, cleanup)?;
+        this.separate(mtu, cleanup)?;
         Ok(this)
     }
 
@@ -110,6 +111,50 @@ impl Rack {
         members.iter().for_each(|member| words.extend(["--member", member]));
         succeeds(&self.operate(words)?)?;
         IOHOSTS.iter().try_for_each(|name| etcd::make_patient(&self.etcd_directory(name)))
+    }
+
+    /// Makes this registry, starts its members, and waits until it answers.
+    ///
+    /// # Errors
+    /// When etcd is missing, or does not answer for minutes.
+    pub fn start_etcd_of_all(&mut self) -> Result<Vec<Option<EtcdMember>>> {
+        self.make_etcd()?;
+        let start = |name: &&str| self.start_etcd(name).map(Some);
+        let members = IOHOSTS.iter().map(start).collect::<Result<_>>()?;
+        self.wait_for_etcd()?;
+        Ok(members)
+    }
+
+    /// Waits until the registry answers, and gives the place of the IOhost whose member leads.
+    ///
+    /// # Errors
+    /// When it does not for minutes.
+    pub fn wait_for_etcd(&self) -> Result<usize> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let output = self.operate(["cluster", "status", "--json"])?;
+            let status: serde_json::Value =
+                serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let members = status["registry"]["members"].as_array().cloned().unwrap_or_default();
+            let answers = |it: &&serde_json::Value| {
+                it["state"].as_str().is_some_and(|state| matches!(state, "leader" | "follower"))
+            };
+            let leader = members.iter().find(|it| it["state"] == "leader");
+            let place = leader.and_then(|it| {
+                let endpoint = it["endpoint"].as_str()?;
+                (0..IOHOSTS.len())
+                    .find(|place| endpoint.contains(&format!("//{}:", host_address(*place))))
+            });
+            if let Some(place) = place
+                && members.iter().filter(answers).count() == IOHOSTS.len()
+            {
+                return Ok(place);
+            }
+            if Instant::now() > until {
+                bail!("the registry does not answer after {PATIENCE:?}: {status:#}");
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
     }
 
     fn without_registry(program: PathBuf, folder: &Path, port: Option<u16>) -> Result<Self> {

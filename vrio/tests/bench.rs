@@ -111,10 +111,33 @@ fn replicas_are_measured_and_each_event_is_survived() {
     }
     let pauses = report["pauses"].as_array().unwrap();
     let events: Vec<_> = pauses.iter().map(|it| it["event"].as_str().unwrap()).collect();
-    let all = ["kill-primary", "halt-primary", "stop-primary", "move", "kill-backup"];
+    let all = ["kill-primary", "halt-primary", "stop-primary", "move", "kill-backup", "kill-host"];
     assert_eq!(events, all);
     assert!(pauses.iter().all(|it| it["pauses_ms"].as_array().unwrap().len() == 1), "{report}");
     assert!(report["blocks_verified"].as_u64().unwrap() > 0, "{report}");
+}
+
+/// The host of the primary ends with the member that leads etcd, and both come back.
+#[test]
+fn replicas_survive_the_end_of_a_host_with_the_leader_of_etcd() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP replicas_survive_the_end_of_a_host_with_the_leader_of_etcd: only root may");
+        return;
+    }
+    let _shared = MACHINE.read();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    command.args(["bench", "replicas", "--rounds", "1", "--seconds", "0", "--registry", "etcd"]);
+    command.args(["--event", "kill-host-with-leader", "--json", "--folder"]);
+    let output = command.arg(folder.path()).env("TMPDIR", folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["network"], "namespaces", "{report}");
+    assert_eq!(report["pauses"][0]["event"], "kill-host-with-leader", "{report}");
+    assert!(report["blocks_verified"].as_u64().unwrap() > 0, "{report}");
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

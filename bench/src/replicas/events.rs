@@ -87,12 +87,18 @@ fn happens(
     random: &mut Random,
 ) -> Result<(Duration, Duration)> {
     let primary = wait_until_in_sync(&nodes.members, VOLUME)?;
+    if !nodes.etcd.is_empty() {
+        nodes.lead(primary, event == ReplicaEvent::KillHostWithLeader)?;
+    }
     let most_us = u64::try_from(WORK_BEFORE.as_micros()).expect("a short while");
     let until = Instant::now() + Duration::from_micros(random.between(most_us, 2 * most_us));
     guest.work(|_| Instant::now() >= until)?;
     guest.take_longest_pause();
     let other = (primary + 1) % nodes.members.len();
     let place = if event == ReplicaEvent::KillBackup { other } else { primary };
+    let is_host = matches!(event, ReplicaEvent::KillHost | ReplicaEvent::KillHostWithLeader);
+    let etcd = nodes.etcd.get_mut(place).filter(|_| is_host).and_then(Option::take);
+    let has_member = etcd.is_some();
     let node = nodes.members[place].take().context("a node that runs")?;
     let successor = NODES[other];
     let rack = &nodes.rack;
@@ -100,6 +106,13 @@ fn happens(
         let happening = scope.spawn(move || -> Result<After> {
             Ok(match event {
                 ReplicaEvent::KillPrimary | ReplicaEvent::KillBackup => After::IsAway(node.kill()?),
+                ReplicaEvent::KillHost | ReplicaEvent::KillHostWithLeader => {
+                    // An agent that outlives the node would prove its end.
+                    node.plan().kill_agent();
+                    let plan = node.kill()?;
+                    drop(etcd);
+                    After::IsAway(plan)
+                }
                 ReplicaEvent::StopPrimary => After::IsAway(node.stop()?),
                 ReplicaEvent::HaltPrimary => {
                     node.halt()?;
@@ -121,6 +134,9 @@ fn happens(
     })?;
     let pause = guest.take_longest_pause();
     let returned = Instant::now();
+    if has_member {
+        nodes.start_etcd(place)?;
+    }
     nodes.members[place] = Some(match after {
         After::Runs(node) => node,
         After::Halted(node) => {

@@ -33,12 +33,44 @@ pub enum ReplicaEvent {
     Move,
     /// A node that does not serve gets SIGKILL.
     KillBackup,
+    /// The primary, its agent and the member of etcd on its host get SIGKILL: leases alone tell of
+    /// it. Another member leads etcd.
+    KillHost,
+    /// The same with the member that leads.
+    KillHostWithLeader,
+}
+
+/// The registry of the nodes' cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BenchRegistry {
+    /// A file of this machine.
+    File,
+    /// Three members of etcd, one on each IOhost.
+    Etcd,
 }
 
 impl ReplicaEvent {
-    /// All events.
-    pub const ALL: [Self; 5] =
-        [Self::KillPrimary, Self::HaltPrimary, Self::StopPrimary, Self::Move, Self::KillBackup];
+    /// All events; the last one needs etcd.
+    pub const ALL: [Self; 7] = [
+        Self::KillPrimary,
+        Self::HaltPrimary,
+        Self::StopPrimary,
+        Self::Move,
+        Self::KillBackup,
+        Self::KillHost,
+        Self::KillHostWithLeader,
+    ];
+
+    /// The events that can happen with a registry.
+    pub fn of(registry: BenchRegistry) -> Vec<Self> {
+        let can = |event: &Self| registry == BenchRegistry::Etcd || !event.needs_etcd();
+        Self::ALL.into_iter().filter(can).collect()
+    }
+
+    fn needs_etcd(self) -> bool {
+        self == Self::KillHostWithLeader
+    }
 
     /// The words of a table.
     pub fn words(self) -> &'static str {
@@ -48,6 +80,8 @@ impl ReplicaEvent {
             Self::StopPrimary => "primary stopped in order",
             Self::Move => "moved",
             Self::KillBackup => "backup killed",
+            Self::KillHost => "primary's host killed",
+            Self::KillHostWithLeader => "the same with etcd's leader",
         }
     }
 }
@@ -79,6 +113,8 @@ pub struct ReplicasOptions {
     pub mtu: u32,
     /// Whether the loopback device is used, also where network namespaces are allowed.
     pub loopback: bool,
+    /// The registry of the nodes' cluster.
+    pub registry: BenchRegistry,
 }
 
 impl ReplicasOptions {
@@ -103,6 +139,16 @@ impl ReplicasOptions {
         ensure!(
             seconds > 0.0 || !self.events.is_empty(),
             "nothing is measured: name an event, or seconds"
+        );
+        let is_on_etcd = self.registry == BenchRegistry::Etcd;
+        ensure!(
+            !is_on_etcd || !self.loopback && rustix::process::geteuid().is_root(),
+            "--registry etcd: its members need network namespaces; run it as root, and without \
+             --loopback"
+        );
+        ensure!(
+            is_on_etcd || !self.events.iter().any(|event| event.needs_etcd()),
+            "--event kill-host-with-leader: a file has no leader; use --registry etcd"
         );
         Ok(())
     }
@@ -136,10 +182,11 @@ mod tests {
             volumes: 2,
             rounds: 5,
             seconds: 0.5,
-            events: ReplicaEvent::ALL.to_vec(),
+            events: ReplicaEvent::of(BenchRegistry::File),
             folder: std::env::temp_dir(),
             mtu: 1500,
             loopback: false,
+            registry: BenchRegistry::File,
         };
         usual.check().unwrap();
         let refused = |wrong: ReplicasOptions, word: &str| {
@@ -152,6 +199,10 @@ mod tests {
         refused(ReplicasOptions { rounds: 0, ..usual.clone() }, "--rounds");
         refused(ReplicasOptions { seconds: 99.0, ..usual.clone() }, "--seconds");
         refused(ReplicasOptions { folder: "/dev/null".into(), ..usual.clone() }, "--folder");
-        refused(ReplicasOptions { seconds: 0.0, events: Vec::new(), ..usual }, "nothing");
+        refused(ReplicasOptions { seconds: 0.0, events: Vec::new(), ..usual.clone() }, "nothing");
+        let events = vec![ReplicaEvent::KillHostWithLeader];
+        refused(ReplicasOptions { events, ..usual.clone() }, "--registry etcd");
+        let registry = BenchRegistry::Etcd;
+        refused(ReplicasOptions { registry, loopback: true, ..usual }, "without --loopback");
     }
 }

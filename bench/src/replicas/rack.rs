@@ -1,16 +1,20 @@
 //! The nodes of a measurement of replicas.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use testbed::cleanup::Cleanup;
+use testbed::etcd::EtcdMember;
 use testbed::nodes::Node;
 use testbed::progress::Progress;
-use testbed::rack::{CopyFile, Rack, VOLUME, wait_until_in_sync};
+use testbed::rack::{CopyFile, IOHOSTS, Rack, VOLUME, wait_until_in_sync};
 use testbed::stage::NodeNetwork;
 
-use super::options::ReplicasOptions;
+use super::options::{BenchRegistry, ReplicasOptions};
 
 /// The volume with copies that is measured beside the volume without copies.
 pub(super) const MEASURED: &str = "bob";
+
+/// Elections until a member leads that should: of two others each wins as often.
+const LEADERS_MAX: u32 = 20;
 
 /// The volume without copies.
 pub(super) const ALONE: &str = "carol";
@@ -22,6 +26,8 @@ pub(super) struct BenchRack {
     /// By their places in the list of copies; none while a node is away.
     pub(super) members: Vec<Option<Node>>,
     pub(super) vm: Node,
+    /// The members of etcd, by their IOhosts; none with a registry in a file.
+    pub(super) etcd: Vec<Option<EtcdMember>>,
 }
 
 impl BenchRack {
@@ -41,10 +47,22 @@ impl BenchRack {
                 .with_context(|| format!("making {}", folder.display()))?;
         }
         let port = 20_000 + (std::process::id() % 500) as u16 * 16;
-        let mut rack = Rack::new(&options.program, &folder, port)?;
+        let mut rack = match options.registry {
+            BenchRegistry::File => Rack::new(&options.program, &folder, port)?,
+            BenchRegistry::Etcd => {
+                Rack::separated(&options.program, &folder, Some(options.mtu), cleanup)?
+            }
+        };
         (rack.pools, rack.volume_size, rack.sidecores) = (pools, "64MiB", 1);
         rack.pool_size = if options.volumes > 100 { "4GiB" } else { "512MiB" };
-        let network = separate(options, &mut rack, cleanup, progress);
+        let (network, etcd) = match options.registry {
+            BenchRegistry::File => (separate(options, &mut rack, cleanup, progress), Vec::new()),
+            BenchRegistry::Etcd => {
+                progress.doing("starting three members of etcd");
+                let _starting = cleanup.start();
+                (NodeNetwork::Namespaces, rack.start_etcd_of_all()?)
+            }
+        };
         progress.doing(format!("starting {} nodes", options.copies + 1));
         let list = options.list();
         let more = volumes(options, &rack);
@@ -65,7 +83,27 @@ impl BenchRack {
         for volume in [VOLUME, MEASURED].map(str::to_owned).into_iter().chain(options.idle()) {
             wait_until_in_sync(&members, &volume)?;
         }
-        Ok(Self { rack, network, members, vm })
+        Ok(Self { rack, network, members, vm, etcd })
+    }
+
+    /// Has etcd be led by the member of this IOhost, or by another one: a leader that is started
+    /// again leads no more.
+    pub(super) fn lead(&mut self, place: usize, leads: bool) -> Result<()> {
+        for _ in 0..LEADERS_MAX {
+            let leader = self.rack.wait_for_etcd()?;
+            if (leader == place) == leads {
+                return Ok(());
+            }
+            self.etcd[leader] = None;
+            self.start_etcd(leader)?;
+        }
+        bail!("etcd has another leader after {LEADERS_MAX} elections")
+    }
+
+    /// Starts the member of an IOhost again.
+    pub(super) fn start_etcd(&mut self, place: usize) -> Result<()> {
+        self.etcd[place] = Some(self.rack.start_etcd(IOHOSTS[place])?);
+        Ok(())
     }
 }
 

@@ -60,7 +60,7 @@ impl ReplicasReport {
 #[cfg(test)]
 mod tests {
     use super::super::events::EventPauses;
-    use super::super::options::{ReplicaEvent, ReplicasOptions};
+    use super::super::options::{BenchRegistry, ReplicaEvent, ReplicasOptions};
     use super::*;
     use crate::load::LoadPattern;
     use crate::verdict::Spread;
@@ -79,6 +79,7 @@ mod tests {
             folder: "/var/tmp".into(),
             mtu: 9000,
             loopback: false,
+            registry: BenchRegistry::File,
         };
         let spread = |median| Spread { median, min: median - 1.0, max: median + 1.0 };
         let price = Price {

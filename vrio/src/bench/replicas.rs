@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use bench::replicas::{ReplicaEvent, ReplicasOptions};
+use bench::replicas::{BenchRegistry, ReplicaEvent, ReplicasOptions};
 use clap::ValueEnum;
 
 use crate::failure::CommandFailure;
@@ -15,8 +15,8 @@ pub(super) const EXAMPLES: &str = "Examples:
   vrio bench replicas --seconds 0 --event kill-primary --rounds 100
   vrio bench replicas --copies 3 --event move --mtu 9000 --json | jq '.pauses[] | .pauses_ms'
   vrio bench replicas --volumes 100 --event kill-primary --event kill-backup --seconds 0
-Sessions are sealed. The registry is a file, and all nodes are on this machine, in network
-namespaces if root runs it. The guest is a stand-in that checks what it reads; a request that fails
+  vrio bench replicas --registry etcd --event kill-host --event kill-host-with-leader --seconds 0
+Sessions are sealed. All nodes are on this machine, in network namespaces if root runs it. The guest is a stand-in that checks what it reads; a request that fails
 is an error here.";
 
 /// Rounds and seconds unless said, and with --quick.
@@ -54,6 +54,10 @@ pub(crate) struct ReplicasArgs {
     /// Connect the nodes by the loopback device, also where network namespaces are allowed.
     #[arg(long, conflicts_with = "mtu")]
     loopback: bool,
+    /// The registry: a file, or three members of etcd, one on each IOhost; the member on the primary
+    /// does not lead, but for kill-host-with-leader.
+    #[arg(long, value_enum, default_value = "file")]
+    registry: RegistryArg,
     /// Run few and short rounds, as a trial.
     #[arg(long)]
     quick: bool,
@@ -73,6 +77,27 @@ enum EventArg {
     Move,
     /// A node that does not serve gets SIGKILL.
     KillBackup,
+    /// The node that serves, its agent and its host's member of etcd get SIGKILL.
+    KillHost,
+    /// The same where that member leads etcd.
+    KillHostWithLeader,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RegistryArg {
+    /// A file of this machine.
+    File,
+    /// Three members of etcd.
+    Etcd,
+}
+
+impl From<RegistryArg> for BenchRegistry {
+    fn from(registry: RegistryArg) -> Self {
+        match registry {
+            RegistryArg::File => Self::File,
+            RegistryArg::Etcd => Self::Etcd,
+        }
+    }
 }
 
 impl From<EventArg> for ReplicaEvent {
@@ -83,6 +108,8 @@ impl From<EventArg> for ReplicaEvent {
             EventArg::StopPrimary => Self::StopPrimary,
             EventArg::Move => Self::Move,
             EventArg::KillBackup => Self::KillBackup,
+            EventArg::KillHost => Self::KillHost,
+            EventArg::KillHostWithLeader => Self::KillHostWithLeader,
         }
     }
 }
@@ -98,7 +125,7 @@ impl ReplicasArgs {
 
     fn options(&self) -> anyhow::Result<ReplicasOptions> {
         let said = self.events.iter().map(|event| ReplicaEvent::from(*event));
-        let usual = usize::from(self.quick);
+        let (usual, registry) = (usize::from(self.quick), self.registry.into());
         Ok(ReplicasOptions {
             program: std::env::current_exe().context("finding this program")?,
             copies: self.copies,
@@ -107,12 +134,13 @@ impl ReplicasArgs {
             seconds: self.seconds.unwrap_or(SECONDS[usual]),
             events: match (self.no_events, self.events.is_empty()) {
                 (true, _) => Vec::new(),
-                (_, true) => ReplicaEvent::ALL.to_vec(),
+                (_, true) => ReplicaEvent::of(registry),
                 _ => said.collect(),
             },
             folder: self.folder.clone(),
             mtu: self.mtu,
             loopback: self.loopback,
+            registry,
         })
     }
 }

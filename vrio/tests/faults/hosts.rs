@@ -80,7 +80,7 @@ impl Hosts {
         let home = tempfile::Builder::new().prefix("vrio-faults").tempdir_in(place);
         let home = home.expect("a directory");
         let cleanup = Cleanup::default();
-        let rack = match Rack::separated(env!("CARGO_BIN_EXE_vrio"), home.path(), &cleanup) {
+        let rack = match Rack::separated(env!("CARGO_BIN_EXE_vrio"), home.path(), None, &cleanup) {
             Ok(rack) => rack,
             Err(error) => {
                 cleanup.remove();
@@ -215,10 +215,9 @@ impl Hosts {
     /// killed lasts for a while, and ends then.
     fn wait_for_agents(&mut self) {
         for node in self.nodes.iter_mut().flatten() {
-            let config = node.plan().home.join("node.toml");
             let is_present = |node: &Node| {
                 let part = node.status().map(|it| it["cluster"].clone()).unwrap_or_default();
-                let agent = agent_of(&config).map(|pid| pid.as_raw_nonzero().get());
+                let agent = node.plan().agent().map(|pid| pid.as_raw_nonzero().get());
                 part["state"] == "present" && agent.is_some_and(|pid| part["agent_pid"] == pid)
             };
             // A node's own patience is a minute.
@@ -339,8 +338,7 @@ impl Hosts {
     /// Sends a signal to the agent of a node, if there is one: a node that stands still cannot be
     /// asked for it.
     fn signal_agent(&mut self, at: usize, signal: Signal) {
-        let config = self.plans[at].home.join("node.toml");
-        let Some(pid) = agent_of(&config) else { return };
+        let Some(pid) = self.plans[at].agent() else { return };
         if kill_process(pid, signal).is_ok() && signal == Signal::STOP {
             self.halted.push(pid);
         }
@@ -509,22 +507,6 @@ impl Drop for Hosts {
         self.relays.clear();
         self.cleanup.remove();
     }
-}
-
-/// The agent of the node with this configuration; another process starts it again.
-fn agent_of(config: &Path) -> Option<Pid> {
-    let config = config.as_os_str().as_encoded_bytes();
-    let processes = fs::read_dir("/proc").ok()?.flatten();
-    let mut found = processes.filter_map(|process| {
-        let pid = process.file_name().to_str()?.parse().ok()?;
-        let line = fs::read(process.path().join("cmdline")).ok()?;
-        let words: Vec<_> = line.split(|byte| *byte == 0).collect();
-        let is_it = words.get(2) == Some(&&b"agent"[..])
-            && words.contains(&config)
-            && words.contains(&&b"--work"[..]);
-        Pid::from_raw(pid).filter(|_| is_it)
-    });
-    found.next()
 }
 
 /// The address of the relay of a way.
