@@ -205,6 +205,10 @@ impl ServedMember {
                 let way_out = format!("run the command on {node}");
                 (format!("the copy on {node} has more than the copy here"), way_out)
             }
+            RecoveryRefusal::News => (
+                format!("the copy of volume {name:?} here has heard news meanwhile"),
+                "run the command again".to_owned(),
+            ),
             RecoveryRefusal::NoEpochLeft => (
                 "a copy says that it knows an epoch that no volume has".to_owned(),
                 "one of the nodes is not to be trusted: stop it".to_owned(),

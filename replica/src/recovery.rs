@@ -30,6 +30,9 @@ pub struct Recovery {
     pub members: BTreeSet<MemberId>,
     /// The knowledge of members that have answered.
     pub answers: BTreeMap<MemberId, Knowledge>,
+    /// The epoch of the record that this member knew when it asked them; 0 for none. Answers of
+    /// before a newer record say nothing about the members of that record.
+    pub asked_epoch: u64,
     /// Acknowledged and flushed writes may be lost. The operator says that the processes of members
     /// that have not answered have ended.
     pub gives_up: bool,
@@ -93,6 +96,8 @@ pub enum RecoveryRefusal {
     Better(MemberId),
     /// A member says that it knows an epoch that no volume has.
     NoEpochLeft,
+    /// This member has heard of another record since the members were asked.
+    News,
 }
 
 /// How much a copy has, from least to most.
@@ -134,7 +139,10 @@ impl CopyRank {
 impl Recovery {
     /// The steps by which a member's copy would serve.
     pub(crate) fn plan(&self, asker: &Asker<'_>) -> Result<RecoveryPlan, RecoveryRefusal> {
-        let Asker { id, knows: own, .. } = *asker;
+        let Asker { id, knows: own, broken, .. } = *asker;
+        if own.record.as_ref().map_or(0, |it| it.epoch) != self.asked_epoch {
+            return Err(RecoveryRefusal::News);
+        }
         let all = || [(id, own)].into_iter().chain(self.answers());
         let records = || all().filter_map(|(_, it)| it.record.as_ref());
         // Of two records of one epoch all members choose the same.
@@ -158,7 +166,7 @@ impl Recovery {
         let epochs = all().map(|(_, it)| it.promised).chain(records().map(|it| it.epoch));
         let above = RECOVERY_MARGIN * (1 + self.draw % RECOVERY_DRAWS);
         let mut epoch = epochs.fold(asker.asked, u64::max).saturating_add(above);
-        if asker.broken == Some(Rule::RecoveredEpochsAreNew) {
+        if broken == Some(Rule::RecoveredEpochsAreNew) {
             epoch = own.record.as_ref().map_or(0, |record| record.epoch) + 1;
         }
         if epoch >= NUMBER_END {

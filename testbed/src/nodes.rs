@@ -228,7 +228,7 @@ impl Node {
     /// # Errors
     /// When the process is gone.
     pub fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         rustix::process::kill_process(pid.context("a process number")?, signal)?;
         Ok(())
     }

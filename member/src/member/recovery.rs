@@ -11,6 +11,8 @@ use super::{Outbox, VolumeMember};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Survey {
     number: u64,
+    /// The epoch of the record that the member knew at the question.
+    asked_epoch: u64,
     answers: BTreeMap<MemberId, Knowledge>,
 }
 
@@ -33,9 +35,13 @@ impl VolumeMember {
     /// Asks other members what they know. A question with the number of the last one keeps the
     /// answers that came.
     pub(crate) fn ask(&mut self, number: u64, others: &BTreeSet<MemberId>, out: &mut Outbox) {
+        let asked_epoch = self.replica.record().map_or(0, |record| record.epoch);
         if self.survey.number != number {
-            self.survey = Survey { number, ..Survey::default() };
             self.refused = None;
+        }
+        // Answers of before a newer record are of no use.
+        if (self.survey.number, self.survey.asked_epoch) != (number, asked_epoch) {
+            self.survey = Survey { number, asked_epoch, ..Survey::default() };
         }
         let unheard = others.iter().filter(|id| !self.survey.answers.contains_key(id));
         out.messages.extend(unheard.map(|id| (*id, Message::Ask { number })));
@@ -48,8 +54,8 @@ impl VolumeMember {
     }
 
     pub(crate) fn recovery(&self, now_ns: u64, members: BTreeSet<MemberId>) -> RecoveryView {
-        let answers = self.survey.answers.clone();
-        let recovery = Recovery { members, answers, ..Recovery::default() };
+        let Survey { asked_epoch, answers, .. } = self.survey.clone();
+        let recovery = Recovery { members, answers, asked_epoch, ..Recovery::default() };
         let plan = self.replica.recovery_plan(now_ns, &recovery);
         let (own, refused) = (self.replica.knowledge(), self.refused.clone());
         RecoveryView { own, recovery, plan, goes_on: self.replica.recovers(), refused }

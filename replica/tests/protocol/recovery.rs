@@ -226,7 +226,7 @@ fn plan_beside(
     let durable = Durable { promised: 9, record: Some(alone(9, 1, 7)), ..Durable::default() };
     let member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
     let (members, answers) = ([0].into(), BTreeMap::from([(0, known)]));
-    let recovery = Recovery { members, answers, gives_up: true, draw };
+    let recovery = Recovery { members, answers, asked_epoch: 9, gives_up: true, draw };
     member.breaking(broken).recovery_plan(case.now(), &recovery)
 }
 
@@ -260,7 +260,8 @@ fn of_two_records_of_one_epoch_all_members_choose_the_same() {
     let durable = Durable { promised: 9, record: forked.record, ..Durable::default() };
     let member = WorldMember::start(0, 3, case.pacing, durable, [].into(), case.now());
     let answers = BTreeMap::from([(1, lone(9, 1, false))]);
-    let recovery = Recovery { members: [1].into(), answers, gives_up: true, draw: 0 };
+    let members = [1].into();
+    let recovery = Recovery { members, answers, asked_epoch: 9, gives_up: true, draw: 0 };
     let plan = member.recovery_plan(case.now(), &recovery);
     assert_eq!(plan, Err(RecoveryRefusal::Better(1)));
 }
@@ -292,7 +293,8 @@ fn an_operators_record_is_not_asked_for_again_after_news() {
         (asks, out.contains(&Output::Look), member.recovers())
     };
     let answers = BTreeMap::from([(0, lone(4, 0, false))]);
-    let recovery = Recovery { members: [0].into(), answers, ..Recovery::default() };
+    let members = [0].into();
+    let recovery = Recovery { members, answers, asked_epoch: 9, ..Recovery::default() };
     assert_eq!(tell(Input::Recover(recovery)), (true, false, true));
     assert!(tell(Input::Timer).0, "it is asked for until an answer comes");
     let news = alone(10, 0, 7);
@@ -344,11 +346,24 @@ fn a_primary_waits_for_its_own_change_before_it_makes_the_record_anew() {
     go_on(&mut world, &case, |world| swap(world).is_some());
     let at = swap(&world).expect("it is there");
     world.act(&case, Action::Hold(at));
-    let recovery = world.word(0, world.survey(0), false);
+    let recovery = world.word(0, world.survey(0), true);
     world.step(&case, 0, Input::Recover(recovery));
     let asks = |world: &World| world.wire.iter().any(|it| matches!(it, Post::Remake(..)));
     assert!(!asks(&world), "it waits");
     world.act(&case, Action::LoseRecord);
     // The registry says that it has no record, so that the change is told as made no more.
     go_on(&mut world, &case, asks);
+}
+
+/// A member was admitted again, with another life, since it has answered (seed 1007380).
+#[test]
+fn answers_of_before_a_newer_record_are_of_no_use() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let mut world = World::new(&case);
+    let asked = world.word(1, world.survey(1), true);
+    assert_eq!(world.plan(&case, 1, &asked), Err(RecoveryRefusal::Serves(0)));
+    let mut record = world.registry.clone();
+    (record.epoch, record.in_sync) = (2, BTreeMap::from([(0, 9), (1, 1)]));
+    world.step(&case, 1, Input::Seen(record));
+    assert_eq!(world.plan(&case, 1, &asked), Err(RecoveryRefusal::News));
 }

@@ -131,7 +131,7 @@ impl World {
             Action::Restore(at) => self.restore(at),
             Action::Rebuild => self.rebuild(),
             Action::LoseRecord => self.lose_record(),
-            Action::Ask(id) => self.asked = Some((id, self.survey(id))),
+            Action::Ask(id) => self.asked = Some((id, self.word(id, self.survey(id), false))),
             Action::Recover(gives_up) => self.recover(case, gives_up),
             Action::Stale(id, at) => {
                 self.budget.stale -= 1;

@@ -17,7 +17,7 @@ pub(crate) mod register;
 use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
-    ClientId, ClientRequest, Extent, Input, Knowledge, Life, MemberId, Message, Output, Pacing,
+    ClientId, ClientRequest, Extent, Input, Life, MemberId, Message, Output, Pacing, Recovery,
     RecoveryPlan, Replica, RequestId, Rule, SnapshotChange, SwapOutcome, VolumeRecord,
 };
 
@@ -137,7 +137,7 @@ pub(crate) struct World {
     /// It has lost the record; the last one is kept here for the promises.
     pub(crate) has_lost: bool,
     /// The members' knowledge as a member's operator has asked for it, at some time before.
-    pub(crate) asked: Option<(MemberId, BTreeMap<MemberId, Knowledge>)>,
+    pub(crate) asked: Option<(MemberId, Recovery)>,
     /// It was put back to an old record, and waits for an operator.
     pub(crate) is_restored: bool,
     /// An operator gave up a member that was there.

@@ -56,7 +56,9 @@ impl World {
     ) -> Recovery {
         let members = (0..self.nodes.len() as MemberId).filter(|other| *other != id).collect();
         let draw = u64::from(self.budget.recoveries);
-        Recovery { members, answers, gives_up, draw }
+        let known = self.nodes[usize::from(id)].member.record();
+        let asked_epoch = known.map_or(0, |record| record.epoch);
+        Recovery { members, answers, asked_epoch, gives_up, draw }
     }
 
     pub(crate) fn plan(
@@ -70,9 +72,9 @@ impl World {
 
     pub(crate) fn recover(&mut self, case: &Case, gives_up: bool) {
         self.budget.recoveries -= 1;
-        let Some((id, answers)) = self.asked.take() else { return };
-        let recovery = self.word(id, answers, gives_up);
-        self.step(case, id, Input::Recover(recovery));
+        let draw = u64::from(self.budget.recoveries);
+        let Some((id, recovery)) = self.asked.take() else { return };
+        self.step(case, id, Input::Recover(Recovery { gives_up, draw, ..recovery }));
     }
 
     /// Whether no process has this member: an operator says so of members that have not answered.
@@ -93,10 +95,10 @@ impl World {
         }
         let runs = |id: &MemberId| self.nodes[usize::from(*id)].runs();
         actions.extend(self.ids().filter(runs).map(Action::Ask));
-        let Some((id, answers)) = self.asked.as_ref().filter(|(id, _)| runs(id)) else { return };
+        let Some((id, asked)) = self.asked.as_ref().filter(|(id, _)| runs(id)) else { return };
         actions.push(Action::Recover(false));
         let mut others = (0..self.nodes.len() as MemberId).filter(|other| other != id);
-        if others.all(|other| answers.contains_key(&other) || self.has_ended(other)) {
+        if others.all(|other| asked.answers.contains_key(&other) || self.has_ended(other)) {
             actions.push(Action::Recover(true));
         }
     }
