@@ -105,7 +105,9 @@ pub enum RecoveryRefusal {
 enum CopyRank {
     /// The member knows no record: its copy has nothing of the volume.
     Empty,
-    Mixed,
+    /// It is being filled since this place, or never was, with this cut and all operations up to
+    /// this place. A copy without content never was, and has neither.
+    Mixed(Place, Option<Place>, Place),
     /// In sync by this epoch last, with this cut, and with all operations up to this place. A cut
     /// is made when a member joins, so that two older copies may have the same.
     Older(u64, Option<Place>, Place),
@@ -119,9 +121,11 @@ impl CopyRank {
             Some(life) if *life == it.life => Self::Whole,
             // Another copy of that number was in sync.
             _ if it.record.is_none() => Self::Empty,
-            _ if it.filled_since.is_some() => Self::Mixed,
-            Some(_) => Self::Flushed,
-            None => Self::Older(it.was_in, it.cut, it.stored),
+            found => match (it.filled_since, found) {
+                (Some(since), _) => Self::Mixed(since, it.cut, it.stored),
+                (None, Some(_)) => Self::Flushed,
+                (None, None) => Self::Older(it.was_in, it.cut, it.stored),
+            },
         }
     }
 
@@ -131,7 +135,7 @@ impl CopyRank {
             Self::Flushed if is_proved => RecoveryLoss::Unflushed,
             Self::Whole | Self::Flushed => RecoveryLoss::Unheard,
             Self::Older(..) => RecoveryLoss::Newer,
-            Self::Mixed | Self::Empty => RecoveryLoss::Mixed,
+            Self::Mixed(..) | Self::Empty => RecoveryLoss::Mixed,
         }
     }
 }

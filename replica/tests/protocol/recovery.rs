@@ -367,3 +367,19 @@ fn answers_of_before_a_newer_record_are_of_no_use() {
     world.step(&case, 1, Input::Seen(record));
     assert_eq!(world.plan(&case, 1, &asked), Err(RecoveryRefusal::News));
 }
+
+/// A copy without content and a copy that was filled in part are both asked (seed 1019955).
+#[test]
+fn a_copy_without_content_does_not_serve_while_a_filled_one_answers() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let record = Some(alone(9, 2, 7));
+    let durable = Durable { promised: 9, record: record.clone(), ..Durable::default() };
+    let empty = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
+    let filled = Knowledge { life: 5, promised: 9, record, ..Knowledge::default() };
+    let filled_since = Some(Place { reign: 1, counter: 2 });
+    let answers = BTreeMap::from([(0, Knowledge { filled_since, ..filled })]);
+    let members = [0, 2].into();
+    let recovery = Recovery { members, answers, asked_epoch: 9, gives_up: true, draw: 0 };
+    let plan = empty.recovery_plan(case.now(), &recovery);
+    assert_eq!(plan, Err(RecoveryRefusal::Better(0)));
+}

@@ -80,6 +80,8 @@ impl Disk {
         let record = self.durable_of_member.record.as_ref();
         if let Some(record) = record.filter(|it| it.in_sync.contains_key(&id)) {
             self.was_in = record.epoch;
+            // The member knows that it was admitted. It can not know it otherwise.
+            self.is_mixed &= self.durable_of_member.filled_since.is_some();
         }
     }
 

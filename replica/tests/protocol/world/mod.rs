@@ -376,9 +376,6 @@ impl World {
 
     /// The registry has this record from now on.
     fn put(&mut self, target: &VolumeRecord) {
-        for id in target.in_sync.keys() {
-            self.nodes[usize::from(*id)].disk.is_mixed = false;
-        }
         self.past.push(std::mem::replace(&mut self.registry, target.clone()));
     }
 
