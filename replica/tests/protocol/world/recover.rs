@@ -8,6 +8,7 @@ use replica::{
 };
 
 use super::action::Action;
+use super::disk::Disk;
 use super::{Case, Post, World};
 
 impl World {
@@ -146,17 +147,21 @@ impl World {
     }
 
     /// A copy serves while no copy that was heard has more.
-    fn check_choice(&mut self, RecoveryPlan { record, unheard, loss, .. }: &RecoveryPlan) {
+    fn check_choice(&mut self, plan: &RecoveryPlan) {
+        let RecoveryPlan { known, record, unheard, loss, .. } = plan;
+        // A member that was heard may know of an admission that the admitted member has not heard of.
+        let is_mixed =
+            |id: &MemberId, disk: &Disk| disk.is_mixed && !known.in_sync.contains_key(id);
         let disk = |id: &MemberId| &self.nodes[usize::from(*id)].disk;
         let id = record.primary;
         let heard = self.ids().filter(|other| *other != id && !unheard.contains(other));
         let (mut breach, own) = (None, disk(&id));
         for other in heard {
             let its = disk(&other);
-            if own.is_mixed && !its.is_mixed {
+            if is_mixed(&id, own) && !is_mixed(&other, its) {
                 breach = Some("a copy that is being filled was chosen");
             }
-            if *loss == RecoveryLoss::Newer && !its.is_mixed && its.was_in > own.was_in {
+            if *loss == RecoveryLoss::Newer && !is_mixed(&other, its) && its.was_in > own.was_in {
                 breach = Some("an older copy was chosen while a newer one has answered");
             }
         }
