@@ -1,12 +1,12 @@
 //! `vrio volume recover`: a copy serves again after the volume's record, or all copies in sync,
 //! were lost. The copy asks the other copies what they know, says what would be lost, and begins.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::status::CopyRole;
 use api::{Refused, RefusedKind};
 use member::{MemberHost, RecoveryView};
-use replica::{Input, Knowledge, MemberId, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
+use replica::{Input, Knowledge, MemberId, Place, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
 use serde::Deserialize;
 use sessions::{LinkedSidecore, random};
 
@@ -19,6 +19,9 @@ const ANSWERS_TIME_MAX: Duration = Duration::from_secs(3);
 /// How long the copy may take to serve: leases of a member that was drained, then a change of the
 /// record, for which the agent asks the registry up to four times, each time for 8 s at most.
 const SERVES_TIME_MAX: Duration = Duration::from_secs(40);
+
+/// Records that the copy may hear of while it asks, each of which has it ask anew.
+const RECORDS_MAX: u32 = 4;
 
 /// The pause between two looks, and between two questions.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -57,7 +60,11 @@ impl ServedMember {
         for id in plan.unheard.iter().filter(|id| !list.contains_key(id)) {
             told.push(format!("place {id}: in sync by a record, and no node is known for it"));
         }
-        let text = loss_text(plan.loss);
+        let mut text = loss_text(plan.loss).to_owned();
+        if !plan.unheard.is_empty() && plan.loss > RecoveryLoss::Unflushed {
+            text += ". ";
+            text += ENDED;
+        }
         let needs_force = plan.loss > RecoveryLoss::Unflushed;
         if step == RecoveryStep::Look {
             let option = if needs_force { "--force" } else { "--serve" };
@@ -71,7 +78,7 @@ impl ServedMember {
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
         self.begin(cores, &plan, view.recovery)?;
-        told.push(text.to_owned());
+        told.push(text);
         Ok((true, told))
     }
 
@@ -81,12 +88,20 @@ impl ServedMember {
             return None;
         }
         let number = sidecore::boot_ns();
-        let until = Instant::now() + ANSWERS_TIME_MAX;
+        let mut until = Instant::now() + ANSWERS_TIME_MAX;
+        let (mut asked_epoch, mut records) = (None, 0);
         loop {
             let view = self.with_host(cores, move |host| {
                 host.ask_members(sidecore::now_ns(), number);
                 host.recovery()
             })?;
+            // The copy has heard of another record: all are asked anew, and need their time.
+            if asked_epoch.replace(view.recovery.asked_epoch) != Some(view.recovery.asked_epoch)
+                && records < RECORDS_MAX
+            {
+                records += 1;
+                until = Instant::now() + ANSWERS_TIME_MAX;
+            }
             let is_whole = view.recovery.answers.len() == view.recovery.members.len();
             if is_whole || Instant::now() >= until {
                 return Some(view);
@@ -102,11 +117,13 @@ impl ServedMember {
         mut recovery: replica::Recovery,
     ) -> Result<(), Refused> {
         // The member looks again at what may be lost.
-        recovery.gives_up = plan.loss > RecoveryLoss::Unflushed;
-        recovery.draw = random().map_err(|error| {
+        recovery.accepts = plan.loss.max(RecoveryLoss::Unflushed);
+        let random = random().map_err(|error| {
             let way_out = "nothing was changed: run the command again";
             Refused::new(RefusedKind::Failed, error.to_string(), way_out.to_owned())
         })?;
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        recovery.draw = since_1970.as_secs() << 8 | random & 0xff;
         let _ = self.with_host(cores, move |host| {
             host.order(sidecore::now_ns(), Input::Recover(recovery));
         });
@@ -123,6 +140,13 @@ impl ServedMember {
             if let Some(why) = view.as_ref().and_then(|view| view.refused.clone()) {
                 return failed(why, "nothing was changed");
             }
+            if view.is_none() {
+                return failed(
+                    format!("the copy of volume {:?} here has stopped meanwhile", self.volume()),
+                    "`vrio status` says why; whether the registry has the new record is not known: \
+                     start the copy again and look with `vrio volume recover`",
+                );
+            }
             // A primary of the new record waits for the end of leases, and then serves.
             let is_over = view.is_none_or(|view| !view.goes_on && !view.own.reigns);
             if is_over {
@@ -134,8 +158,10 @@ impl ServedMember {
             if Instant::now() >= until {
                 return failed(
                     format!("the copy of volume {:?} here does not serve yet", self.volume()),
-                    "`vrio cluster status` says whether the registry answers, and `vrio status` \
-                     when the copy serves; then run the command again if it does not",
+                    "the copy goes on to ask for 30 s in all, and what it asks for may still be \
+                     made; `vrio status` says when it serves, `vrio cluster status` whether the \
+                     registry answers. To give it up, restart this node. To go on, run the command \
+                     again a minute later",
                 );
             }
             std::thread::sleep(LOOK_AGAIN);
@@ -170,14 +196,20 @@ impl ServedMember {
         let part = match record.in_sync.get(&member) {
             _ if known.reigns => "it serves",
             Some(life) if *life == known.life => "it has each write",
+            _ if known.filled_since == Some(Place::default()) && known.cut.is_none() => {
+                "it has no content"
+            }
             _ if known.filled_since.is_some() => {
                 "it was being filled, or may have been by an older release: old and new blocks"
             }
             Some(_) => "it has each flushed write",
             None => "it lacks writes",
         };
-        let waits =
-            if known.asks { "; it waits for the registry's answer to a change" } else { "" };
+        let waits = if known.asks {
+            "; it waits for the registry's answer to a change (a restart of its node gives that up)"
+        } else {
+            ""
+        };
         let cut = known.cut.map_or_else(String::new, |it| {
             format!("; it was in sync at {}.{} at least", it.reign, it.counter)
         });
@@ -200,6 +232,18 @@ impl ServedMember {
                 let way_out = format!("run the command on {node}: its copy loses nothing");
                 (format!("{node} serves volume {name:?}, or is about to"), way_out)
             }
+            RecoveryRefusal::ServesOlder(member) => {
+                let node = self.node(member);
+                let way_out = format!(
+                    "if the copy on {node} was made anew, or has served less than the newest record \
+                     says, stop {node} and run the command here again; to keep what {node} has, run \
+                     it there"
+                );
+                (
+                    format!("{node} serves volume {name:?} by a record that is not the newest"),
+                    way_out,
+                )
+            }
             RecoveryRefusal::Better(member) => {
                 let node = self.node(member);
                 let way_out = format!("run the command on {node}");
@@ -219,6 +263,11 @@ impl ServedMember {
     }
 }
 
+/// The condition under which copies may be given up that were not heard.
+const ENDED: &str = "The processes of the copies that have not answered, or wait for the registry, \
+                     must have ended: one that is cut off could go on serving its guests, and a \
+                     node that has not joined a registry that was rebuilt is present nowhere";
+
 fn loss_text(loss: RecoveryLoss) -> &'static str {
     match loss {
         RecoveryLoss::Nothing => "Nothing is lost",
@@ -228,14 +277,14 @@ fn loss_text(loss: RecoveryLoss) -> &'static str {
         }
         RecoveryLoss::Unheard => {
             "By all that is known nothing flushed is lost; but a copy that has not answered, or \
-             waits for the registry, may have newer writes, and these would be lost. The processes \
-             of such copies must have ended: one that is cut off could go on serving its guests, \
-             and a node that has not joined a registry that was rebuilt is present nowhere"
+             waits for the registry, or has another record of the same number, may have newer \
+             writes, and these would be lost"
         }
         RecoveryLoss::Newer => "The writes since this copy was in sync are lost, flushed or not",
         RecoveryLoss::Mixed => {
-            "This copy was being filled: it has old and new blocks beside each other, which no \
-             guest has ever written so. Check or repair all that is on it before it is used"
+            "This copy was being filled, or is empty: it has old and new blocks beside each other, \
+             which no guest has ever written so, and the other copies become as it is. Check or \
+             repair all that is on it before it is used"
         }
     }
 }

@@ -112,9 +112,8 @@ pub enum RecordDeskError {
     /// Members have gone on by another record since the registry was restored.
     #[error(
         "the registry has another record of the volume, of epoch {0}, which no copy that has \
-         answered knows as the newest: copies that have not answered may serve by it. Have them \
-         answer. To give its writes up, stop their nodes, remove the record with `vrio \
-         cluster forget VOLUME --force`, and run the command again"
+         answered knows as the newest: copies that have not answered may serve by it. Have all \
+         nodes with copies started, and run the command again; it then takes that record's place"
     )]
     OtherHistory(u64),
     /// The registry was restored since the record was written. A member may know a newer record,
@@ -354,7 +353,10 @@ impl RecordDesk {
             if found.epoch > known.epoch {
                 return Ok(SwapOutcome::Conflict(found));
             }
-            if found != *known && !held.record.was_put_back(held.store) {
+            // An older record of this registry is of a restore before, or of a copy that was made
+            // anew. If all members have answered, none goes on by it: the plan looks for that.
+            let all_answered = heard.is_some() && unheard.is_empty();
+            if found != *known && !held.record.was_put_back(held.store) && !all_answered {
                 return Err(RecordDeskError::OtherHistory(found.epoch));
             }
         }
@@ -374,10 +376,12 @@ impl RecordDesk {
         }
         let away: Vec<_> = unheard.iter().filter_map(name).cloned().chain(listed).collect();
         let swap = Membership::new(registry, &self.keys).with_nodes_away(swap, &away)?;
-        // From here on an error is an unknown outcome: the change may come late.
         match registry.swap(&swap) {
             Ok(registry::SwapOutcome::Made { .. }) => Ok(SwapOutcome::Done),
-            Ok(registry::SwapOutcome::Unknown { .. }) | Err(_) => Ok(SwapOutcome::Unknown),
+            // The change may come late.
+            Ok(registry::SwapOutcome::Unknown { .. })
+            | Err(RegistryError::OutcomeUnknown { .. }) => Ok(SwapOutcome::Unknown),
+            Err(error) => Err(error.into()),
             Ok(registry::SwapOutcome::Lost) => {
                 let text = "the registry has changed meanwhile: run the command again";
                 Err(RecordDeskError::NoAnswer(text.to_owned()))

@@ -225,6 +225,10 @@ fn an_operator_makes_a_record_anew_while_the_nodes_that_were_not_heard_are_away(
     let last = VolumeRecord { epoch: 3000, reign: 3000, ..later };
     let error = desk().remake(&mut restored, (&other, &last), (None, &[])).unwrap_err();
     assert!(matches!(error, RecordDeskError::OtherHistory(1000)), "{error}");
+    // All members have answered, so that none goes on by it.
+    let all: (Option<&[u8]>, &[u8]) = (Some(&[0, 1, 2]), &[]);
+    let made = desk().remake(&mut restored, (&other, &last), all).unwrap();
+    assert_eq!(made, SwapOutcome::Done);
     let mut unplaced = MemoryRegistry::new(9);
     // A node that only the newer list has: not asked, or away.
     let error = desk().remake(&mut unplaced, plan, (Some(&[2, 1]), &[])).unwrap_err();

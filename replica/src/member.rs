@@ -264,6 +264,8 @@ pub struct Replica<D> {
     pub(crate) swap: Option<VolumeRecord>,
     /// The plan of which it is the record, if an operator has asked for it.
     pub(crate) remake: Option<RecoveryPlan>,
+    /// When it was asked for first.
+    pub(crate) remade_ns: u64,
     /// The registry has said that it has no record: the swap is told as made no more, unless it is
     /// an operator's.
     pub(crate) is_void: bool,
@@ -334,6 +336,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             holding,
             swap: None,
             remake: None,
+            remade_ns: 0,
             is_void: false,
             swap_before: None,
             recovery: None,
@@ -465,6 +468,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// differ in the time alone are the same.
     pub fn age(&mut self, by_ns: u64) {
         self.granted_ns = self.granted_ns.saturating_sub(by_ns);
+        self.remade_ns = self.remade_ns.saturating_sub(by_ns);
         match &mut self.role {
             MemberRole::Outside(outside) => {
                 outside.heard_ns = outside.heard_ns.saturating_sub(by_ns);
@@ -523,7 +527,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     fn timer(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
         // A swap of unknown outcome is asked for again, never given up: it may happen later.
         match (&self.remake, &self.swap) {
-            (Some(plan), _) => self.remake_again(plan, out),
+            (Some(plan), _) => self.remake_again(now_ns, plan, out),
             (None, Some(target)) => out.push(Output::Swap(target.clone())),
             (None, None) => {}
         }

@@ -130,7 +130,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return;
         }
         (outside.joins, outside.heard_ns) = (true, now_ns);
-        self.resumed = None;
+        // The operator has decided on the content of before.
+        (self.resumed, self.recovery) = (None, None);
         self.holding.begin(began);
         self.holding.old_tail.clear();
         self.holding.applied.clear();

@@ -244,10 +244,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             // and stores none begins again.
             let is_stuck = follower.joining.as_ref().is_some_and(|joining| !joining.prepares)
                 && primary.flights.are_stuck(now_ns, follower.held, patience_ns);
-            // No operation waits for a member that is filled: it may be silent for longer, or a slow
-            // host would begin anew without end.
+            // While there is room no operation waits for a member that is filled: it may be silent
+            // for longer, or a slow host would begin anew without end.
+            let is_filled = |it: &Joining| it.acknowledged.is_none();
             let is_waited_for =
-                follower.joining.as_ref().is_none_or(|it| it.acknowledged.is_some());
+                !follower.joining.as_ref().is_some_and(is_filled) || !primary.flights.has_room();
             let longer_ns = if is_waited_for { 0 } else { patience_ns };
             if now_ns >= follower.heard_ns + silence_ns + longer_ns || is_stuck {
                 silent.push(*id);

@@ -17,10 +17,10 @@ use crate::rule::Rule;
 /// has heard of: more than a volume has in its life.
 pub const RECOVERY_MARGIN: u64 = 1 << 20;
 
-/// Of so many multiples of the margin each recovery draws one. Two recoveries that know nothing of
-/// each other have different epochs so, and the changes behind them as well. A volume has room for
-/// 16,384 recoveries in its life.
-const RECOVERY_DRAWS: u64 = 1 << 28;
+/// Multiples of the margin that a recovery draws at most: seconds until the year 2242, each with
+/// 256 draws. A later recovery has the larger epoch so, also if it knows nothing of the earlier
+/// one, and the changes behind them have different epochs as well.
+const RECOVERY_DRAWS: u64 = 1 << 41;
 
 /// An operator's word that a member's copy serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,10 +33,10 @@ pub struct Recovery {
     /// The epoch of the record that this member knew when it asked them; 0 for none. Answers of
     /// before a newer record say nothing about the members of that record.
     pub asked_epoch: u64,
-    /// Acknowledged and flushed writes may be lost. The operator says that the processes of members
-    /// that have not answered have ended.
-    pub gives_up: bool,
-    /// Drawn at random for each recovery: its epoch depends on it.
+    /// The largest loss that the operator accepts. If it is more than unflushed writes, the
+    /// processes of members that have not answered have ended, as the operator says.
+    pub accepts: RecoveryLoss,
+    /// The seconds since 1970 and eight random bits behind them: the epoch depends on it.
     pub draw: u64,
 }
 
@@ -48,15 +48,19 @@ pub(crate) struct Asker<'a> {
     pub(crate) has_leases: bool,
     /// The newest epoch that it has asked the registry for.
     pub(crate) asked: u64,
+    /// It waits for the outcome of a change of its own: it cannot keep members that the change may
+    /// have taken out.
+    pub(crate) waits: bool,
     pub(crate) broken: Option<Rule>,
 }
 
 /// The writes that may be lost by a recovery, from none to most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RecoveryLoss {
     /// None.
     Nothing,
     /// Writes that were not flushed: all members in sync have lost their volatile state.
+    #[default]
     Unflushed,
     /// The copy was in sync by the newest record that is known; a member that has not answered may
     /// know a newer record, and have newer writes.
@@ -92,6 +96,9 @@ pub enum RecoveryRefusal {
     NothingKnown,
     /// This member serves, or is about to: it makes the record anew and loses nothing.
     Serves(MemberId),
+    /// This member serves by a record that is older than the newest one, and needs no member that
+    /// has heard of a newer one: its copy may be one that was made anew.
+    ServesOlder(MemberId),
     /// This member has answered, and its copy has more.
     Better(MemberId),
     /// A member says that it knows an epoch that no volume has.
@@ -117,14 +124,16 @@ enum CopyRank {
 
 impl CopyRank {
     fn of(member: MemberId, it: &Knowledge, newest: &VolumeRecord) -> Self {
+        let own = it.record.as_ref().and_then(|record| record.in_sync.get(&member));
         match newest.in_sync.get(&member) {
             Some(life) if *life == it.life => Self::Whole,
             // Another copy of that number was in sync.
             _ if it.record.is_none() => Self::Empty,
             found => match (it.filled_since, found) {
                 (Some(since), _) => Self::Mixed(since, it.cut, it.stored),
-                (None, Some(_)) => Self::Flushed,
-                (None, None) => Self::Older(it.was_in, it.cut, it.stored),
+                // A copy that was made anew has the number, and not the life.
+                (None, Some(life)) if own == Some(life) => Self::Flushed,
+                (None, _) => Self::Older(it.was_in, it.cut, it.stored),
             },
         }
     }
@@ -152,8 +161,8 @@ impl Recovery {
         // Of two records of one epoch all members choose the same.
         let newest = records().max().ok_or(RecoveryRefusal::NothingKnown)?;
         let is_first = own.reigns && own.record.as_ref() == Some(newest);
-        if let Some(other) = self.primary_besides(asker, newest) {
-            return Err(RecoveryRefusal::Serves(other));
+        if let Some(refusal) = self.primary_besides(asker, newest) {
+            return Err(refusal);
         }
         let rank = CopyRank::of(id, own, newest);
         let others = self.answers().map(|(id, it)| (CopyRank::of(id, it, newest), id));
@@ -168,8 +177,9 @@ impl Recovery {
         let is_forked = records().any(|it| it.epoch == newest.epoch && it != newest);
         let loss = rank.loss(serves || unheard.is_empty() && !is_forked);
         let epochs = all().map(|(_, it)| it.promised).chain(records().map(|it| it.epoch));
-        let above = RECOVERY_MARGIN * (1 + self.draw % RECOVERY_DRAWS);
-        let mut epoch = epochs.fold(asker.asked, u64::max).saturating_add(above);
+        let most = epochs.fold(asker.asked, u64::max);
+        let margins = (most / RECOVERY_MARGIN + 1).max(self.draw % RECOVERY_DRAWS);
+        let mut epoch = margins * RECOVERY_MARGIN + most % RECOVERY_MARGIN;
         if broken == Some(Rule::RecoveredEpochsAreNew) {
             epoch = own.record.as_ref().map_or(0, |record| record.epoch) + 1;
         }
@@ -177,7 +187,9 @@ impl Recovery {
             return Err(RecoveryRefusal::NoEpochLeft);
         }
         let record = match loss {
-            RecoveryLoss::Nothing if serves => VolumeRecord { epoch, ..newest.clone() },
+            RecoveryLoss::Nothing if serves && !asker.waits => {
+                VolumeRecord { epoch, ..newest.clone() }
+            }
             // No incarnation is larger than its epoch, so this one is new to each client.
             _ => VolumeRecord {
                 epoch,
@@ -192,7 +204,7 @@ impl Recovery {
     }
 
     /// Another member that takes itself for the primary, and may go on as one.
-    fn primary_besides(&self, asker: &Asker<'_>, newest: &VolumeRecord) -> Option<MemberId> {
+    fn primary_besides(&self, asker: &Asker<'_>, newest: &VolumeRecord) -> Option<RecoveryRefusal> {
         let all = || [(asker.id, asker.knows)].into_iter().chain(self.answers());
         // A primary of an older record can do nothing without a member that has promised not to
         // hear it any more. One that needs no such member is alone by a record of its own.
@@ -208,7 +220,11 @@ impl Recovery {
                         && asker.broken != Some(Rule::OlderPrimariesMayGoOn)
             })
         };
-        self.answers().find(goes_on).map(|(member, _)| member)
+        let (member, it) = self.answers().find(goes_on)?;
+        Some(match it.record.as_ref() == Some(newest) {
+            true => RecoveryRefusal::Serves(member),
+            false => RecoveryRefusal::ServesOlder(member),
+        })
     }
 
     fn answers(&self) -> impl Iterator<Item = (MemberId, &Knowledge)> {

@@ -6,8 +6,12 @@ use std::hash::Hash;
 use crate::member::{MemberRole, Output, Replica};
 use crate::message::{Knowledge, Place};
 use crate::record::VolumeRecord;
-use crate::recovery::{Asker, Recovery, RecoveryLoss, RecoveryPlan, RecoveryRefusal};
+use crate::recovery::{Asker, Recovery, RecoveryPlan, RecoveryRefusal};
 use crate::rule::Rule;
+
+/// Patiences for which an operator's record is asked for: 30 s on nodes, some of the registry's
+/// own time-outs.
+const REMAKE_PATIENCES: u64 = 12;
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// Its knowledge, for an operator.
@@ -37,7 +41,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let knows = &self.knowledge();
         let asked = self.swaps().map(|it| it.epoch).fold(0, u64::max);
         let (id, has_leases, broken) = (self.id, self.serves(now_ns), self.broken);
-        recovery.plan(&Asker { id, knows, has_leases, asked, broken })
+        let waits = self.waits_for_registry();
+        recovery.plan(&Asker { id, knows, has_leases, asked, waits, broken })
     }
 
     /// Whether an operator's word waits for the end of leases, or for the registry.
@@ -51,11 +56,19 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.swap.is_some() && !self.is_void || self.swap_before.is_some()
     }
 
-    /// Asks for an operator's record again, until its outcome is known. A newer record that a
-    /// member has told is not replaced: whether the operator's came before it is looked at.
-    pub(crate) fn remake_again(&self, plan: &RecoveryPlan, out: &mut Vec<Output<D>>) {
+    /// Asks for an operator's record again, until its outcome is known or for some time. A newer
+    /// record that a member has told is not replaced: whether the operator's came before it is
+    /// looked at.
+    pub(crate) fn remake_again(&self, now_ns: u64, plan: &RecoveryPlan, out: &mut Vec<Output<D>>) {
         let is_news = self.record.as_ref().is_some_and(|it| it.epoch > plan.known.epoch);
-        out.push(if is_news { Output::Look } else { Output::Remake(plan.clone()) });
+        let looks = is_news || self.is_remake_over(now_ns);
+        out.push(if looks { Output::Look } else { Output::Remake(plan.clone()) });
+    }
+
+    /// Whether an operator's record is asked for no more: by then other copies may have come back,
+    /// and the operator has to decide anew. An earlier question may still be answered.
+    fn is_remake_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.remade_ns + REMAKE_PATIENCES * self.pacing.patience_ns
     }
 
     /// The registry has this record. An operator's record that was based on an older one is not
@@ -71,7 +84,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     /// Has this copy serve, as soon as leases are over that it may have given.
     pub(crate) fn recover(&mut self, now_ns: u64, recovery: Recovery, out: &mut Vec<Output<D>>) {
-        if self.remake.is_none() {
+        if self.remake.is_none() || self.is_remake_over(now_ns) {
             self.recovery = Some(recovery);
             self.try_recovery(now_ns, out);
         }
@@ -83,19 +96,16 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if gives_leases && now_ns < self.granted_ns + self.pacing.patience_ns {
             return;
         }
-        // A primary may keep its members, so it must know the outcome of a change of them.
-        if !gives_leases && self.waits_for_registry() {
-            return;
-        }
         let Some(recovery) = self.recovery.take() else { return };
         let Ok(plan) = self.recovery_plan(now_ns, &recovery) else { return };
-        if plan.loss > RecoveryLoss::Unflushed && !recovery.gives_up {
+        if plan.loss > recovery.accepts {
             return;
         }
         // A swap without an answer that was asked for before may have come first. Its members are
         // needed until the outcome of this one is known.
         self.swap_before = self.swap.replace(plan.record.clone());
         self.is_void = false;
+        self.remade_ns = now_ns;
         self.remake = Some(plan.clone());
         out.push(Output::Remake(plan));
     }

@@ -350,8 +350,10 @@ fn forget(directory: &ClusterDirectory, volume: &str, force: bool) -> Result<(),
     let present: Vec<_> = present.map(|node| node.record.name.as_str()).collect();
     if contents.placements.iter().any(|(placed, _)| placed == volume) {
         return Err(CommandFailure::running(anyhow!(
-            "the cluster has placed volume {volume}, and its nodes would open it again: `vrio \
-             volume remove {volume} --cluster --data` removes it"
+            "the cluster has placed volume {volume}, and its nodes would open it again. If its \
+             record is not the newest, `vrio volume recover {volume}` on a node with a copy makes \
+             it anew; `vrio volume remove {volume} --cluster --data` removes the volume with all \
+             data"
         )));
     }
     if !present.is_empty() && !force {

@@ -226,13 +226,14 @@ fn plan_beside(
     let durable = Durable { promised: 9, record: Some(alone(9, 1, 7)), ..Durable::default() };
     let member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
     let (members, answers) = ([0].into(), BTreeMap::from([(0, known)]));
-    let recovery = Recovery { members, answers, asked_epoch: 9, gives_up: true, draw };
+    let recovery =
+        Recovery { members, answers, asked_epoch: 9, accepts: RecoveryLoss::Mixed, draw };
     member.breaking(broken).recovery_plan(case.now(), &recovery)
 }
 
 #[test]
 fn a_primary_that_needs_no_other_member_is_not_replaced() {
-    let is_refused = Err(RecoveryRefusal::Serves(0));
+    let is_refused = Err(RecoveryRefusal::ServesOlder(0));
     assert_eq!(plan_beside(None, lone(4, 0, true), 0), is_refused);
     let broken = plan_beside(Some(Rule::OlderPrimariesMayGoOn), lone(4, 0, true), 0);
     assert!(broken.is_ok_and(|plan| plan.loss < RecoveryLoss::Unheard), "it is replaced");
@@ -245,7 +246,7 @@ fn a_primary_that_needs_no_other_member_is_not_replaced() {
 #[test]
 fn recoveries_that_know_nothing_of_each_other_have_different_epochs() {
     let epoch = |draw| plan_beside(None, lone(4, 0, false), draw).expect("it can").record.epoch;
-    assert!(epoch(0) > 9 && epoch(1) - epoch(0) >= 1 << 20, "changes behind them differ as well");
+    assert!(epoch(0) > 9 && epoch(6) - epoch(5) >= 1 << 20, "changes behind them differ as well");
     assert!(epoch(u64::MAX) < 1 << 62);
 }
 
@@ -261,7 +262,8 @@ fn of_two_records_of_one_epoch_all_members_choose_the_same() {
     let member = WorldMember::start(0, 3, case.pacing, durable, [].into(), case.now());
     let answers = BTreeMap::from([(1, lone(9, 1, false))]);
     let members = [1].into();
-    let recovery = Recovery { members, answers, asked_epoch: 9, gives_up: true, draw: 0 };
+    let recovery =
+        Recovery { members, answers, asked_epoch: 9, accepts: RecoveryLoss::Mixed, draw: 0 };
     let plan = member.recovery_plan(case.now(), &recovery);
     assert_eq!(plan, Err(RecoveryRefusal::Better(1)));
 }
@@ -335,24 +337,85 @@ fn a_primary_of_an_older_record_is_told_the_newer_one() {
     assert_eq!(out, [Output::Send(0, alive)]);
 }
 
-/// The outcome of the primary's own change of the members is not known, while an operator has it
-/// serve.
+/// A primary whose own change of the members has no outcome yet keeps none of them.
 #[test]
-fn a_primary_waits_for_its_own_change_before_it_makes_the_record_anew() {
+fn a_primary_with_a_change_under_way_is_alone_by_the_record_that_it_makes() {
     let case = case_of(Rule::AttemptsAreUnheard, None);
     let mut world = World::new(&case);
+    let plan = |world: &World| {
+        let word = world.word(0, world.survey(0), true);
+        world.plan(&case, 0, &word).expect("it serves").record
+    };
+    world.act(&case, Action::Tick);
+    settle(&mut world, &case);
+    assert_eq!((plan(&world).in_sync.len(), plan(&world).reign), (2, 1));
     world.act(&case, Action::Stop(1));
     let swap = |world: &World| world.wire.iter().position(|it| matches!(it, Post::Swap(0, ..)));
     go_on(&mut world, &case, |world| swap(world).is_some());
-    let at = swap(&world).expect("it is there");
-    world.act(&case, Action::Hold(at));
-    let recovery = world.word(0, world.survey(0), true);
-    world.step(&case, 0, Input::Recover(recovery));
-    let asks = |world: &World| world.wire.iter().any(|it| matches!(it, Post::Remake(..)));
-    assert!(!asks(&world), "it waits");
-    world.act(&case, Action::LoseRecord);
-    // The registry says that it has no record, so that the change is told as made no more.
-    go_on(&mut world, &case, asks);
+    let alone = plan(&world);
+    assert_eq!((alone.in_sync.len(), alone.reign), (1, alone.epoch));
+}
+
+/// A copy that was made anew begins the volume anew, on a registry without a record.
+#[test]
+fn a_copy_that_was_made_anew_has_less_than_one_that_was_in_sync() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let mut known = alone(9, 1, 7);
+    known.in_sync.insert(0, 6);
+    let knows = |record: &VolumeRecord| Durable {
+        promised: record.epoch,
+        record: Some(record.clone()),
+        ..Durable::default()
+    };
+    let start = |id, life, record: &VolumeRecord| {
+        WorldMember::start(id, life, case.pacing, knows(record), [].into(), case.now())
+    };
+    let word = |other: MemberId, asked_epoch, known| {
+        let (members, answers) = ([other].into(), BTreeMap::from([(other, known)]));
+        Recovery { members, answers, asked_epoch, accepts: RecoveryLoss::Mixed, draw: 0 }
+    };
+    let was_in = start(1, 3, &known);
+    let mut anew = Knowledge { life: 21, ..lone(1, 0, true) };
+    anew.record = Some(alone(1, 0, 21));
+    let asked = word(0, 9, anew.clone());
+    let plan = was_in.recovery_plan(case.now(), &asked);
+    assert_eq!(plan, Err(RecoveryRefusal::ServesOlder(0)), "its node has to be stopped");
+    let asked = word(0, 9, Knowledge { reigns: false, ..anew });
+    let plan = was_in.recovery_plan(case.now(), &asked).expect("it has more");
+    assert_eq!((plan.record.primary, plan.loss), (1, RecoveryLoss::Unflushed));
+    let asked = word(1, 1, was_in.knowledge());
+    let plan = start(0, 22, &alone(1, 0, 21)).recovery_plan(case.now(), &asked);
+    assert_eq!(plan, Err(RecoveryRefusal::Better(1)));
+}
+
+/// The operator decides anew when the registry has not answered for long.
+#[test]
+fn an_operators_record_is_asked_for_some_time_and_another_one_takes_its_place() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let durable = Durable { promised: 9, record: Some(alone(9, 1, 7)), ..Durable::default() };
+    let mut member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
+    member.age(case.pacing.patience_ns);
+    let word = |draw| {
+        let (members, answers) = ([0].into(), BTreeMap::from([(0, lone(4, 0, false))]));
+        Input::Recover(Recovery { members, answers, asked_epoch: 9, draw, ..Recovery::default() })
+    };
+    let mut tell = |now_ns, input| {
+        let mut out = Vec::new();
+        member.step(now_ns, input, &mut out);
+        let asked = out.iter().find_map(|it| match it {
+            Output::Remake(plan) => Some(plan.record.epoch),
+            _ => None,
+        });
+        (asked, out.contains(&Output::Look))
+    };
+    let now_ns = case.now();
+    let (first, _) = tell(now_ns, word(1));
+    assert!(first.is_some(), "it is asked for");
+    assert_eq!(tell(now_ns, Input::Timer).0, first);
+    assert_eq!(tell(now_ns, word(2)).0, None, "one at a time");
+    let later_ns = now_ns + 12 * case.pacing.patience_ns;
+    assert_eq!(tell(later_ns, Input::Timer), (None, true), "was it made? it is looked at");
+    assert!(tell(later_ns, word(5)).0 > first);
 }
 
 /// A member was admitted again, with another life, since it has answered (seed 1007380).
@@ -379,7 +442,8 @@ fn a_copy_without_content_does_not_serve_while_a_filled_one_answers() {
     let filled_since = Some(Place { reign: 1, counter: 2 });
     let answers = BTreeMap::from([(0, Knowledge { filled_since, ..filled })]);
     let members = [0, 2].into();
-    let recovery = Recovery { members, answers, asked_epoch: 9, gives_up: true, draw: 0 };
+    let recovery =
+        Recovery { members, answers, asked_epoch: 9, accepts: RecoveryLoss::Mixed, draw: 0 };
     let plan = empty.recovery_plan(case.now(), &recovery);
     assert_eq!(plan, Err(RecoveryRefusal::Better(0)));
 }

@@ -48,7 +48,7 @@ impl Inside {
     pub(crate) fn change_copies(&self, name: &str, body: &Value) -> Result<Done, Refused> {
         let command: CopyCommand =
             fields(body, "{\"primary\": \"io2\"}, {\"gone\": \"io2\"} or {\"list\": ..}")?;
-        let _turn = self.turn()?;
+        let turn = self.turn()?;
         let objects = self.objects().clone();
         let served = objects.volume(name);
         let served = served.ok_or_else(|| unknown::<VolumeConfig>(name, &objects.config))?;
@@ -57,6 +57,8 @@ impl Inside {
             let way_out = "docs/replicas.md says how a volume has them";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         };
+        // It changes no object of this node, and takes longer than other changes may wait.
+        let _turn = Some(turn).filter(|_| !matches!(command, CopyCommand::Recover(_)));
         let mut done = Done { version: API_VERSION, ..Done::default() };
         let parts = (&self.cores[..], self.volumes.seats());
         let (applied, notes) = member.carry_out(parts, &objects.config.name, &command)?;

@@ -49,17 +49,22 @@ impl World {
         heard.map(|id| (id, self.nodes[usize::from(id)].member.knowledge())).collect()
     }
 
+    /// A later recovery has a larger draw, and known epochs are in between.
+    fn draw(&self) -> u64 {
+        4 * (16 - u64::from(self.budget.recoveries))
+    }
+
     pub(crate) fn word(
         &self,
         id: MemberId,
         answers: BTreeMap<MemberId, Knowledge>,
         gives_up: bool,
     ) -> Recovery {
+        let accepts = if gives_up { RecoveryLoss::Mixed } else { RecoveryLoss::Unflushed };
         let members = (0..self.nodes.len() as MemberId).filter(|other| *other != id).collect();
-        let draw = u64::from(self.budget.recoveries);
         let known = self.nodes[usize::from(id)].member.record();
         let asked_epoch = known.map_or(0, |record| record.epoch);
-        Recovery { members, answers, asked_epoch, gives_up, draw }
+        Recovery { members, answers, asked_epoch, accepts, draw: self.draw() }
     }
 
     pub(crate) fn plan(
@@ -73,9 +78,10 @@ impl World {
 
     pub(crate) fn recover(&mut self, case: &Case, gives_up: bool) {
         self.budget.recoveries -= 1;
-        let draw = u64::from(self.budget.recoveries);
-        let Some((id, recovery)) = self.asked.take() else { return };
-        self.step(case, id, Input::Recover(Recovery { gives_up, draw, ..recovery }));
+        let Some((id, asked)) = self.asked.take() else { return };
+        let asked_epoch = asked.asked_epoch;
+        let recovery = Recovery { asked_epoch, ..self.word(id, asked.answers, gives_up) };
+        self.step(case, id, Input::Recover(recovery));
     }
 
     /// Whether no process has this member: an operator says so of members that have not answered.
