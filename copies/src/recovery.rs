@@ -235,14 +235,12 @@ impl ServedMember {
             RecoveryRefusal::ServesOlder(member) => {
                 let node = self.node(member);
                 let way_out = format!(
-                    "if the copy on {node} was made anew, or has served less than the newest record \
-                     says, stop {node} and run the command here again; to keep what {node} has, run \
-                     it there"
+                    "if the copy on {node} was made anew, or is otherwise not to be kept, stop \
+                     {node} and run the command here again; to keep it, stop this node, and run \
+                     the command on {node}"
                 );
-                (
-                    format!("{node} serves volume {name:?} by a record that is not the newest"),
-                    way_out,
-                )
+                let error = format!("{node} serves volume {name:?} by an older record");
+                (error, way_out)
             }
             RecoveryRefusal::Better(member) => {
                 let node = self.node(member);

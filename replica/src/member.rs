@@ -652,7 +652,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let is_in = record.has(self.id, self.life);
         // The operator has decided without this news.
         self.recovery = None;
-        // Nothing was acknowledged under it without this copy, whatever became of its life.
+        // Nothing was acknowledged under it without this copy, also if its life has ended.
         let counts = record.in_sync.contains_key(&self.id);
         // A copy that began to be filled was out of sync then, so that the record is of its
         // admission, in this life or in one before. A copy that never began may only have the

@@ -16,8 +16,8 @@ pub(super) const EXAMPLES: &str = "Examples:
   vrio bench replicas --copies 3 --event move --mtu 9000 --json | jq '.pauses[] | .pauses_ms'
   vrio bench replicas --volumes 100 --event kill-primary --event kill-backup --seconds 0
   vrio bench replicas --registry etcd --event kill-host --event kill-host-with-leader --seconds 0
-Sessions are sealed. All nodes are on this machine, in network namespaces if root runs it. The guest is a stand-in that checks what it reads; a request that fails
-is an error here.";
+Sessions are sealed. All nodes are on this machine, in network namespaces if root runs it. The guest
+is a stand-in that checks what it reads; a request that fails is an error here.";
 
 /// Rounds and seconds unless said, and with --quick.
 const ROUNDS: [u16; 2] = [5, 3];
@@ -54,8 +54,8 @@ pub(crate) struct ReplicasArgs {
     /// Connect the nodes by the loopback device, also where network namespaces are allowed.
     #[arg(long, conflicts_with = "mtu")]
     loopback: bool,
-    /// The registry: a file, or three members of etcd, one on each IOhost; the member on the primary
-    /// does not lead, but for kill-host-with-leader.
+    /// The registry: a file, or a member of etcd on each of three IOhosts; the member on the
+    /// primary's host does not lead, but for kill-host-with-leader.
     #[arg(long, value_enum, default_value = "file")]
     registry: RegistryArg,
     /// Run few and short rounds, as a trial.

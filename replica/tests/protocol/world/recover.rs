@@ -155,7 +155,7 @@ impl World {
     /// A copy serves while no copy that was heard has more.
     fn check_choice(&mut self, plan: &RecoveryPlan) {
         let RecoveryPlan { known, record, unheard, loss, .. } = plan;
-        // A member that was heard may know of an admission that the admitted member has not heard of.
+        // A member may know of an admission of which the admitted member has not heard.
         let is_mixed =
             |id: &MemberId, disk: &Disk| disk.is_mixed && !known.in_sync.contains_key(id);
         let disk = |id: &MemberId| &self.nodes[usize::from(*id)].disk;
