@@ -56,7 +56,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     /// Whether a message of this epoch is too old to be heard.
-    fn is_past(&self, epoch: u64) -> bool {
+    pub(crate) fn is_past(&self, epoch: u64) -> bool {
         !self.breaks(Rule::KeepPromises) && epoch < self.promised
     }
 
@@ -160,7 +160,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     /// Whether it stores the operations of the record's primary.
-    fn follows(&self, record: &VolumeRecord) -> bool {
+    pub(crate) fn follows(&self, record: &VolumeRecord) -> bool {
         let joins = match &self.role {
             MemberRole::Outside(outside) => outside.joins,
             MemberRole::Backup => !self.is_past_reign(record.reign),

@@ -14,6 +14,7 @@
 //! | a member comes back | it goes back to a common cut, gets the difference, is admitted |
 //! | all in sync were restarted | when each has said so, one goes on under a new incarnation |
 //! | a member ends in order | it keeps its life's end, and goes on with the life in a new reign |
+//! | the primary cannot read a block | a member in sync lends it, and it is written again |
 //! | a swap's outcome is unknown | until then an operation needs the members of both records |
 //!
 //! The crate has no I/O. [`Replica::step`] takes the time and one input, and gives outputs.
@@ -22,9 +23,11 @@
 mod applied;
 mod backup;
 mod extent;
+mod fetch;
 mod flights;
 mod follower;
 mod member;
+mod mending;
 mod message;
 mod outside;
 mod primary;
@@ -34,9 +37,10 @@ pub mod wire;
 
 pub use applied::{APPLIED_MAX, Applied, ClientId, RequestId};
 pub use extent::{Extent, ExtentSet};
+pub use fetch::{Fetch, MENDS_MAX};
 pub use flights::{FILL_BYTES_MAX, FILLS_MAX, FLIGHT_BYTES_MAX, FLIGHTS_MAX};
 pub use member::{
-    CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, LifeEnd, Output, Pacing, Replica,
+    CUTS_MAX, ChangedPart, ClientRequest, Durable, Input, LifeEnd, Output, Pacing, Replica,
     SwapOutcome,
 };
 pub use message::{

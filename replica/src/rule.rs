@@ -61,11 +61,15 @@ pub enum Rule {
     RefusalsAreOfThePast,
     /// A member that joins takes no snapshot: its content is not the primary's yet.
     JoinsTakeNoSnapshots,
+    /// Content that a member has lent is of no use once an operation has changed its sectors.
+    MendsAreOfNow,
+    /// A member is asked for content when it has all operations on it.
+    MendsWaitForOperations,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -94,5 +98,7 @@ impl Rule {
         Self::LivesThatGoOnAreNotOver,
         Self::RefusalsAreOfThePast,
         Self::JoinsTakeNoSnapshots,
+        Self::MendsAreOfNow,
+        Self::MendsWaitForOperations,
     ];
 }

@@ -86,6 +86,8 @@ mod kind {
     pub(super) const GO_BACK: u8 = WIRE_KIND_MIN + 8;
     pub(super) const HELLO: u8 = WIRE_KIND_MIN + 9;
     pub(super) const ALIVE: u8 = WIRE_KIND_MIN + 10;
+    pub(super) const LEND: u8 = WIRE_KIND_MIN + 11;
+    pub(super) const LENT: u8 = WIRE_KIND_MIN + 12;
 }
 
 mod op {
@@ -202,6 +204,18 @@ pub fn encode(volume: u32, message: &Message<WireContent>, head: &mut Vec<u8>, b
             head.push(u8::from(record.is_some()));
             record.iter().for_each(|record| put_record(head, record));
         }
+        Message::Lend { epoch, life, counter, extent } => {
+            put_numbers(head, &[*epoch, *life, *counter]);
+            put_extent(head, *extent);
+        }
+        Message::Lent { life, place, extent, data } => {
+            put_numbers(head, &[*life, place.reign, place.counter]);
+            head.push(u8::from(data.is_some()));
+            match data {
+                Some(data) => put_range(head, *extent, *data),
+                None => put_extent(head, *extent),
+            }
+        }
     }
 }
 
@@ -217,6 +231,8 @@ fn kind_of(message: &Message<WireContent>) -> u8 {
         Message::GoBack { .. } => kind::GO_BACK,
         Message::Hello { .. } => kind::HELLO,
         Message::Alive { .. } => kind::ALIVE,
+        Message::Lend { .. } => kind::LEND,
+        Message::Lent { .. } => kind::LENT,
     }
 }
 
@@ -242,9 +258,13 @@ fn put_request(to: &mut Vec<u8>, RequestId { client, number }: RequestId) {
 }
 
 fn put_range(to: &mut Vec<u8>, extent: Extent, content: WireContent) {
+    put_extent(to, extent);
+    to.push(content as u8);
+}
+
+fn put_extent(to: &mut Vec<u8>, extent: Extent) {
     put_numbers(to, &[extent.first()]);
     to.extend(extent.sectors().to_le_bytes());
-    to.push(content as u8);
 }
 
 fn put_op(head: &mut Vec<u8>, body: &mut Vec<u8>, op: &Op<WireContent>) {
@@ -390,6 +410,8 @@ pub fn decode(head: &[u8], body: &[u8]) -> WireResult<(u32, Message<WireContent>
             let record = reader.flag()?.then(|| reader.record()).transpose()?;
             Message::Alive { life, record, answers }
         }
+        kind::LEND => reader.lend()?,
+        kind::LENT => reader.lent(&mut body)?,
         _ => return Err(MalformedMessage("its kind is unknown")),
     };
     if !reader.0.is_empty() {
@@ -556,9 +578,27 @@ impl WireReader<'_> {
         Ok(RequestId { client, number: self.number()? })
     }
 
-    fn range(&mut self, body: &mut Body<'_>) -> WireResult<(Extent, WireContent)> {
+    fn extent(&mut self) -> WireResult<Extent> {
         let (first, sectors) = (self.number()?, u32::from_le_bytes(self.bytes()?));
-        let extent = Extent::new(first, sectors).ok_or(MalformedMessage("its range is empty"))?;
+        Extent::new(first, sectors).ok_or(MalformedMessage("its range is empty"))
+    }
+
+    fn lend(&mut self) -> WireResult<Message<WireContent>> {
+        let (epoch, life, counter) = (self.number()?, self.life()?, self.number()?);
+        Ok(Message::Lend { epoch, life, counter, extent: self.extent()? })
+    }
+
+    fn lent(&mut self, body: &mut Body<'_>) -> WireResult<Message<WireContent>> {
+        let (life, place) = (self.life()?, self.place()?);
+        let (extent, data) = match self.flag()? {
+            true => self.range(body).map(|(extent, data)| (extent, Some(data)))?,
+            false => (self.extent()?, None),
+        };
+        Ok(Message::Lent { life, place, extent, data })
+    }
+
+    fn range(&mut self, body: &mut Body<'_>) -> WireResult<(Extent, WireContent)> {
+        let extent = self.extent()?;
         let content = match self.byte()? {
             0 => WireContent::Bytes,
             1 => WireContent::Zeroes,

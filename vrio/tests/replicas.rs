@@ -153,7 +153,7 @@ impl Rack {
     }
 
     /// The nodes of a list, each with its copy.
-    fn start_members(&self, list: &[&str]) -> Vec<Option<Node>> {
+    pub(crate) fn start_members(&self, list: &[&str]) -> Vec<Option<Node>> {
         let start = |node: &&str| {
             let pool = format!("{node}.pool");
             self.start_member(CopyFile { node, list, pool: &pool })
@@ -162,7 +162,7 @@ impl Rack {
     }
 
     /// A VMhost with a disk that names these nodes.
-    fn client(&self, list: &[&str]) -> NodePlan {
+    pub(crate) fn client(&self, list: &[&str]) -> NodePlan {
         let config = format!(
             "{}[[disk]]\nsocket = \"alice.sock\"\nvolume = \"{}/alice\"\nqueues = 2\n{}",
             list.iter().map(|it| self.peer(it)).collect::<String>(),
@@ -178,7 +178,7 @@ pub(crate) fn succeeds(output: &Output) {
 }
 
 /// The state of the copy on a node, as its status has it.
-fn copy(node: &Node) -> Option<Value> {
+pub(crate) fn copy(node: &Node) -> Option<Value> {
     let status = node.status().ok()?;
     let volumes = status["volumes"].as_array()?.clone();
     let alice = volumes.into_iter().find(|volume| volume["name"] == "alice")?;
@@ -186,7 +186,7 @@ fn copy(node: &Node) -> Option<Value> {
 }
 
 /// Waits until all copies are in sync, and gives the place of the node that serves.
-fn wait_until_in_sync(nodes: &[Option<Node>]) -> usize {
+pub(crate) fn wait_until_in_sync(nodes: &[Option<Node>]) -> usize {
     let until = Instant::now() + PATIENCE;
     loop {
         let copies: Vec<_> = nodes.iter().map(|node| node.as_ref().and_then(copy)).collect();

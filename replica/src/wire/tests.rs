@@ -99,7 +99,7 @@ impl Draw {
     fn message(&mut self) -> (Message<WireContent>, usize) {
         let (record, life) = (self.record(), self.0.draw());
         let (epoch, began) = (self.number(), self.number());
-        let message = match self.0.below(10) {
+        let message = match self.0.below(12) {
             0 => Message::Ping { record, life, sent_ns: self.number(), held: self.number() },
             1 => Message::Pong { epoch, life, sent_ns: self.number() },
             2 => Message::Seal { record },
@@ -125,6 +125,16 @@ impl Draw {
                 Message::GoBack { record, life, cut, began }
             }
             8 => Message::Hello { life, epoch },
+            9 => {
+                let extent = self.range().0;
+                Message::Lend { epoch, life, counter: self.number(), extent }
+            }
+            10 => {
+                let (extent, data, bytes) = self.range();
+                let has = self.0.one_in(2);
+                let (data, bytes) = if has { (Some(data), bytes) } else { (None, 0) };
+                return (Message::Lent { life, place: self.place(), extent, data }, bytes);
+            }
             _ => {
                 let answers = self.0.one_in(2).then(|| (self.0.draw(), self.number()));
                 let record = self.0.one_in(2).then_some(record);

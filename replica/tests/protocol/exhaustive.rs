@@ -22,6 +22,8 @@ fn small_cases_keep_the_promises() {
         "proofs",
         "proofs and stops",
         "snapshots",
+        "damages",
+        "damages and joins",
     ] {
         let case = named(name).expect("it is a case");
         assert_eq!(explore(name, case, TIME), (true, vec![]), "{name}");

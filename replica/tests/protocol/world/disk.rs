@@ -34,6 +34,8 @@ pub(crate) struct Disk {
     /// The highest counter of an operation.
     pub(crate) counter: u64,
     pub(crate) durable_of_member: Durable,
+    /// Sectors that cannot be read until they are written.
+    pub(crate) damaged: BTreeSet<u64>,
 }
 
 impl Disk {
@@ -47,12 +49,7 @@ impl Disk {
             Op::Write { extent, data, .. }
             | Op::Fill { extent, data, .. }
             | Op::Equal { extent, data } => {
-                for (sector, value) in (extent.first()..extent.end()).zip(data) {
-                    self.content.insert(sector, *value);
-                    if let Some(log) = &mut self.log {
-                        log.push((sector, *value));
-                    }
-                }
+                self.write(*extent, data);
             }
             Op::Flush { .. } | Op::Applied { .. } => self.flush(),
             Op::Cut => {
@@ -69,6 +66,21 @@ impl Disk {
             // A note is durable by what the member keeps.
             Op::Nothing | Op::Forget(_) | Op::Note { .. } => {}
         }
+    }
+
+    pub(crate) fn write(&mut self, extent: Extent, data: &Data) {
+        for (sector, value) in (extent.first()..extent.end()).zip(data) {
+            self.content.insert(sector, *value);
+            self.damaged.remove(&sector);
+            if let Some(log) = &mut self.log {
+                log.push((sector, *value));
+            }
+        }
+    }
+
+    /// Whether all sectors of a range can be read.
+    pub(crate) fn can_read(&self, extent: Extent) -> bool {
+        self.damaged.range(extent.first()..extent.end()).next().is_none()
     }
 
     pub(crate) fn flush(&mut self) {
