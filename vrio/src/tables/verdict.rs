@@ -279,9 +279,10 @@ pub(crate) fn volumes(all: &[VolumeStatus]) -> Vec<String> {
     stopped.chain(copies).chain(lost).chain(untaken).collect()
 }
 
-/// The damage that no copy makes up for.
+/// The damage that no copy makes up for, as the node that serves has met it. Another node may have
+/// served when the copies here were other ones.
 fn has_lost(copy: &CopyStatus) -> Option<String> {
-    let first = copy.lost.first()?;
+    let first = copy.lost.first().filter(|_| copy.role == CopyRole::Primary)?;
     Some(format!(
         "{} blocks of 4 KiB are damaged on all copies in sync, the first at byte {first}: reads of \
          them fail until they are written again. Restore the files in them from a backup, or bring \
