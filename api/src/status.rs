@@ -294,6 +294,13 @@ pub struct CopyStatus {
     /// Why the copy has stopped, or waits; empty if it does neither.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
+    /// The bytes of damaged blocks that were repaired from other copies since the node started.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repaired_bytes: u64,
+    /// The offsets in bytes of blocks of 4 KiB that no copy in sync can be read at, as far as reads
+    /// have met them: the first 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<u64>,
 }
 
 /// A disk, here or elsewhere, that uses a volume of this node.

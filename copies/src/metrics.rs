@@ -30,6 +30,16 @@ pub const COPY_METRICS: &[CounterText] = &[
         help: "1 where this node's copy of a replicated volume waits for its pool.",
     },
     CounterText {
+        name: "copy_repaired_bytes",
+        help: "Bytes of damaged blocks of a replicated volume that this node has repaired from \
+               other copies.",
+    },
+    CounterText {
+        name: "copy_lost_blocks_now",
+        help: "Blocks of a replicated volume that no copy in sync can be read at, as far as reads \
+               have met them, and 64 at most.",
+    },
+    CounterText {
         name: "copies_in_sync_now",
         help: "Copies of a replicated volume that have each acknowledged write, as far as this \
                node knows.",
@@ -50,6 +60,8 @@ impl ServedMember {
         tell("copy_lacks_writes_now", u64::from(copy.role == CopyRole::Outside));
         tell("copy_stopped_now", u64::from(has_stopped));
         tell("copy_waits_now", u64::from(!has_stopped && !copy.why.is_empty()));
+        tell("copy_repaired_bytes", copy.repaired_bytes);
+        tell("copy_lost_blocks_now", copy.lost.len() as u64);
         tell("copies_in_sync_now", copy.in_sync.len() as u64);
         tell("copies_lacking_now", copy.missing.len() as u64);
     }

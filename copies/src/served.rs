@@ -298,8 +298,8 @@ impl ServedMember {
 
     /// Its state for the node's status.
     pub fn status(&self) -> CopyStatus {
-        let MemberView { part, primary, epoch, in_sync, filling, failed, waits, follows: _ } =
-            self.view();
+        let view = self.view();
+        let MemberView { part, primary, epoch, in_sync, filling, failed, waits, .. } = view;
         let has_ended = matches!(*self.running.lock(), MemberRun::Ended);
         // A record can name this node while its member does not serve.
         let is_serving = matches!(part, MemberPart::Serves | MemberPart::TakesOver);
@@ -338,6 +338,8 @@ impl ServedMember {
             serves_bytes,
             filling,
             why,
+            repaired_bytes: view.repaired_bytes,
+            lost: view.lost,
         }
     }
 

@@ -23,6 +23,7 @@ const PACING: Pacing = Pacing {
     silence_ns: 10,
     fetch_sectors_max: 2048,
     fetches_max: 4,
+    block_sectors: 8,
     members: MEMBERS_MAX,
 };
 
@@ -110,7 +111,7 @@ impl Members {
     fn act(&mut self, step: ReplicaStep<'_>) {
         match step {
             ReplicaStep::Bytes { to, kind, rest, body_bytes } => {
-                let head: Vec<u8> = [WIRE_KIND_MIN + kind % 12, 0, 0, 0, 7, 0, 0, 0]
+                let head: Vec<u8> = [WIRE_KIND_MIN + kind % 14, 0, 0, 0, 7, 0, 0, 0]
                     .iter()
                     .chain(rest)
                     .copied()
@@ -197,7 +198,7 @@ impl Members {
             }
             _ => Op::Forget(9),
         };
-        match kind % 10 {
+        match kind % 12 {
             0 => Message::Ping { record: next, life, sent_ns: self.now_ns, held: b },
             1 => Message::Pong { epoch, life, sent_ns: self.now_ns + d % 2 },
             2 => Message::Seal { record: next },
@@ -207,6 +208,8 @@ impl Members {
             6 => Message::Join { epoch, life: d % 2, cuts: BTreeSet::from([place]) },
             7 => Message::GoBack { record: next, life, cut: Some(place), began: d % 8 },
             8 => Message::Hello { life, epoch },
+            9 => Message::Lend { epoch, life, counter: b % 8, extent },
+            10 => Message::Lent { life, place, extent, data: (d % 2 == 0).then_some(data) },
             _ => Message::Alive { life, record: Some(next), answers: Some((life, epoch)) },
         }
     }
@@ -279,6 +282,10 @@ impl Members {
             }
             Output::Look => (id, Input::Seen(self.registry.clone())),
             Output::Store(place, _) => (id, Input::Stored(place)),
+            // Some ranges are damaged.
+            Output::Fetch(fetch, extent) if extent.first() % 16 == 8 => {
+                (id, Input::Unread(fetch, extent))
+            }
             Output::Fetch(fetch, extent) => (id, Input::Fetched(fetch, extent, WireContent::Bytes)),
             Output::Compare(member, began, _, from) => {
                 let extents = Extent::new(from, 3).into_iter().collect();
@@ -291,6 +298,9 @@ impl Members {
             | Output::EndCompare(..)
             | Output::Answer(..)
             | Output::Refuse(..)
+            | Output::Mend(..)
+            | Output::Lost(_)
+            | Output::Unreadable(_)
             | Output::Full(_) => return None,
         })
     }
@@ -298,7 +308,13 @@ impl Members {
 
 /// The length of the content that a message has as its body.
 fn body_bytes(message: &Message<WireContent>) -> usize {
-    let Message::Append { op, .. } = message else { return 0 };
+    let op = match message {
+        Message::Append { op, .. } => op,
+        Message::Lent { extent, data: Some(WireContent::Bytes), .. } => {
+            return extent.sectors() as usize * SECTOR_BYTES as usize;
+        }
+        _ => return 0,
+    };
     match op {
         Op::Write { extent, data: WireContent::Bytes, .. }
         | Op::Fill { extent, data: WireContent::Bytes, .. }

@@ -78,7 +78,11 @@ pub(crate) fn bytes_of(extent: Extent) -> u64 {
 
 /// The content that a message has.
 pub fn content_of<D>(message: &Message<D>) -> Option<&D> {
-    let Message::Append { op, .. } = message else { return None };
+    let op = match message {
+        Message::Append { op, .. } => op,
+        Message::Lent { data, .. } => return data.as_ref(),
+        _ => return None,
+    };
     match op {
         Op::Write { data, .. } | Op::Fill { data, .. } | Op::Equal { data, .. } => Some(data),
         _ => None,

@@ -54,7 +54,7 @@ use crate::member::{Answer, ErrandEnd, MemberCounters, MemberStart, Outbox, Volu
 use crate::notes::{NoteBook, NoteRecords};
 use crate::queue::MEMBER_DEPTH;
 use crate::snapshots::{SnapshotDesk, SnapshotEnd};
-use crate::status::{FilledPercent, MemberPart, MemberStatus, MemberView};
+use crate::status::{FilledPercent, MemberPart, MemberStatus, MemberView, not_here};
 
 /// Messages that are heard in a round, and bytes of content after which no more are taken: a round
 /// of some milliseconds.
@@ -76,6 +76,7 @@ pub const NODE_PACING: Pacing = Pacing {
     silence_ns: 1_000_000_000,
     fetch_sectors_max: 1 << 11,
     fetches_max: 8,
+    block_sectors: (store::block::BLOCK_BYTES as u64 / SECTOR_BYTES) as u32,
     members: MEMBERS_MAX,
 };
 
@@ -332,11 +333,12 @@ impl MemberHost {
         let own = placed_bytes.map(|_| own.size());
         let start = MemberStart { id, life, pacing, durable, cuts, sectors, own };
         let now_ns = (outside.clock)();
+        let member = VolumeMember::new(start, channel, now_ns).noting(status.damage());
         let others = nodes.keys().filter(|other| **other != id);
         let outgoing = others.map(|other| (*other, OutgoingMail::default())).collect();
         outside.watch.elsewhere("");
         Ok(Self {
-            member: VolumeMember::new(start, channel, now_ns),
+            member,
             inbox,
             fronts,
             records,
@@ -670,6 +672,7 @@ impl MemberHost {
             // Of another incarnation: its term has ended.
             Answer::Refused(id, _) => (id, Status::Fenced, None),
             Answer::Invalid(id) => (id, Status::Invalid, None),
+            Answer::Unreadable(id) => (id, Status::Error, None),
             Answer::Full(id) => {
                 self.sweeps = true;
                 return self.fronts.put_off(id);
@@ -842,6 +845,7 @@ impl MemberHost {
                 .collect(),
             waits,
             failed: self.member.failed().map(str::to_owned),
+            ..MemberView::default()
         });
     }
 }
@@ -849,14 +853,6 @@ impl MemberHost {
 /// The host as a client of the protocol.
 fn own_client(life: Life) -> ClientId {
     ClientId { attachment: FrontLinks::attachment(life, 0), channel: 0, slot: 0 }
-}
-
-/// Why records cannot be written here.
-fn not_here(elsewhere: &str) -> String {
-    match elsewhere {
-        "" => "no node is known that serves the volume now".to_owned(),
-        node => format!("{node} serves the volume now"),
-    }
 }
 
 impl Poll for MemberHost {

@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod content;
+mod damage;
 mod desk;
 mod desk_threads;
 pub mod door;

@@ -5,15 +5,17 @@
 mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use replica::{
-    ClientRequest, Counter, Durable, Input, Life, MemberId, Message, Note, Op, Output, Pacing,
-    Place, RecoveryPlan, Replica, RequestId, SwapOutcome, VolumeRecord,
+    ClientRequest, Counter, Durable, Fetch, Input, Life, MemberId, Message, Note, Op, Output,
+    Pacing, Place, RecoveryPlan, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 use sidecore::{Progress, Wake};
 use volume::{Channel, Size};
 
 use crate::content::RangeContent;
+use crate::damage::DamageBook;
 use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
 use crate::status::FilledPercent;
 use recovery::Survey;
@@ -88,6 +90,8 @@ pub enum Answer {
     Refused(RequestId, u64),
     /// The table of applied requests is full: offer it again later.
     Full(RequestId),
+    /// A part of its range is damaged, and no member in sync has it.
+    Unreadable(RequestId),
     /// Its range is not in the volume that users have, or its content is of another length.
     Invalid(RequestId),
 }
@@ -173,6 +177,7 @@ pub struct VolumeMember {
     /// would be kept, and a member that has lost its state would pass for one that has it.
     is_new: bool,
     counters: MemberCounters,
+    damage: Arc<DamageBook>,
     failed: Option<String>,
     /// It ends in order, and gives the protocol no input any more.
     retiring: Option<RetireStage>,
@@ -224,9 +229,15 @@ impl VolumeMember {
             scratch: Vec::new(),
             next_tick_ns: now_ns,
             counters: MemberCounters::default(),
+            damage: Arc::default(),
             failed: None,
             retiring: None,
         }
+    }
+
+    /// The same, and the damage that it meets is noted here.
+    pub(crate) fn noting(self, damage: &Arc<DamageBook>) -> Self {
+        Self { damage: Arc::clone(damage), ..self }
     }
 
     /// See [`Replica::set_patience`].
@@ -562,6 +573,9 @@ impl VolumeMember {
                 self.sectors
             ));
         }
+        if let Op::Write { extent, .. } | Op::Fill { extent, .. } | Op::Equal { extent, .. } = &op {
+            self.damage.written(*extent);
+        }
         if matches!(op, Op::Applied { .. }) {
             self.equal = (place, false);
         }
@@ -634,7 +648,19 @@ impl VolumeMember {
                 out.errands.push(Errand::Keep(durable));
             }
             Output::Store(place, op) => self.store(place, op),
+            // Another member has said where the range is.
+            Output::Fetch(fetch @ Fetch::Lend(..), extent)
+                if extent.end() > self.queue.sectors().unwrap_or(self.sectors) =>
+            {
+                self.inputs.push(Input::Unread(fetch, extent));
+            }
             Output::Fetch(fetch, extent) => self.queue.fetch(fetch, extent),
+            Output::Mend(extent, content) => {
+                self.damage.repaired(extent);
+                self.queue.mend(extent, content);
+            }
+            Output::Lost(extent) => self.damage.is_lost(extent),
+            Output::Unreadable(id) => out.answers.push(Answer::Unreadable(id)),
             Output::Drop(cut) => self.queue.change(VolumeTask::Drop(cut)),
             Output::GoBack(cut) => self.queue.change(VolumeTask::GoBack(cut)),
             Output::Compare(member, began, cut, from) => {

@@ -195,6 +195,16 @@ impl WorkQueue {
         self.push(MemberWork::Fetch(fetch, extent), None);
     }
 
+    /// A range gets the content that it has, since it cannot be read.
+    pub(crate) fn mend(&mut self, extent: Extent, content: RangeContent) {
+        self.push(MemberWork::Write(extent, content), None);
+    }
+
+    /// The sectors of a volume that may grow.
+    pub(crate) fn sectors(&self) -> Option<u64> {
+        self.own.as_ref().map(|own| own.get() / replica::wire::SECTOR_BYTES)
+    }
+
     pub(crate) fn flush(&mut self) {
         self.push(MemberWork::Flush, None);
     }
@@ -235,14 +245,24 @@ impl WorkQueue {
         let memory = std::mem::take(memory);
         let at = usize::try_from(*number - self.first).expect("works are in memory");
         let queued = &mut self.works[at];
-        if status != Status::Done {
+        // The protocol has the range from another member. It has no way for content that must be
+        // made equal: another member takes over then.
+        let unread = match queued.work {
+            MemberWork::Fetch(fetch, extent) if !matches!(fetch, Fetch::Equal(_)) => {
+                (status == Status::Error).then_some(Input::Unread(fetch, extent))
+            }
+            _ => None,
+        };
+        if status != Status::Done && unread.is_none() {
             return Err(match queued.work.extent() {
                 Some(extent) => format!("{status:?} at sector {}", extent.first()),
                 None => format!("{status:?} of a flush"),
             });
         }
         queued.state = WorkState::Ended;
-        if let MemberWork::Fetch(fetch, extent) = queued.work {
+        if let Some(unread) = unread {
+            inputs.push(unread);
+        } else if let MemberWork::Fetch(fetch, extent) = queued.work {
             inputs.push(Input::Fetched(fetch, extent, RangeContent::of(memory)));
         }
         // Its content goes as soon as the volume has it.

@@ -1,9 +1,12 @@
 //! A member's state, for people.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use replica::{MEMBERS_MAX, MemberId};
+
+use crate::damage::DamageBook;
 
 /// The members that are filled, and how much of what they lack they have, in percent.
 pub(crate) type FilledPercent = [Option<(MemberId, u8)>; MEMBERS_MAX];
@@ -45,19 +48,41 @@ pub struct MemberView {
     pub waits: Option<String>,
     /// Why it has stopped.
     pub failed: Option<String>,
+    /// The bytes of damaged blocks that it has repaired from other members.
+    pub repaired_bytes: u64,
+    /// The offsets of blocks that no member in sync can read, as far as this member has met them
+    /// and has a place for their names.
+    pub lost: Vec<u64>,
 }
 
 /// A member's state, shared with the threads that show it.
 #[derive(Debug, Default)]
-pub struct MemberStatus(Mutex<MemberView>);
+pub struct MemberStatus {
+    view: Mutex<MemberView>,
+    /// The member's own: it changes while the member's state does not.
+    damage: Arc<DamageBook>,
+}
 
 impl MemberStatus {
     /// The state now.
     pub fn view(&self) -> MemberView {
-        self.0.lock().clone()
+        let (repaired_bytes, lost) = (self.damage.repaired_bytes(), self.damage.lost());
+        MemberView { repaired_bytes, lost, ..self.view.lock().clone() }
     }
 
     pub(crate) fn set(&self, view: MemberView) {
-        *self.0.lock() = view;
+        *self.view.lock() = view;
+    }
+
+    pub(crate) fn damage(&self) -> &Arc<DamageBook> {
+        &self.damage
+    }
+}
+
+/// Why records cannot be written here.
+pub(crate) fn not_here(elsewhere: &str) -> String {
+    match elsewhere {
+        "" => "no node is known that serves the volume now".to_owned(),
+        node => format!("{node} serves the volume now"),
     }
 }

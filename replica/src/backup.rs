@@ -166,7 +166,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     /// Whether it stores the operations of the record's primary.
-    fn follows(&self, record: &VolumeRecord) -> bool {
+    pub(crate) fn follows(&self, record: &VolumeRecord) -> bool {
         let joins = match &self.role {
             MemberRole::Outside(outside) => outside.joins,
             MemberRole::Backup => !self.is_past_reign(record.reign),

@@ -15,6 +15,7 @@
 //! | all in sync were restarted | when each has said so, one goes on under a new incarnation |
 //! | a member ends in order | it keeps its life's end, and goes on with the life in a new reign |
 //! | the record is lost, or all copies in sync | an operator has a copy serve under a new epoch |
+//! | the primary cannot read a block | a member in sync lends it, and it is written again |
 //! | a swap's outcome is unknown | until then an operation needs the members of both records |
 //!
 //! The crate has no I/O. [`Replica::step`] takes the time and one input, and gives outputs.
@@ -23,9 +24,11 @@
 mod applied;
 mod backup;
 mod extent;
+mod fetch;
 mod flights;
 mod follower;
 mod member;
+mod mending;
 mod message;
 mod outside;
 mod primary;
@@ -37,9 +40,10 @@ pub mod wire;
 
 pub use applied::{APPLIED_MAX, Applied, ClientId, RequestId};
 pub use extent::{Extent, ExtentSet};
+pub use fetch::{Fetch, MENDS_MAX};
 pub use flights::{FILL_BYTES_MAX, FILLS_MAX, FLIGHT_BYTES_MAX, FLIGHTS_MAX};
 pub use member::{
-    CUTS_MAX, ChangedPart, ClientRequest, Durable, Fetch, Input, LifeEnd, Output, Pacing, Replica,
+    CUTS_MAX, ChangedPart, ClientRequest, Durable, Input, LifeEnd, Output, Pacing, Replica,
     SwapOutcome,
 };
 pub use message::{

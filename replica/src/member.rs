@@ -6,6 +6,7 @@ use std::hash::Hash;
 
 use crate::applied::{Applied, RequestId};
 use crate::extent::{Extent, ExtentSet};
+use crate::fetch::Fetch;
 use crate::message::{Counter, Message, Note, Op, Place, SnapshotChange};
 use crate::outside::Outside;
 use crate::primary::Primary;
@@ -26,6 +27,9 @@ pub struct Pacing {
     pub fetch_sectors_max: u32,
     /// How many such fetches are under way at most.
     pub fetches_max: usize,
+    /// The sectors of a block of the members' storages: a block is damaged as a whole, and is
+    /// written again as a whole.
+    pub block_sectors: u32,
     /// The members of the volume, in sync or not.
     pub members: usize,
 }
@@ -95,17 +99,6 @@ pub enum SwapOutcome {
     NoRecord,
 }
 
-/// The purpose of a fetched range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Fetch {
-    /// A client reads it, in this reign.
-    Read(RequestId, u64),
-    /// A member that joins, and began behind this operation, lacks it.
-    Fill(MemberId, Place),
-    /// Members may differ in it, at the begin of this reign.
-    Equal(u64),
-}
-
 /// Ranges that differ from a cut, from some sector on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChangedPart {
@@ -135,6 +128,8 @@ pub enum Input<D> {
     LeftOut(Place),
     /// The outcome of [`Output::Fetch`].
     Fetched(Fetch, Extent, D),
+    /// The other outcome of [`Output::Fetch`]: the storage cannot read the range, or a part of it.
+    Unread(Fetch, Extent),
     /// The outcome of [`Output::Compare`].
     Changed(MemberId, Place, ChangedPart),
     /// The other outcome of [`Output::Compare`]: the cut is gone, by no wish of the protocol.
@@ -176,6 +171,12 @@ pub enum Output<D> {
     Drop(Place),
     /// The range must be read, after all operations that were given out before.
     Fetch(Fetch, Extent),
+    /// The range must be written, after all operations that were given out before and before all
+    /// later ones. The content is what the range has: the storage could not read it.
+    Mend(Extent, D),
+    /// No member in sync can read this range. It stays so until it is written as a whole, or
+    /// another member comes into sync.
+    Lost(Extent),
     /// The content must become the cut's, or empty.
     GoBack(Option<Place>),
     /// Ranges must be found that changed since the cut (none: all that were ever written), from
@@ -186,6 +187,8 @@ pub enum Output<D> {
     EndCompare(MemberId, Place),
     /// The client's request is completed, for a read with the range's content.
     Answer(RequestId, Option<D>),
+    /// The client's read ends without content: its range, or a part of it, cannot be read.
+    Unreadable(RequestId),
     /// The client's request is of an older incarnation than this, which the volume has now: it is
     /// not carried out any more.
     Refuse(RequestId, u64),
@@ -282,6 +285,8 @@ pub struct Replica<D> {
     /// it does not know which operations and answers were under way: it waits for the next reign,
     /// or begins that itself.
     pub(crate) resumed: Option<u64>,
+    /// Ranges that are being read for the primary.
+    pub(crate) lending: BTreeSet<(Place, Extent)>,
 }
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
@@ -344,6 +349,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             was_in,
             differences: BTreeMap::new(),
             resumed,
+            lending: BTreeSet::new(),
         }
     }
 
@@ -495,6 +501,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Input::Stored(place) => self.stored(now_ns, place, out),
             Input::LeftOut(place) => self.left_out(place),
             Input::Fetched(fetch, extent, data) => self.fetched(now_ns, fetch, extent, data, out),
+            Input::Unread(fetch, extent) => self.unread(now_ns, fetch, extent, out),
             Input::Changed(member, began, part) => self.changed(member, began, part, out),
             Input::CutGone(member, began) => self.cut_gone(member, began),
             Input::Move(to) => self.start_move(now_ns, to, out),
@@ -574,6 +581,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
             Message::Join { epoch, life, cuts } => {
                 self.join(now_ns, from, epoch, life, &cuts, out);
+            }
+            Message::Lend { epoch, life, counter, extent } => {
+                self.lend(from, (epoch, life), counter, extent, out);
+            }
+            Message::Lent { life, place, extent, data } => {
+                self.lent(now_ns, (from, life), place, (extent, data), out);
             }
         }
     }

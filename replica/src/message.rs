@@ -258,6 +258,29 @@ pub enum Message<D> {
         /// The member's knowledge.
         knowledge: Knowledge,
     },
+    /// The primary cannot read a range of its own storage, and asks a member in sync for the
+    /// content, which no operation changes that the member does not have.
+    Lend {
+        /// The present epoch.
+        epoch: u64,
+        /// The member's life, as the primary knows it.
+        life: Life,
+        /// The primary's last operation.
+        counter: Counter,
+        /// The range.
+        extent: Extent,
+    },
+    /// The content that the primary has asked for.
+    Lent {
+        /// The member's life.
+        life: Life,
+        /// The reign, and the primary's last operation when it asked.
+        place: Place,
+        /// The range.
+        extent: Extent,
+        /// The content; none if the member cannot read it either.
+        data: Option<D>,
+    },
 }
 
 impl<D> Op<D> {
@@ -280,7 +303,7 @@ impl<D> Op<D> {
 
 impl<D> Message<D> {
     /// The same message with the content in another form.
-    pub fn map<E>(self, form: impl FnMut(D) -> E) -> Message<E> {
+    pub fn map<E>(self, mut form: impl FnMut(D) -> E) -> Message<E> {
         match self {
             Self::Append { epoch, life, began, counter, op } => {
                 Message::Append { epoch, life, began, counter, op: op.map(form) }
@@ -302,6 +325,12 @@ impl<D> Message<D> {
             Self::Alive { life, record, answers } => Message::Alive { life, record, answers },
             Self::Ask { number } => Message::Ask { number },
             Self::Known { number, knowledge } => Message::Known { number, knowledge },
+            Self::Lend { epoch, life, counter, extent } => {
+                Message::Lend { epoch, life, counter, extent }
+            }
+            Self::Lent { life, place, extent, data } => {
+                Message::Lent { life, place, extent, data: data.map(&mut form) }
+            }
         }
     }
 }

@@ -6,11 +6,11 @@ use std::hash::Hash;
 
 use crate::applied::RequestId;
 use crate::extent::{Extent, ExtentSet};
+use crate::fetch::{Fetch, Mends};
 use crate::flights::Flights;
 use crate::follower::{Follower, Joining, Written};
 use crate::member::{
-    ChangedPart, ClientRequest, Fetch, Holding, MemberRole, Output, Pacing, Replica,
-    TAIL_RANGES_MAX,
+    ChangedPart, ClientRequest, Holding, MemberRole, Output, Pacing, Replica, TAIL_RANGES_MAX,
 };
 use crate::message::{Counter, Message, NOTE_BYTES_MAX, Op, Place};
 use crate::record::{Life, MEMBERS_MAX, MemberId, MemberSet};
@@ -30,6 +30,16 @@ enum ReignPhase {
     Moving { to: MemberId },
 }
 
+/// A read of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClientRead {
+    extent: Extent,
+    /// It is being fetched, or what was fetched is being mended.
+    pub(crate) is_fetched: bool,
+    /// How often the storage could not read it.
+    pub(crate) mends: u8,
+}
+
 /// The state of a primary.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Primary<D> {
@@ -38,7 +48,7 @@ pub(crate) struct Primary<D> {
     /// An operator's record made it the primary, perhaps without its asking: it may have given a
     /// lease to a primary of before until then.
     lets_leases_end: bool,
-    counter: Counter,
+    pub(crate) counter: Counter,
     /// The last operation that was acknowledged: all members that were needed then have those
     /// before it. A member that is needed since may not have them yet.
     acknowledged: Counter,
@@ -47,9 +57,10 @@ pub(crate) struct Primary<D> {
     /// Operations that some member lacks, with the request that waits for each.
     flights: Flights<D>,
     waits: BTreeMap<Counter, RequestId>,
-    /// Reads, with whether the range is being fetched.
-    reads: BTreeMap<RequestId, (Extent, bool)>,
-    followers: BTreeMap<MemberId, Follower>,
+    pub(crate) reads: BTreeMap<RequestId, ClientRead>,
+    /// Fetches that the storage could not do.
+    pub(crate) mends: Mends,
+    pub(crate) followers: BTreeMap<MemberId, Follower>,
 }
 
 impl<D> Primary<D> {
@@ -108,6 +119,7 @@ impl<D> Primary<D> {
 
     pub(crate) fn age(&mut self, by_ns: u64) {
         self.flights.age(by_ns);
+        self.mends.age(by_ns);
         for follower in self.followers.values_mut() {
             follower.heard_ns = follower.heard_ns.saturating_sub(by_ns);
             let lease_ns = follower.lease_ns.map(|lease_ns| lease_ns.saturating_sub(by_ns));
@@ -117,7 +129,7 @@ impl<D> Primary<D> {
 
     /// Whether a member in sync may lack an operation on the range, if all have the operations up
     /// to `held`.
-    fn is_in_flight(&self, extent: Extent, held: Counter) -> bool {
+    pub(crate) fn is_in_flight(&self, extent: Extent, held: Counter) -> bool {
         self.flights.behind(held).any(|(_, op)| match op {
             Op::Write { extent: other, .. } | Op::Equal { extent: other, .. } => {
                 other.overlaps(&extent)
@@ -128,7 +140,7 @@ impl<D> Primary<D> {
 }
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
-    fn primary(&mut self) -> Option<&mut Primary<D>> {
+    pub(crate) fn primary(&mut self) -> Option<&mut Primary<D>> {
         match &mut self.role {
             MemberRole::Primary(primary) => Some(primary),
             _ => None,
@@ -166,6 +178,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             flights: Flights::default(),
             waits: BTreeMap::new(),
             reads: BTreeMap::new(),
+            mends: Mends::default(),
             followers,
         }));
         self.send_seals(out);
@@ -237,6 +250,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let (Pacing { silence_ns, patience_ns, .. }, held) = (self.pacing, self.least_held());
         let asked: MemberSet = self.swaps().flat_map(|it| it.in_sync.keys().copied()).collect();
         self.send_seals(out);
+        self.ask_again(out);
         let Some(primary) = self.primary() else { return };
         let mut silent = Vec::new();
         for (id, follower) in &primary.followers {
@@ -398,7 +412,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
         match request {
             ClientRequest::Read(extent) => {
-                primary.reads.entry(id).or_insert((extent, false));
+                let read = ClientRead { extent, is_fetched: false, mends: 0 };
+                primary.reads.entry(id).or_insert(read);
                 self.fetch_reads(now_ns, out);
             }
             _ if applied => {
@@ -470,12 +485,17 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
             out.push(Output::Send(*id, follower.append(epoch, counter, op.clone())));
         }
+        let changed = match &op {
+            Op::Write { extent, .. } | Op::Equal { extent, .. } => Some(*extent),
+            _ => None,
+        };
         self.take(counter, op, out);
+        changed.into_iter().for_each(|extent| self.mend_anew(extent, out));
         counter
     }
 
     /// The last operation that all needed members have.
-    fn least_held(&self) -> Counter {
+    pub(crate) fn least_held(&self) -> Counter {
         let MemberRole::Primary(primary) = &self.role else { return 0 };
         let of = |id| primary.followers.get(&id).map_or(0, |follower| follower.held);
         self.needed().iter().map(of).fold(self.holding.stored, Counter::min)
@@ -497,6 +517,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.go_on_with_phase(now_ns, held, out);
         self.fill_further(out);
         self.admit(out);
+        self.mend(now_ns, out);
         self.fetch_reads(now_ns, out);
     }
 
@@ -577,10 +598,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             return;
         }
         let mut reads = std::mem::take(&mut primary.reads);
-        for (id, (extent, is_fetched)) in &mut reads {
-            if !*is_fetched && !primary.is_in_flight(*extent, held) {
-                *is_fetched = true;
-                out.push(Output::Fetch(Fetch::Read(*id, primary.reign), *extent));
+        for (id, read) in &mut reads {
+            if !read.is_fetched && !primary.is_in_flight(read.extent, held) {
+                read.is_fetched = true;
+                out.push(Output::Fetch(Fetch::Read(*id, primary.reign), read.extent));
             }
         }
         primary.reads = reads;
@@ -595,6 +616,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         out: &mut Vec<Output<D>>,
     ) {
         let (may, held) = (self.may_read(now_ns), self.read_bound());
+        match fetch {
+            Fetch::Lend(to, place) => {
+                return self.lend_content(to, place, extent, Some(data), out);
+            }
+            Fetch::Mend(number, reign) => return self.probed(now_ns, (number, reign), out),
+            Fetch::Read(..) | Fetch::Fill(..) | Fetch::Equal(_) => {}
+        }
         let Some(primary) = self.primary() else { return };
         match fetch {
             // The leases are looked at after the range was read.
@@ -606,8 +634,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                     if primary.reads.remove(&id).is_some() {
                         out.push(Output::Answer(id, Some(data)));
                     }
-                } else if let Some((_, is_fetched)) = primary.reads.get_mut(&id) {
-                    *is_fetched = false;
+                } else if let Some(read) = primary.reads.get_mut(&id) {
+                    read.is_fetched = false;
                 }
             }
             Fetch::Equal(reign) => {
@@ -629,6 +657,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 }
                 self.fill(to, out);
             }
+            Fetch::Lend(..) | Fetch::Mend(..) => {}
         }
     }
 

@@ -75,11 +75,15 @@ pub enum Rule {
     FillsAreMarked,
     /// A member that joins takes no snapshot: its content is not the primary's yet.
     JoinsTakeNoSnapshots,
+    /// Content that a member has lent is of no use once an operation has changed its sectors.
+    MendsAreOfNow,
+    /// A member is asked for content when it has all operations on it.
+    MendsWaitForOperations,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 36] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -114,5 +118,7 @@ impl Rule {
         Self::OlderCopiesByEpoch,
         Self::FillsAreMarked,
         Self::JoinsTakeNoSnapshots,
+        Self::MendsAreOfNow,
+        Self::MendsWaitForOperations,
     ];
 }

@@ -85,6 +85,8 @@ mod kind {
     pub(super) const ALIVE: u8 = WIRE_KIND_MIN + 10;
     pub(super) const ASK: u8 = WIRE_KIND_MIN + 11;
     pub(super) const KNOWN: u8 = WIRE_KIND_MIN + 12;
+    pub(super) const LEND: u8 = WIRE_KIND_MIN + 13;
+    pub(super) const LENT: u8 = WIRE_KIND_MIN + 14;
 }
 
 mod op {
@@ -208,6 +210,18 @@ pub fn encode(volume: u32, message: &Message<WireContent>, head: &mut Vec<u8>, b
             put_numbers(head, &[*number]);
             state::put_knowledge(head, knowledge);
         }
+        Message::Lend { epoch, life, counter, extent } => {
+            put_numbers(head, &[*epoch, *life, *counter]);
+            put_extent(head, *extent);
+        }
+        Message::Lent { life, place, extent, data } => {
+            put_numbers(head, &[*life, place.reign, place.counter]);
+            head.push(u8::from(data.is_some()));
+            match data {
+                Some(data) => put_range(head, *extent, *data),
+                None => put_extent(head, *extent),
+            }
+        }
     }
 }
 
@@ -225,6 +239,8 @@ fn kind_of(message: &Message<WireContent>) -> u8 {
         Message::Alive { .. } => kind::ALIVE,
         Message::Ask { .. } => kind::ASK,
         Message::Known { .. } => kind::KNOWN,
+        Message::Lend { .. } => kind::LEND,
+        Message::Lent { .. } => kind::LENT,
     }
 }
 
@@ -250,9 +266,13 @@ fn put_request(to: &mut Vec<u8>, RequestId { client, number }: RequestId) {
 }
 
 fn put_range(to: &mut Vec<u8>, extent: Extent, content: WireContent) {
+    put_extent(to, extent);
+    to.push(content as u8);
+}
+
+fn put_extent(to: &mut Vec<u8>, extent: Extent) {
     put_numbers(to, &[extent.first()]);
     to.extend(extent.sectors().to_le_bytes());
-    to.push(content as u8);
 }
 
 fn put_op(head: &mut Vec<u8>, body: &mut Vec<u8>, op: &Op<WireContent>) {
@@ -400,6 +420,8 @@ pub fn decode(head: &[u8], body: &[u8]) -> WireResult<(u32, Message<WireContent>
         }
         kind::ASK => Message::Ask { number: reader.number()? },
         kind::KNOWN => Message::Known { number: reader.number()?, knowledge: reader.knowledge()? },
+        kind::LEND => reader.lend()?,
+        kind::LENT => reader.lent(&mut body)?,
         _ => return Err(MalformedMessage("its kind is unknown")),
     };
     if !reader.0.is_empty() {
@@ -566,9 +588,27 @@ impl WireReader<'_> {
         Ok(RequestId { client, number: self.number()? })
     }
 
-    fn range(&mut self, body: &mut Body<'_>) -> WireResult<(Extent, WireContent)> {
+    fn extent(&mut self) -> WireResult<Extent> {
         let (first, sectors) = (self.number()?, u32::from_le_bytes(self.bytes()?));
-        let extent = Extent::new(first, sectors).ok_or(MalformedMessage("its range is empty"))?;
+        Extent::new(first, sectors).ok_or(MalformedMessage("its range is empty"))
+    }
+
+    fn lend(&mut self) -> WireResult<Message<WireContent>> {
+        let (epoch, life, counter) = (self.number()?, self.life()?, self.number()?);
+        Ok(Message::Lend { epoch, life, counter, extent: self.extent()? })
+    }
+
+    fn lent(&mut self, body: &mut Body<'_>) -> WireResult<Message<WireContent>> {
+        let (life, place) = (self.life()?, self.place()?);
+        let (extent, data) = match self.flag()? {
+            true => self.range(body).map(|(extent, data)| (extent, Some(data)))?,
+            false => (self.extent()?, None),
+        };
+        Ok(Message::Lent { life, place, extent, data })
+    }
+
+    fn range(&mut self, body: &mut Body<'_>) -> WireResult<(Extent, WireContent)> {
+        let extent = self.extent()?;
         let content = match self.byte()? {
             0 => WireContent::Bytes,
             1 => WireContent::Zeroes,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
     CUTS_MAX, ChangedPart, ClientId, ClientRequest, Counter, Durable, Extent, FILL_BYTES_MAX,
-    FLIGHT_BYTES_MAX, Fetch, Input, Life, MEMBERS_MAX, MemberId, Message, Op, Output, Pacing,
-    Place, Replica, RequestId, SwapOutcome, VolumeRecord,
+    FLIGHT_BYTES_MAX, Fetch, Input, Life, MEMBERS_MAX, MENDS_MAX, MemberId, Message, Op, Output,
+    Pacing, Place, Replica, RequestId, SwapOutcome, VolumeRecord,
 };
 
 const PACING: Pacing = Pacing {
@@ -15,6 +15,7 @@ const PACING: Pacing = Pacing {
     silence_ns: 10,
     fetch_sectors_max: 2048,
     fetches_max: 4,
+    block_sectors: 8,
     members: MEMBERS_MAX,
 };
 
@@ -160,6 +161,50 @@ impl Bench {
             _ => None,
         });
         fetches.collect()
+    }
+
+    /// The blocks that a member is asked for, each with the number of the question.
+    fn take_asked(&mut self, id: MemberId) -> Vec<(Counter, Extent)> {
+        let asked = self.out.drain(..).filter_map(|output| match output {
+            Output::Send(to, Message::Lend { counter, extent, .. }) if to == id => {
+                Some((counter, extent))
+            }
+            _ => None,
+        });
+        asked.collect()
+    }
+
+    /// A client reads once, and the storage cannot do it: gives the read's fetch.
+    fn read_damage(&mut self, slot: u16, first: u64, sectors: u32) -> (Fetch, Extent) {
+        let client = ClientId { attachment: 9, channel: 1, slot };
+        let extent = Extent::new(first, sectors).expect("it has sectors");
+        let request = ClientRequest::Read(extent);
+        let incarnation = self.registry.incarnation;
+        self.out.clear();
+        self.step(Input::Request(RequestId { client, number: 1 }, incarnation, request));
+        let fetch = *self.take_fetches().last().expect("it is fetched");
+        self.step(Input::Unread(fetch.0, fetch.1));
+        fetch
+    }
+
+    /// Members that lack nothing join, are admitted, and let it serve.
+    fn admit(&mut self, id: MemberId, life: Life) {
+        let (began, _) = self.join(id, life, BTreeSet::new());
+        self.step(Input::Changed(id, began, ChangedPart::default()));
+        self.held(id, life, began, self.last_sent(id));
+        assert!(self.registry.has(id, life), "it was admitted");
+        self.held(id, life, began, self.last_sent(id));
+        self.grant(id, life);
+    }
+
+    fn grant(&mut self, id: MemberId, life: Life) {
+        let pong = Message::Pong { epoch: self.epoch(), life, sent_ns: self.now_ns };
+        self.hear(id, pong);
+    }
+
+    fn lent(&mut self, id: MemberId, life: Life, asked: (Counter, Extent), data: Option<u8>) {
+        let place = Place { reign: self.reign(), counter: asked.0 };
+        self.hear(id, Message::Lent { life, place, extent: asked.1, data });
     }
 
     fn compares(&self, id: MemberId) -> Vec<(Option<Place>, u64)> {
@@ -485,4 +530,97 @@ fn a_fill_goes_on_as_it_is_stored_and_keeps_the_room_for_requests() {
     }
     bench.held(1, 7, began, bench.last_counter());
     assert!(bench.registry.has(1, 7), "it is admitted");
+}
+
+/// A read over four blocks of which two are damaged: both are mended from the members that have
+/// them, and the read is fetched again.
+#[test]
+fn damaged_blocks_of_a_read_come_from_the_members_that_have_them() {
+    let mut bench = Bench::new();
+    bench.admit(1, 7);
+    bench.admit(2, 8);
+    bench.grant(1, 7);
+    let read = bench.read_damage(1, 12, 20);
+    let block = |at: u64| Extent::new(at * 8, 8).expect("it has sectors");
+    for at in 1..4 {
+        let [(probe, extent)] = bench.take_fetches()[..] else { panic!("one block at a time") };
+        assert_eq!(extent, block(at));
+        if at == 1 {
+            bench.step(Input::Fetched(probe, extent, 0));
+            continue;
+        }
+        bench.step(Input::Unread(probe, extent));
+        // One member has it damaged as well, and the other one lends it.
+        let asked = bench.take_asked(1);
+        assert_eq!(asked.iter().map(|(_, extent)| *extent).collect::<Vec<_>>(), [block(at)]);
+        bench.lent(1, 7, asked[0], None);
+        let asked = bench.take_asked(2)[0];
+        // Content of another question, or of another life, is none.
+        bench.lent(2, 9, asked, Some(5));
+        bench.lent(2, 8, (asked.0 + 1, asked.1), Some(5));
+        bench.lent(2, 8, (asked.0, block(9)), Some(5));
+        assert!(!bench.out.iter().any(|output| matches!(output, Output::Mend(..))));
+        bench.lent(2, 8, asked, Some(5));
+        assert!(bench.out.contains(&Output::Mend(block(at), 5)), "{:?}", bench.out);
+    }
+    let (again, extent) = bench.take_fetches()[0];
+    assert_eq!((again, extent), read);
+    bench.step(Input::Fetched(again, extent, 3));
+    assert!(matches!(bench.out[..], [Output::Answer(_, Some(3))]), "{:?}", bench.out);
+}
+
+/// A block that no member has ends its read. Further damage waits for its turn, and a member that
+/// joins waits for the block.
+#[test]
+fn a_block_that_no_member_has_ends_the_read() {
+    let mut bench = Bench::new();
+    for slot in 0..MENDS_MAX as u16 + 9 {
+        bench.read_damage(slot, u64::from(slot) * 8, 8);
+    }
+    assert!(bench.take_fetches().is_empty(), "the last one waits for its turn");
+    let mut ended = 0;
+    for number in 1..=MENDS_MAX as u64 + 9 {
+        let block = Extent::new((number - 1) * 8, 8).expect("it has sectors");
+        bench.step(Input::Unread(Fetch::Mend(number, bench.reign()), block));
+        let is_end = |output: &&Output<u8>| matches!(output, Output::Unreadable(_));
+        ended = bench.out.iter().filter(is_end).count() as u64;
+        assert_eq!(ended, number, "{:?}", bench.out);
+        assert!(bench.out.contains(&Output::Lost(block)));
+    }
+    assert_eq!(ended, MENDS_MAX as u64 + 9);
+    // A member that joins lacks such a block.
+    let (began, _) = bench.join(1, 7, BTreeSet::new());
+    let lost = Extent::new(0, 8).expect("it has sectors");
+    bench.step(Input::Changed(1, began, ChangedPart { extents: vec![lost], next: None }));
+    let (fill, extent) = bench.take_fetches()[0];
+    bench.step(Input::Unread(fill, extent));
+    let (probe, block) = bench.take_fetches()[0];
+    bench.step(Input::Unread(probe, block));
+    assert_eq!(bench.out, [Output::Lost(block)]);
+    bench.out.clear();
+    // It is tried again after a while, or when a client writes it.
+    bench.step(Input::Timer);
+    assert!(bench.take_fetches().is_empty());
+    bench.write(1, 0, 8);
+    let (probe, block) = bench.take_fetches()[0];
+    bench.step(Input::Fetched(probe, block, 0));
+    assert_eq!(bench.take_fetches(), [(fill, extent)]);
+}
+
+/// A storage that fails each block again is not asked without end.
+#[test]
+fn a_read_is_mended_some_times() {
+    let mut bench = Bench::new();
+    let (read, extent) = bench.read_damage(1, 0, 8);
+    for _ in 0..20 {
+        if bench.out.iter().any(|output| matches!(output, Output::Unreadable(_))) {
+            return;
+        }
+        let (fetch, block) = bench.take_fetches()[0];
+        match fetch {
+            Fetch::Mend(..) => bench.step(Input::Fetched(fetch, block, 0)),
+            _ => bench.step(Input::Unread(read, extent)),
+        }
+    }
+    panic!("it is fetched again and again");
 }

@@ -11,7 +11,7 @@ use crate::pools::{refused, told};
 use crate::replicas::{Rack, connect, succeeds, work_a_while, work_on};
 
 /// Takes a snapshot on the node that serves, and gives its whole name.
-fn take(node: &Node, volume: &str, name: &str) -> String {
+pub(crate) fn take(node: &Node, volume: &str, name: &str) -> String {
     let said = told(node, &format!("volume snapshot {volume} --name {name}"));
     let begin = format!("{volume}@{name}.");
     let whole = said.split_whitespace().find(|word| word.starts_with(&begin));

@@ -1,5 +1,6 @@
 //! Hosts of members, their users and their guests.
 
+mod damage;
 mod guests;
 mod scenes;
 mod seeds;

@@ -102,14 +102,15 @@ impl SimClient {
 
     /// The end of a request.
     pub(crate) fn answered(&mut self, answer: &Answer, zeroes: &[u64]) -> Result<(), String> {
-        use Answer::{Done, Full, Invalid, Refused};
-        let (Done(id, _) | Refused(id, _) | Full(id) | Invalid(id)) = answer;
+        use Answer::{Done, Full, Invalid, Refused, Unreadable};
+        let (Done(id, _) | Refused(id, _) | Full(id) | Invalid(id) | Unreadable(id)) = answer;
         if self.waits.as_ref().is_none_or(|(waits, _)| waits != id) {
             return Ok(());
         }
         match answer {
             Full(_) => return Err("a full table".to_owned()),
             Invalid(_) => return Err("a range that is not the volume's".to_owned()),
+            Unreadable(_) => return Err("a range that no copy has".to_owned()),
             Refused(_, incarnation) => {
                 self.incarnation = *incarnation;
                 let (_, request) = self.waits.take().expect("it waits");

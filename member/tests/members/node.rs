@@ -18,6 +18,7 @@ pub(crate) const PACING: Pacing = Pacing {
     silence_ns: 10 * TICK_NS,
     fetch_sectors_max: 4,
     fetches_max: 3,
+    block_sectors: 1,
     members: MEMBERS_MAX,
 };
 

@@ -33,6 +33,8 @@ pub(crate) struct SimVolume {
     pub(crate) random: Random,
     /// Requests fail from now on.
     pub(crate) is_broken: bool,
+    /// Sectors that cannot be read until they are written.
+    pub(crate) damaged: BTreeSet<u64>,
     /// Its pool takes no changes at the moment, and how many it has refused.
     pub(crate) is_full: bool,
     pub(crate) refused: u64,
@@ -55,6 +57,7 @@ impl SharedVolume {
             snapshots: BTreeMap::new(),
             random,
             is_broken: false,
+            damaged: BTreeSet::new(),
             is_full: false,
             refused: 0,
             difference: None,
@@ -105,6 +108,8 @@ impl SimVolume {
     }
 
     fn write(&mut self, at: usize, bytes: Vec<u8>) {
+        let sectors = (at / SECTOR) as u64..((at + bytes.len()) / SECTOR) as u64;
+        self.damaged.retain(|sector| !sectors.contains(sector));
         self.content[at..at + bytes.len()].copy_from_slice(&bytes);
         self.unflushed.push((at, bytes));
     }
@@ -195,8 +200,11 @@ impl SimChannel {
         let mut volume = self.volume.borrow_mut();
         let io = &mut ios[id];
         let (at, len) = (io.offset_bytes as usize, io.len_bytes as usize);
-        io.status = if volume.is_broken { Status::Error } else { Status::Done };
-        if volume.is_broken {
+        let sectors = (at / SECTOR) as u64..((at + len) / SECTOR) as u64;
+        let is_damaged = io.op == Op::Read && volume.damaged.range(sectors).next().is_some();
+        let fails = volume.is_broken || is_damaged;
+        io.status = if fails { Status::Error } else { Status::Done };
+        if fails {
             return;
         }
         match io.op {

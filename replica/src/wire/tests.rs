@@ -114,7 +114,7 @@ impl Draw {
     fn message(&mut self) -> (Message<WireContent>, usize) {
         let (record, life) = (self.record(), self.0.draw());
         let (epoch, began) = (self.number(), self.number());
-        let message = match self.0.below(12) {
+        let message = match self.0.below(14) {
             0 => Message::Ping { record, life, sent_ns: self.number(), held: self.number() },
             1 => Message::Pong { epoch, life, sent_ns: self.number() },
             2 => Message::Seal { record },
@@ -142,6 +142,16 @@ impl Draw {
             8 => Message::Hello { life, epoch },
             9 => Message::Ask { number: epoch },
             10 => Message::Known { number: epoch, knowledge: self.knowledge() },
+            11 => {
+                let extent = self.range().0;
+                Message::Lend { epoch, life, counter: self.number(), extent }
+            }
+            12 => {
+                let (extent, data, bytes) = self.range();
+                let has = self.0.one_in(2);
+                let (data, bytes) = if has { (Some(data), bytes) } else { (None, 0) };
+                return (Message::Lent { life, place: self.place(), extent, data }, bytes);
+            }
             _ => {
                 let answers = self.0.one_in(2).then(|| (self.0.draw(), self.number()));
                 let record = self.0.one_in(2).then_some(record);

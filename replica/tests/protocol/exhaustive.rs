@@ -24,6 +24,8 @@ fn small_cases_keep_the_promises() {
         "recoveries",
         "recoveries and restarts",
         "snapshots",
+        "damages",
+        "damages and joins",
     ] {
         let case = named(name).expect("it is a case");
         assert_eq!(explore(name, case, TIME), (true, vec![]), "{name}");

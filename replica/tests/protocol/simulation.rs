@@ -13,7 +13,7 @@ use crate::world::random::run;
 const SEEDS: u64 = 2_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 27] = [
+const EVENTS: [&str; 30] = [
     "swaps without an answer",
     "delays",
     "late deliveries",
@@ -25,6 +25,9 @@ const EVENTS: [&str; 27] = [
     "starts after a stop",
     "proved ends",
     "lost disks",
+    "damaged sectors",
+    "mended blocks",
+    "reads without content",
     "pauses",
     "cuts",
     "times without registry",

@@ -274,7 +274,21 @@ pub(crate) fn volumes(all: &[VolumeStatus]) -> Vec<String> {
     let untaken = untaken.map(|(volume, problem)| format!("volume {}: {problem}", volume.name));
     let copies = all.iter().filter_map(|it| Some((&*it.name, it.copy.as_ref()?)));
     let copies = copies.filter_map(|(name, copy)| Some(format!("volume {name}: {}", lacks(copy)?)));
-    stopped.chain(copies).chain(untaken).collect()
+    let lost = all.iter().filter_map(|it| Some((&*it.name, it.copy.as_ref()?)));
+    let lost = lost.filter_map(|(name, copy)| Some(format!("volume {name}: {}", has_lost(copy)?)));
+    stopped.chain(copies).chain(lost).chain(untaken).collect()
+}
+
+/// The damage that no copy makes up for, as the node that serves has met it. Another node may have
+/// served when the copies here were other ones.
+fn has_lost(copy: &CopyStatus) -> Option<String> {
+    let first = copy.lost.first().filter(|_| copy.role == CopyRole::Primary)?;
+    Some(format!(
+        "{} blocks of 4 KiB are damaged on all copies in sync, the first at byte {first}: reads of \
+         them fail until they are written again. Restore the files in them from a backup, or bring \
+         back a copy that is away",
+        copy.lost.len()
+    ))
 }
 
 /// The lack of a volume with copies on several nodes, as this node knows it.

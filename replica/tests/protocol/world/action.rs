@@ -43,6 +43,8 @@ pub(crate) struct Budget {
     pub(crate) again: u8,
     /// A client goes, and another client comes.
     pub(crate) leaves: u8,
+    /// A sector of a member's disk is damaged.
+    pub(crate) damages: u8,
     /// Time passes while messages are under way.
     pub(crate) haste: u8,
 }
@@ -68,6 +70,8 @@ pub(crate) enum Action {
     /// A member hears of the end of a process.
     Prove(MemberId, usize),
     LoseDisk(MemberId),
+    /// A sector of a member's disk cannot be read any more.
+    Damage(MemberId, u64),
     Pause(MemberId),
     Resume(MemberId),
     Cut(MemberId, MemberId),
@@ -117,6 +121,7 @@ impl World {
             Action::Start(id, loss) => self.restart(case, id, loss),
             Action::Prove(to, at) => self.prove(case, to, at),
             Action::LoseDisk(id) => self.lose_disk(case, id),
+            Action::Damage(id, sector) => self.damage(id, sector),
             Action::Pause(id) => {
                 self.budget.pauses -= 1;
                 self.node(id).is_paused = true;
@@ -143,10 +148,8 @@ impl World {
                 self.step(case, id, Input::Move(to));
             }
             Action::Evict(gone) => {
-                if !self.node(gone).is_gone {
-                    self.budget.mistakes -= 1;
-                    self.is_mistaken = true;
-                }
+                self.budget.mistakes -= u8::from(!self.node(gone).is_gone);
+                self.is_mistaken |= !self.node(gone).is_gone;
                 self.evict(case, gone);
             }
         }
@@ -248,6 +251,11 @@ impl World {
         }
         let member = WorldMember::start(id, life, case.pacing, durable, cuts, case.now());
         node.member = member.breaking(case.broken);
+    }
+
+    fn damage(&mut self, id: MemberId, sector: u64) {
+        self.budget.damages -= 1;
+        self.node(id).disk.damaged.insert(sector);
     }
 
     fn prove(&mut self, case: &Case, to: MemberId, at: usize) {
@@ -356,12 +364,15 @@ impl World {
     }
 
     /// The ends of a member's process that may come now, and its start after one.
-    fn ends(&self, id: MemberId, actions: &mut Vec<Action>) {
+    fn ends(&self, case: &Case, id: MemberId, actions: &mut Vec<Action>) {
         let (budget, node) = (&self.budget, &self.nodes[usize::from(id)]);
         let tells = node.disk.is_dirty();
         let losses = [Loss::Nothing, Loss::All].into_iter().take(1 + usize::from(tells));
         if budget.disks > 0 {
             actions.push(Action::LoseDisk(id));
+        }
+        if budget.damages > 0 {
+            actions.extend((0..case.sectors).map(|sector| Action::Damage(id, sector)));
         }
         if node.is_stopped {
             return actions.extend(losses.map(|loss| Action::Start(id, loss)));
@@ -379,7 +390,7 @@ impl World {
         let budget = &self.budget;
         for id in self.ids() {
             let node = &self.nodes[usize::from(id)];
-            self.ends(id, actions);
+            self.ends(case, id, actions);
             if node.is_stopped {
                 continue;
             }

@@ -14,6 +14,7 @@ const PACING: Pacing = Pacing {
     silence_ns: 2,
     fetch_sectors_max: SECTORS_MAX as u32,
     fetches_max: 4,
+    block_sectors: 1,
     members: MEMBERS_MAX,
 };
 
@@ -56,6 +57,7 @@ const NONE: Budget = Budget {
     mistakes: 0,
     again: 0,
     leaves: 0,
+    damages: 0,
     haste: 0,
 };
 
@@ -113,6 +115,14 @@ pub(crate) fn named(name: &str) -> Option<Case> {
             joining(case(2, plans, 4, Budget { restarts: 1, ..NONE }))
         }
         "disks" => case(2, &[&one], 7, Budget { restarts: 1, disks: 1, delays: 1, ..NONE }),
+        // In CI: a sector is damaged, and a message of those that mend it is late.
+        "damages" => case(2, &[&writes], 4, Budget { damages: 1, delays: 1, ..NONE }),
+        "damages and joins" => {
+            joining(case(2, &[&writes], 4, Budget { damages: 1, delays: 1, ..NONE }))
+        }
+        "damages and restarts" => {
+            case(2, &[&one], 6, Budget { damages: 2, restarts: 1, cuts: 1, ..NONE })
+        }
         // A member that is not in sync at first.
         "joins" => joining(case(2, &[&writes], 4, Budget { restarts: 1, delays: 1, ..NONE })),
         "joins of three" => {
@@ -222,6 +232,13 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
         Rule::JoinsTakeNoSnapshots => {
             let plans: &[&[Plan]] = &[&[Write(0, 1), Write(0, 1), Snapshot]];
             joining(case(2, plans, 3, Budget { delays: 2, ..NONE }))
+        }
+        Rule::MendsAreOfNow => case(2, two, 2, Budget { damages: 1, delays: 2, ..NONE }),
+        Rule::MendsWaitForOperations => {
+            let plans: &[&[Plan]] = &[&[Read(0, 1)], &[Write(1, 1), Read(1, 1)]];
+            let pacing = Pacing { block_sectors: 2, ..PACING };
+            let budget = Budget { damages: 1, delays: 1, ..NONE };
+            Case { sectors: 2, pacing, ..case(2, plans, 2, budget) }
         }
         Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
     };

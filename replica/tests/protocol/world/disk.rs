@@ -38,6 +38,8 @@ pub(crate) struct Disk {
     pub(crate) was_in: u64,
     /// It has gone back, and was not in sync since.
     pub(crate) is_mixed: bool,
+    /// Sectors that cannot be read until they are written.
+    pub(crate) damaged: BTreeSet<u64>,
 }
 
 impl Disk {
@@ -51,12 +53,7 @@ impl Disk {
             Op::Write { extent, data, .. }
             | Op::Fill { extent, data, .. }
             | Op::Equal { extent, data } => {
-                for (sector, value) in (extent.first()..extent.end()).zip(data) {
-                    self.content.insert(sector, *value);
-                    if let Some(log) = &mut self.log {
-                        log.push((sector, *value));
-                    }
-                }
+                self.write(*extent, data);
             }
             Op::Flush { .. } | Op::Applied { .. } => self.flush(),
             Op::Cut => {
@@ -83,6 +80,21 @@ impl Disk {
             // The member knows that it was admitted. It can not know it otherwise.
             self.is_mixed &= self.durable_of_member.filled_since.is_some();
         }
+    }
+
+    pub(crate) fn write(&mut self, extent: Extent, data: &Data) {
+        for (sector, value) in (extent.first()..extent.end()).zip(data) {
+            self.content.insert(sector, *value);
+            self.damaged.remove(&sector);
+            if let Some(log) = &mut self.log {
+                log.push((sector, *value));
+            }
+        }
+    }
+
+    /// Whether all sectors of a range can be read.
+    pub(crate) fn can_read(&self, extent: Extent) -> bool {
+        self.damaged.range(extent.first()..extent.end()).next().is_none()
     }
 
     pub(crate) fn flush(&mut self) {

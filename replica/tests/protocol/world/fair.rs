@@ -75,7 +75,7 @@ impl World {
             if let Some(breach) = self.breach(case) {
                 return Err(format!("{breach} (after the last fault)"));
             }
-            if self.is_well(case) || self.is_lost() {
+            if self.is_well(case) || self.is_lost() || self.is_spoiled(case) {
                 return Ok(ticks);
             }
             self.fair_tick(case);

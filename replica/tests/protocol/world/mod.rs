@@ -17,8 +17,8 @@ pub(crate) mod register;
 use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
-    ClientId, ClientRequest, Extent, Input, Life, MemberId, Message, Output, Pacing, Recovery,
-    RecoveryPlan, Replica, RequestId, Rule, SnapshotChange, SwapOutcome, VolumeRecord,
+    ClientId, ClientRequest, Extent, Fetch, Input, Life, MemberId, Message, Output, Pacing,
+    Recovery, RecoveryPlan, Replica, RequestId, Rule, SnapshotChange, SwapOutcome, VolumeRecord,
 };
 
 use action::Budget;
@@ -161,6 +161,9 @@ pub(crate) struct World {
     pub(crate) completed: BTreeMap<String, Vec<Value>>,
     /// The epochs that clients have.
     granted: BTreeSet<u64>,
+    /// Ranges that were mended, and reads that ended without content.
+    pub(crate) mended: u64,
+    pub(crate) unreadable: u64,
     /// A promise that was broken.
     pub(crate) broken: Option<String>,
     lives: Life,
@@ -199,6 +202,8 @@ impl World {
             snapshots_made: 0,
             completed: BTreeMap::new(),
             granted: BTreeSet::new(),
+            mended: 0,
+            unreadable: 0,
             broken: None,
             lives: 1,
             over: Vec::new(),
@@ -312,7 +317,7 @@ impl World {
                 let node = &mut self.nodes[usize::from(id)];
                 if node.member.life() == life
                     && !node.is_stopped
-                    && let Some(input) = work(&mut node.disk, output)
+                    && let Some(input) = self.work(case, id, output)
                 {
                     self.step(case, id, input);
                 }
@@ -401,8 +406,12 @@ impl World {
                 return;
             }
             let mut out = Vec::new();
+            let life = node.member.life();
             node.member.step(case.now(), input, &mut out);
             for output in out {
+                if self.node(id).member.life() != life {
+                    return;
+                }
                 inputs.extend(self.carry_out(case, id, output));
             }
         }
@@ -447,6 +456,11 @@ impl World {
                 self.answer(case, id, request, data);
                 None
             }
+            Output::Unreadable(request) => {
+                self.unreadable(case, id, request);
+                None
+            }
+            Output::Lost(_) => None,
             Output::Refuse(request, incarnation) => {
                 self.refuse(request, incarnation);
                 None
@@ -455,8 +469,66 @@ impl World {
                 self.wire.push(Post::Work(id, life, work));
                 None
             }
-            output => work(&mut self.node(id).disk, output),
+            output => self.work(case, id, output),
         }
+    }
+
+    /// A member's storage does something.
+    fn work(&mut self, case: &Case, id: MemberId, output: Output<Data>) -> Option<Input<Data>> {
+        let disk = &mut self.node(id).disk;
+        if let Output::Fetch(fetch, extent) = &output
+            && !disk.can_read(*extent)
+        {
+            // A member that cannot read what it must make equal ends.
+            if matches!(fetch, Fetch::Equal(_)) {
+                self.restart(case, id, disk::Loss::Nothing);
+                return None;
+            }
+            return Some(Input::Unread(*fetch, *extent));
+        }
+        let is_mend = matches!(output, Output::Mend(..));
+        let input = work(disk, output);
+        self.mended += u64::from(is_mend);
+        input
+    }
+
+    /// A read ends without content. That is right if a block of it is damaged on all members in
+    /// sync.
+    fn unreadable(&mut self, case: &Case, at: MemberId, id: RequestId) {
+        let Some(index) = self.client_of(id) else { return };
+        let client = &mut self.clients[index];
+        let (plan, caller) = (case.plans[index][client.next], Caller::from(client.id));
+        client.next += 1;
+        client.is_sent = false;
+        self.unreadable += 1;
+        let Plan::Read(first, sectors) = plan else { return };
+        for register in &mut self.registers[places(first, sectors)] {
+            register.refused(caller);
+        }
+        let unit = u64::from(case.pacing.block_sectors);
+        let record = self.nodes[usize::from(at)].member.record().cloned();
+        let is_damaged = |block: u64| {
+            let block = extent(block * unit, case.pacing.block_sectors);
+            record.iter().flat_map(|record| record.in_sync.keys()).all(|id| {
+                let node = &self.nodes[usize::from(*id)];
+                node.is_gone || !node.disk.can_read(block)
+            })
+        };
+        if !(first / unit..=(first + u64::from(sectors) - 1) / unit).any(is_damaged) {
+            self.broken.get_or_insert(format!("client {caller} got nothing for {plan:?}"));
+        }
+    }
+
+    /// Whether a sector is damaged on all members in sync that are there.
+    pub(crate) fn is_spoiled(&self, case: &Case) -> bool {
+        let unit = u64::from(case.pacing.block_sectors);
+        (0..case.sectors.div_ceil(unit)).any(|block| {
+            let block = extent(block * unit, case.pacing.block_sectors);
+            self.registry.in_sync.keys().all(|id| {
+                let node = &self.nodes[usize::from(*id)];
+                node.is_gone || !node.disk.can_read(block)
+            })
+        })
     }
 
     /// An entry that is sent again while it waits adds nothing.
@@ -679,6 +751,10 @@ fn work(disk: &mut Disk, output: Output<Data>) -> Option<Input<Data>> {
             Some(Input::Stored(place))
         }
         Output::Fetch(fetch, extent) => Some(Input::Fetched(fetch, extent, disk.read(extent))),
+        Output::Mend(extent, data) => {
+            disk.write(extent, &data);
+            None
+        }
         Output::GoBack(cut) => {
             disk.go_back(cut);
             None

@@ -54,7 +54,8 @@ impl Explored {
             world.hash(&mut hasher);
             let hash = hasher.finish();
             let known = self.fair.lock().expect("nothing panics with it").get(&hash).copied();
-            let is_well = world.is_well(&self.case) || world.is_lost();
+            let is_over = world.is_lost() || world.is_spoiled(&self.case);
+            let is_well = world.is_well(&self.case) || is_over;
             if let Some(more) = known.or(is_well.then_some(0)) {
                 left = Some(ticks + more);
                 break;

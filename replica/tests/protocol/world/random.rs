@@ -21,6 +21,7 @@ const PACING: Pacing = Pacing {
     silence_ns: 2,
     fetch_sectors_max: SECTORS_MAX as u32,
     fetches_max: 2,
+    block_sectors: 1,
     members: MEMBERS_MAX,
 };
 
@@ -83,12 +84,14 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         mistakes: some(|of| of.mistakes, 8, 1),
         again: some(|of| of.again, 2, 12),
         leaves: some(|of| of.leaves, 4, 2),
+        damages: 0,
         haste: u8::MAX,
         ..Budget::default()
     };
     let fetch_sectors_max = random.between(1, SECTORS_MAX as u64) as u32;
     let fetches_max = random.between(1, 2) as usize;
-    let pacing = Pacing { fetch_sectors_max, fetches_max, members: usize::from(members), ..PACING };
+    let members_now = usize::from(members);
+    let mut pacing = Pacing { fetch_sectors_max, fetches_max, members: members_now, ..PACING };
     // The rules that seeds break need no stop.
     if shows.is_none() && random.one_in(3) {
         budget.stops = random.between(1, 5) as u8;
@@ -100,7 +103,9 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         budget.recoveries = random.between(1, 6) as u8;
         budget.losses = random.below(3) as u8;
     }
-    let is_wild = true;
+    if shows.map_or_else(|| random.one_in(3), |shows| shows.damages > 0) {
+        (budget.damages, pacing.block_sectors) = damages_of(random);
+    }
     Case {
         members,
         in_sync,
@@ -112,8 +117,13 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         epochs: u64::MAX,
         counters: u64::MAX,
         is_calm: false,
-        is_wild,
+        is_wild: true,
     }
+}
+
+/// How many sectors are damaged, and the sectors of a block.
+fn damages_of(random: &mut Random) -> (u8, u32) {
+    (random.between(1, 8) as u8, random.between(1, 2) as u32)
 }
 
 /// How the events of a run are mixed.
@@ -206,7 +216,7 @@ fn hits(action: Action, member: MemberId) -> bool {
     match action {
         Action::Restart(id, _) | Action::Stop(id) => id == member,
         Action::Prove(id, _) => id != member,
-        Action::LoseDisk(id) | Action::Pause(id) => id == member,
+        Action::LoseDisk(id) | Action::Pause(id) | Action::Damage(id, _) => id == member,
         Action::Cut(from, to) => from == member || to == member,
         _ => false,
     }
@@ -239,6 +249,7 @@ fn name(action: Action) -> &'static str {
         Action::Start(..) => "starts after a stop",
         Action::Prove(..) => "proved ends",
         Action::LoseDisk(_) => "lost disks",
+        Action::Damage(..) => "damaged sectors",
         Action::Pause(_) => "pauses",
         Action::Resume(_) => "ends of pauses",
         Action::Cut(..) => "cuts",
@@ -293,6 +304,8 @@ pub(crate) fn run(seed: u64, broken: Option<Rule>, shows: bool) -> Result<Tally,
     fair?;
     let answered: usize = world.clients.iter().map(|client| client.next).sum();
     tally.add("requests that ended", answered as u64);
+    tally.add("mended blocks", world.mended);
+    tally.add("reads without content", world.unreadable);
     tally.add("snapshots", world.completed.len() as u64);
     tally.add("volumes that are gone", u64::from(world.is_lost()));
     Ok(tally)
