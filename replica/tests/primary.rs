@@ -337,6 +337,9 @@ fn an_attempt_to_join_that_ends_ends_its_difference() {
     bench.step(Input::Changed(1, first, part()));
     bench.now_ns += PACING.silence_ns;
     bench.step(Input::Timer);
+    assert_eq!(ends(&bench, first), 0, "no operation waits for it, so it has longer");
+    bench.now_ns += PACING.patience_ns;
+    bench.step(Input::Timer);
     assert_eq!(ends(&bench, first), 1);
     // A restart of the member.
     let (second, _) = bench.join(1, 7, BTreeSet::new());
