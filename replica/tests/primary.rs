@@ -349,7 +349,7 @@ fn an_attempt_to_join_that_ends_ends_its_difference() {
     // The last part ends a difference by itself.
     bench.step(Input::Changed(1, third, part()));
     bench.step(Input::Changed(1, third, ChangedPart::default()));
-    bench.now_ns += PACING.silence_ns;
+    bench.now_ns += PACING.silence_ns + PACING.patience_ns;
     bench.step(Input::Timer);
     assert_eq!(ends(&bench, third), 0);
     // Another member is the primary.
