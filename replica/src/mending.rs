@@ -309,6 +309,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         if let Some(data) = data {
             out.push(Output::Mend(extent, data));
             answered.into_iter().for_each(|number| self.go_to_next_block(number, out));
+            // Other fetches of the block may have asked a member that is gone by the time of its
+            // answer.
+            self.mend_anew(extent, out);
         }
         self.go_on(now_ns, out);
     }
