@@ -79,8 +79,8 @@ fn a_guest_reads_what_another_copy_has_of_damaged_blocks() {
     let snapshot = take(node, "alice", "more");
     let image = rack.path("more.raw");
     told(node, &format!("volume export {snapshot} {}", image.display()));
-    let one = &blocks_of(&image)[..1];
-    assert!(pools.iter().all(|pool| damage(pool, one) > 0));
+    let contents = blocks_of(&image);
+    assert!(pools.iter().all(|pool| damage(pool, &contents[..1]) > 0));
     let error = guest.read_all().expect_err("no copy has it");
     assert!(error.to_string().contains("cannot be read"), "{error}");
     assert_eq!(met(node), (repaired_bytes, 1));
