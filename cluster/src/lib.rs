@@ -38,9 +38,9 @@ pub use placement::{PlacementAsk, place, twice};
 pub use registry;
 pub use renewal::{renew_all, renew_client};
 pub use revocation::revoke_node;
-pub use sizes::{ask_size, check_growth, tell_size};
+pub use sizes::{ask_size, check_growth, fit_snapshot, tell_size};
 pub use status::{
     ClusterNodeStatus, ClusterStatus, ClusterVerdict, EtcdMemberStatus, RegistryStatus, status,
 };
 pub use token::{JoinToken, issue_token, join};
-pub use volumes::{ClusterVolumeStatus, CopyFault, of_volumes, problem, volumes};
+pub use volumes::{ClusterVolumeStatus, CopyFault, NO_SNAPSHOT, of_volumes, problem, volumes};

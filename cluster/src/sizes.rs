@@ -95,6 +95,26 @@ pub fn ask_size(
     Ok(())
 }
 
+/// Gives a volume that begins as a snapshot the snapshot's size, if that is larger: a snapshot that
+/// was taken while its volume grew has the size that the copy of its node had. A volume that was
+/// served before has its size.
+pub fn fit_snapshot(
+    placement: &mut PlacementRecord,
+    record: Option<&VolumeRecord>,
+    snapshot_bytes: u64,
+) {
+    let before_bytes = placement.size_bytes;
+    let begins = record.is_none() && placement.removing.is_none() && placement.from.is_some();
+    if !begins || snapshot_bytes <= before_bytes {
+        return;
+    }
+    placement.size_bytes = snapshot_bytes;
+    // The first copy is the clone. The other ones may be there with the size of before.
+    for copy in placement.copies.iter_mut().skip(1).filter(|copy| !copy.node.is_empty()) {
+        copy.has_bytes.get_or_insert(before_bytes);
+    }
+}
+
 /// The copy of a node has this size, as the node tells.
 pub fn tell_size(placement: &mut PlacementRecord, node: &str, bytes: u64) {
     let size_bytes = placement.size_bytes;
@@ -168,6 +188,27 @@ mod tests {
     fn steps(placement: &PlacementRecord, record: &VolumeRecord) -> Vec<CopyStep> {
         let steps = next_steps(&contents(placement, record), Some("io1"), 1, size);
         steps.into_iter().map(|(_, step)| step.expect("it can be taken")).collect()
+    }
+
+    #[test]
+    fn a_volume_gets_the_size_of_the_snapshot_that_it_begins_as_before_it_is_served() {
+        let (mut placement, both) = alice();
+        fit_snapshot(&mut placement, None, 300);
+        assert_eq!(placement.size_bytes, 100, "it begins empty");
+        placement.from = Some("bob@monday.1.2".to_owned());
+        for (record, bytes) in [(None, 99), (Some(&both), 300)] {
+            fit_snapshot(&mut placement, record, bytes);
+            assert_eq!(placement.size_bytes, 100);
+        }
+        fit_snapshot(&mut placement, None, 300);
+        assert_eq!((placement.size_bytes, placement.served_bytes()), (300, 300));
+        assert_eq!([0, 1, 2].map(|place| placement.is_small(place)), [false, true, true]);
+        tell_size(&mut placement, "io2", 300);
+        assert!(!placement.is_small(1));
+        let removing = Some(Vec::new());
+        let mut removed = PlacementRecord { removing, ..placement };
+        fit_snapshot(&mut removed, None, 500);
+        assert_eq!(removed.size_bytes, 300);
     }
 
     #[test]

@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 /// The most volumes whose problems are told; all of them are in the list of volumes.
 pub(crate) const PROBLEMS_MAX: usize = 64;
 
+/// Begins the reason of a node that cannot have a volume begin as its snapshot: the command that
+/// has placed the volume takes it back.
+pub const NO_SNAPSHOT: &str = "its pool has no snapshot";
+
 /// A replicated volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterVolumeStatus {

@@ -144,6 +144,26 @@ struct HeardReport {
     at: Instant,
     /// The agent has ended.
     ended: bool,
+    /// The last agent that has reported, and how many came before it.
+    agent_pid: u32,
+    restarts: u64,
+}
+
+impl HeardReport {
+    fn new(report: NodeClusterStatus) -> Self {
+        let agent_pid = report.agent_pid;
+        Self { report, at: Instant::now(), ended: false, agent_pid, restarts: 0 }
+    }
+
+    /// The next report. While there is no agent, its starter reports.
+    fn next(&self, report: NodeClusterStatus) -> Self {
+        let mut next = Self::new(report);
+        if next.agent_pid == 0 {
+            next.agent_pid = self.agent_pid;
+        }
+        let is_another = self.agent_pid != 0 && next.agent_pid != self.agent_pid;
+        Self { restarts: self.restarts + u64::from(is_another), ..next }
+    }
 }
 
 impl ClusterView {
@@ -156,7 +176,7 @@ impl ClusterView {
             detail: "the agent is starting".to_owned(),
             ..NodeClusterStatus::default()
         };
-        *self.heard.lock() = Some(HeardReport { report, at: Instant::now(), ended: false });
+        *self.heard.lock() = Some(HeardReport::new(report));
         match agent.try_clone() {
             Ok(asked) => self.questions.lock().agent = Some(asked),
             Err(error) => tracing::error!(%error, "the cluster's agent cannot be asked"),
@@ -251,9 +271,10 @@ impl ClusterView {
     /// The node's part in its cluster, if it is in one.
     pub fn status(&self) -> Option<NodeClusterStatus> {
         let heard = self.heard.lock();
-        let HeardReport { report, at, ended } = heard.as_ref()?;
+        let HeardReport { report, at, ended, restarts, .. } = heard.as_ref()?;
         let heard_s = at.elapsed().as_secs();
-        let mut status = NodeClusterStatus { heard_s, ..report.clone() };
+        let agent_restarts = *restarts;
+        let mut status = NodeClusterStatus { heard_s, agent_restarts, ..report.clone() };
         let why = match ended {
             true => Some("the agent has ended".to_owned()),
             false if heard_s > SILENCE_S_MAX => {
@@ -263,8 +284,10 @@ impl ClusterView {
         };
         if let Some(why) = why {
             status.state = "away".to_owned();
+            status.agent_pid = 0;
             status.detail = format!(
-                "{why}; the log has the reason. `vrio node --take-over` starts another agent, and \
+                "{why}; the log has the reason. Restart the node; if it has no copies of \
+                 replicated volumes, `vrio node --take-over` starts another agent as well, and \
                  guests go on"
             );
         }
@@ -300,8 +323,13 @@ impl ClusterView {
             match serde_json::from_slice::<AgentLine>(&line) {
                 Ok(AgentLine::Report(report)) => {
                     let pid = report.agent_pid;
-                    let heard = HeardReport { report, at: Instant::now(), ended: false };
-                    let last = self.heard.lock().replace(heard);
+                    let mut heard = self.heard.lock();
+                    let next = match &*heard {
+                        Some(last) => last.next(report),
+                        None => HeardReport::new(report),
+                    };
+                    let last = heard.replace(next);
+                    drop(heard);
                     // An agent that was started again knows no lives.
                     if last.is_none_or(|last| last.report.agent_pid != pid) {
                         self.questions.lock().tell_lives();
@@ -353,10 +381,19 @@ mod tests {
             verdict: "well".to_owned(),
             ..NodeClusterStatus::default()
         };
-        let mut line = serde_json::to_vec(&AgentLine::Report(report)).unwrap();
-        line.push(b'\n');
-        (&agent).write_all(&line).unwrap();
+        let say = |report: NodeClusterStatus| {
+            let mut line = serde_json::to_vec(&AgentLine::Report(report)).unwrap();
+            line.push(b'\n');
+            (&agent).write_all(&line).unwrap();
+        };
+        say(report.clone());
         assert_eq!(wait(&view, |it| it.state == "present").verdict, "well");
+        // Process 7 is the first agent. It dies, and its starter reports until there is another.
+        for (agent_pid, restarts) in [(7, 0), (7, 0), (0, 0), (8, 1), (0, 1), (9, 2)] {
+            say(NodeClusterStatus { agent_pid, ..report.clone() });
+            let told = wait(&view, |it| it.agent_pid == agent_pid);
+            assert_eq!(told.agent_restarts, restarts, "{told:?}");
+        }
         drop(agent);
         let ended = wait(&view, |it| it.state == "away");
         assert!(ended.detail.contains("the agent has ended"), "{ended:?}");

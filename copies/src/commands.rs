@@ -1,11 +1,12 @@
 //! Commands about the copies of a replicated volume.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use config::{REPLICA_PLACES_MAX, REPLICAS_MAX};
-use member::{MemberList, SnapshotDone, SnapshotEnd};
+use member::{MemberList, MemberStatus, SnapshotDone, SnapshotEnd};
 use registry::PLACED_BYTES_MAX;
 use replica::{MemberId, SNAPSHOT_NAME_MAX, SnapshotChange};
 use serde::Deserialize;
@@ -70,8 +71,11 @@ pub struct CopyList {
 #[derive(Debug)]
 pub struct SnapshotWait {
     volume: String,
+    /// The name that a person gave, or the whole name of a snapshot that goes.
+    name: String,
     takes: bool,
     ends: Receiver<SnapshotEnd>,
+    status: Arc<MemberStatus>,
 }
 
 impl SnapshotWait {
@@ -80,28 +84,25 @@ impl SnapshotWait {
     /// # Errors
     /// When the copy of this node has left it out, or the end is not known.
     pub fn wait(self) -> Result<Done, Refused> {
-        let Self { volume, takes, ends } = self;
-        let look = format!("look on each node: `vrio volume snapshots {volume}`");
-        let unknown = |why: &str| {
-            let error = format!(
-                "volume {volume:?}: {why}, so it is not known which copies have made the change"
-            );
-            Refused::new(RefusedKind::Failed, error, look.clone())
-        };
-        let SnapshotDone { name, without } = match ends.recv_timeout(SNAPSHOT_TIME_MAX) {
+        let SnapshotDone { name, without } = match self.ends.recv_timeout(SNAPSHOT_TIME_MAX) {
             Ok(Ok(done)) => done,
             Ok(Err(why)) => {
+                let volume = &self.volume;
                 let error = format!("the copy of volume {volume:?} here has left it out: {why}");
-                let way_out = format!("other copies may have made the change; {look}");
+                let way_out = format!("other copies may have made the change; {}", self.look());
                 return Err(Refused::new(RefusedKind::Conflict, error, way_out));
             }
-            Err(RecvTimeoutError::Timeout) => {
-                return Err(unknown("a copy in sync has not answered in time, and may still"));
-            }
+            Err(RecvTimeoutError::Timeout) => return Err(self.not_yet()),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(unknown("this node does not serve it any more"));
+                let error = format!(
+                    "volume {:?}: this node does not serve it any more, so it is not known which \
+                     copies have made the change",
+                    self.volume
+                );
+                return Err(Refused::new(RefusedKind::Failed, error, self.look()));
             }
         };
+        let Self { volume, takes, .. } = self;
         let note = (!without.is_empty()).then(|| {
             let nodes = without.join(", ");
             format!("the copies on {nodes} have left it out; the logs there say why")
@@ -111,6 +112,45 @@ impl SnapshotWait {
             false => format!("remove snapshot {volume}@{name} from the copies in sync"),
         };
         Ok(Done { version: API_VERSION, applied: vec![done], notes: note.into_iter().collect() })
+    }
+
+    /// The way to the outcome.
+    fn look(&self) -> String {
+        let Self { volume, name, takes, .. } = self;
+        match takes {
+            true => format!(
+                "look on each node: `vrio volume snapshots {volume}` lists it as \
+                 {volume}@{name}.REIGN.COUNTER if the copy there has it"
+            ),
+            false => format!(
+                "look on each node: `vrio volume snapshots {volume}` lists {volume}@{name} if the \
+                 copy there still has it"
+            ),
+        }
+    }
+
+    /// The change stands behind the writes before it, and these wait.
+    fn not_yet(&self) -> Refused {
+        let Self { volume, name, takes, .. } = self;
+        let within = SNAPSHOT_TIME_MAX.as_secs();
+        let what = match takes {
+            true => format!("snapshot {name:?} is not taken"),
+            false => format!("snapshot {name:?} is not removed from all copies in sync"),
+        };
+        let why = match self.status.view().waits {
+            Some(waits) => format!("its writes wait ({waits})"),
+            None => "a copy in sync has not answered: its pool may be full, or slow".to_owned(),
+        };
+        let error = format!(
+            "volume {volume:?}: {what} after {within} s, since {why}; it comes behind the writes \
+             of before, and is done when these are, if this node serves until then"
+        );
+        let way_out = format!(
+            "`vrio cluster status` says what a copy waits for; mend that, do not repeat the \
+             command, and {}",
+            self.look()
+        );
+        Refused::new(RefusedKind::Failed, error, way_out)
     }
 }
 
@@ -288,10 +328,12 @@ impl ServedMember {
             let error = format!("volume {volume:?}: {why}");
             Refused::new(RefusedKind::Conflict, error, "nothing was changed; try again")
         };
+        let name = name.clone();
         let begun = self.with_host(cores, move |host| host.change_snapshots(change));
         let begun = begun.ok_or_else(|| refused("its copy here has ended".to_owned()))?;
         let ends = begun.map_err(refused)?;
-        Ok(SnapshotWait { volume: volume.to_owned(), takes, ends })
+        let (volume, status) = (volume.to_owned(), self.member_status());
+        Ok(SnapshotWait { volume, name, takes, ends, status })
     }
 
     fn make_primary(&self, cores: &[LinkedSidecore], own: &str, node: &str) -> Result<(), Refused> {

@@ -291,6 +291,11 @@ impl ServedMember {
         Arc::clone(&self.records)
     }
 
+    /// Its state, also when this is gone.
+    pub(crate) fn member_status(&self) -> Arc<MemberStatus> {
+        Arc::clone(&self.status)
+    }
+
     /// Its state.
     fn view(&self) -> MemberView {
         self.status.view()

@@ -202,9 +202,9 @@ impl TrustArgs {
 /// The cluster's directory on this machine.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterPlace {
-    /// The cluster's directory on this machine.
-    #[arg(long, value_name = "DIRECTORY", default_value = DIRECTORY)]
-    directory: PathBuf,
+    /// The cluster's directory on this machine [default: /etc/vrio/cluster].
+    #[arg(long, value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
 }
 
 impl ClusterPlace {
@@ -212,16 +212,35 @@ impl ClusterPlace {
         ClusterDirectory::open(&self.path()).map_err(refused)
     }
 
+    /// Refuses a directory that a command without --cluster does not use.
+    pub(crate) fn refuse_alone(&self) -> Result<(), CommandFailure> {
+        let Some(directory) = &self.directory else { return Ok(()) };
+        Err(CommandFailure::configuration(anyhow!(
+            "--directory {directory:?}: without --cluster the command is about a volume of one \
+             node, which has no such directory: add --cluster, or leave --directory out and name \
+             the node by --node"
+        )))
+    }
+
+    /// The directory of the operator.
+    fn operators(&self) -> PathBuf {
+        self.directory.clone().unwrap_or_else(|| PathBuf::from(DIRECTORY))
+    }
+
     /// The directory: on a host of one node the node's, unless the operator's is there or named.
     fn path(&self) -> PathBuf {
-        if self.directory != Path::new(DIRECTORY) || self.directory.exists() {
-            return self.directory.clone();
+        if let Some(directory) = &self.directory {
+            return directory.clone();
+        }
+        let own = self.operators();
+        if own.exists() {
+            return own;
         }
         let found = std::fs::read_dir(NODES).into_iter().flatten().flatten().map(|it| it.path());
         let mut found = found.filter(|path| path.extension().is_some_and(|it| it == "cluster"));
         match (found.next(), found.next()) {
             (Some(path), None) => path,
-            _ => self.directory.clone(),
+            _ => own,
         }
     }
 }
@@ -419,7 +438,7 @@ fn init(args: &InitArgs) -> Result<(), CommandFailure> {
     };
     let plan = ClusterPlan {
         name: args.name.clone(),
-        directory: absolute(&args.place.directory)?,
+        directory: absolute(&args.place.operators())?,
         members: members.collect(),
         file: absolute(&args.file)?,
         random: random()?,
@@ -445,7 +464,7 @@ fn init(args: &InitArgs) -> Result<(), CommandFailure> {
             }
         }
     }
-    let option = if args.place.directory == Path::new(DIRECTORY) {
+    let option = if args.place.operators() == Path::new(DIRECTORY) {
         String::new()
     } else {
         format!(" --directory {path}")

@@ -1,6 +1,7 @@
 //! All tests of the program `vrio`, in one binary: each test program contains the whole node, and
 //! takes a minute to build and a hundred megabytes.
 
+mod agents;
 mod attach;
 mod bench;
 mod bench_all;

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use random::Random;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use testbed::etcd::{self, EtcdMember};
 use testbed::nodes::{Node, NodeKeys, NodePlan};
@@ -135,7 +136,7 @@ fn state_of(status: &Value, node: &str) -> String {
 }
 
 /// The node's part in the cluster, as the node says itself.
-fn part_of(node: &Node) -> Value {
+pub(crate) fn part_of(node: &Node) -> Value {
     node.status().expect("it answers")["cluster"].clone()
 }
 
@@ -150,10 +151,14 @@ fn wait_for_part(node: &mut Node, what: &str, is: impl Fn(&Value) -> bool) {
 
 /// Kills the agent of a node, with SIGKILL.
 pub(crate) fn kill_agent(node: &Node) -> u64 {
+    signal_agent(node, Signal::KILL)
+}
+
+/// Sends a signal to the agent of a node.
+pub(crate) fn signal_agent(node: &Node, signal: Signal) -> u64 {
     let pid = part_of(node)["agent_pid"].as_u64().expect("it runs");
-    let found = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a number of a process"));
-    rustix::process::kill_process(found.expect("not 0"), rustix::process::Signal::KILL)
-        .expect("it runs");
+    let found = Pid::from_raw(i32::try_from(pid).expect("a number of a process"));
+    kill_process(found.expect("not 0"), signal).expect("it runs");
     pid
 }
 

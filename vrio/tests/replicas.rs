@@ -3,7 +3,7 @@
 //!
 //! `REPLICA_KILLS=n` sets the number of kills, `KILL_SEED=n` another run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use crate::pools::{refused, told, tried};
 /// The kills of one run: as many as CI has time for, since a copy is filled after each of them.
 const KILLS: u64 = 4;
 
-/// The nodes of a rack: three with copies at most, and a VMhost.
-const NODES: [&str; 4] = ["io1", "io2", "io3", "vm1"];
+/// The nodes of a rack: three with copies at most, a VMhost, and a direct client.
+const NODES: [&str; 5] = ["io1", "io2", "io3", "vm1", "web1"];
 
 /// Requests that must be outstanding when a node is killed.
 const OUTSTANDING_MIN: usize = 8;
@@ -57,7 +57,7 @@ impl Rack {
     pub(crate) fn new(test: u16) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let keys = NodeKeys::make(home.path(), &NODES).expect("keys");
-        let port = 36_000 + (std::process::id() % 75) as u16 * 256 + test * 16;
+        let port = 36_000 + (std::process::id() % 60) as u16 * 320 + test * 16;
         let this = Self { home, keys, port };
         let registry = this.path("registry");
         let words = ["cluster", "init", "lab", "--file"].map(str::to_owned);
@@ -77,9 +77,10 @@ impl Rack {
         command.output().expect("the binary was built")
     }
 
-    fn address(&self, name: &str) -> String {
+    pub(crate) fn address(&self, name: &str) -> String {
         let at = NODES.iter().position(|it| *it == name).expect("a node");
-        format!("127.0.0.1:{}", self.port + at as u16 * 4)
+        // Each has a port for each of its two sidecores.
+        format!("127.0.0.1:{}", self.port + at as u16 * 3)
     }
 
     pub(crate) fn plan(&self, name: &str, config: &str) -> NodePlan {
@@ -143,10 +144,14 @@ impl Rack {
 
     /// Has a node join the cluster.
     pub(crate) fn join(&self, node: &Node) {
+        self.join_by(&node.plan().home.join("node.toml"));
+    }
+
+    /// Has the node of this configuration join the cluster.
+    pub(crate) fn join_by(&self, config: &Path) {
         let token = self.vrio(["cluster", "token"].map(str::to_owned));
         succeeds(&token);
         let token = String::from_utf8(token.stdout).expect("text");
-        let config = node.plan().home.join("node.toml");
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
         command.args(["node", "join", token.trim(), "--config"]).arg(config);
         succeeds(&command.output().expect("the binary was built"));

@@ -121,6 +121,7 @@ fn refuse_sizes(rack: &Rack, io1: &Node) {
         ("alice 9000000B --cluster", "no blocks of 4096"),
         ("alice large --cluster", "the size"),
         ("alice 257TiB --cluster --overcommit", "more than 256TiB"),
+        ("alice 16MiB", "without --cluster the command is about a volume of one node"),
         ("bob 16MiB --cluster", "the cluster has placed no volume \"bob\""),
     ] {
         fails(&vrio(rack, &format!("volume resize {words}"), "operator"), wanted);

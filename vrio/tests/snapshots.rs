@@ -2,13 +2,16 @@
 //! writes, there when the node that served is gone, and the beginning of another volume.
 
 use std::fs;
+use std::time::Instant;
 
 use random::Random;
+use rustix::process::Signal;
 use testbed::nodes::Node;
 
-use crate::placements::{fails, start, vrio, wait_for_nodes, wait_for_state};
+use crate::clusters::{kill_agent, signal_agent};
+use crate::placements::{fails, start, vrio, wait, wait_for_nodes, wait_for_state};
 use crate::pools::{refused, told};
-use crate::replicas::{Rack, connect, succeeds, work_a_while, work_on};
+use crate::replicas::{PATIENCE, Rack, connect, succeeds, work_a_while, work_on};
 
 /// Takes a snapshot on the node that serves, and gives its whole name.
 pub(crate) fn take(node: &Node, volume: &str, name: &str) -> String {
@@ -32,6 +35,10 @@ fn begin_another(rack: &Rack, nodes: [&Node; 2], (snapshot, monday): (&str, &[u8
     fails(&vrio(rack, "volume create ben --from alice", "operator"), "write VOLUME@SNAPSHOT");
     fails(&vrio(rack, "volume create ben --from zoe@monday", "operator"), "placed no volume");
     fails(&vrio(rack, "volume create ben --from alice@cut.1.1", "operator"), "goes by itself");
+    let asked = Instant::now();
+    let lacks = "volume create ben --from alice@monday.99.1";
+    fails(&vrio(rack, lacks, "operator"), "its pool has no snapshot alice@monday.99.1");
+    assert!(asked.elapsed() < PATIENCE, "it is told before the wait for all copies ends");
     let create = format!("volume create ben --from {snapshot} --allow vm1");
     succeeds(&vrio(rack, &create, "operator"));
     let begun = take(nodes[0], "ben", "begun");
@@ -107,6 +114,40 @@ fn a_snapshot_is_the_same_on_all_copies_and_another_volume_begins_as_it() {
     assert_eq!(guest.workload.counts.errors, 0, "a guest notices nothing");
     guest.disconnect();
     for node in [io1, io2, vm1] {
+        node.stop().expect("a node stops in order");
+    }
+}
+
+/// A growth that is taken back leaves a copy with the larger size, and its snapshots have it.
+#[test]
+fn a_volume_gets_the_size_of_the_snapshot_that_it_begins_as() {
+    let rack = Rack::new(16);
+    let [io1, io2] = ["io1", "io2"].map(|name| start(&rack, name));
+    wait_for_nodes(&rack, 2);
+    succeeds(&vrio(&rack, "volume create alice --size 16MiB --on io1,io2", "operator"));
+    // The copy of io2 does not grow meanwhile.
+    let halted = signal_agent(&io2, Signal::STOP);
+    let grow = "volume resize alice 32MiB --cluster --wait 0";
+    succeeds(&vrio(&rack, grow, "operator"));
+    wait(&rack, "the copy of io1 has grown", |_| {
+        io1.status().is_ok_and(|it| it["volumes"][0]["copy"]["has_bytes"] == 32 << 20)
+    });
+    succeeds(&vrio(&rack, "volume resize alice 16MiB --cluster --wait 0", "operator"));
+    let monday = take(&io1, "alice", "monday");
+    // The agent that was halted may have seen the growth: another one has not.
+    assert_eq!(kill_agent(&io2), halted);
+    wait_for_nodes(&rack, 2);
+    wait_for_state(&rack, "alice", "well");
+    let create = format!("volume create ben --from {monday} --on io1,io2");
+    let output = vrio(&rack, &create, "operator");
+    succeeds(&output);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("it has 32MiB, as its snapshot has"), "{text}");
+    for node in [&io1, &io2] {
+        let begun = content(&rack, node, &take(&io1, "ben", "begun"));
+        assert_eq!(begun.len(), 32 << 20);
+    }
+    for node in [io1, io2] {
         node.stop().expect("a node stops in order");
     }
 }

@@ -22,10 +22,17 @@ pub struct NodeClusterStatus {
     /// Problems of the cluster, the worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
-    /// The agent's process.
+    /// The agent's process; 0 while there is none.
     #[serde(default)]
     pub agent_pid: u32,
+    /// How often the agent was started again since the node has started.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub agent_restarts: u64,
     /// How long ago the agent has told this.
     #[serde(default)]
     pub heard_s: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }

@@ -8,9 +8,10 @@
 //!       └───── GET /v1/status at the control socket ──────────────┘
 //! ```
 //!
-//! Both end when the node's process ends, which closes its end of the socket pair. Signals do not
-//! end them: a service manager sends SIGTERM to all processes of a unit, and a node may go on for
-//! seconds then. The agent proves that end before, for the nodes with copies of the same volumes.
+//! [`starter`] has the processes. All end when the node's process ends, which closes its end of the
+//! socket pair. Signals do not end them: a service manager sends SIGTERM to all processes of a
+//! unit, and a node may go on for seconds then. The agent proves that end before, for the nodes
+//! with copies of the same volumes.
 
 use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
@@ -35,16 +36,11 @@ use node::status::NodeClusterStatus;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::ends::{END_TIME_MAX, has_node_ended_within};
+use self::starter::PROGRAM;
 use super::clock::now_s;
 use super::{identity, random};
 use crate::commands;
 use crate::failure::CommandFailure;
-
-/// This program, also after another file has taken its name: an agent of the node's own release.
-const PROGRAM: &str = "/proc/self/exe";
-
-/// The time until an agent that has died is started again: a presence outlives it.
-const RESTART: Duration = Duration::from_secs(2);
 
 /// The time between two rounds while the node is not present.
 const ROUND_AWAY: Duration = Duration::from_secs(1);
@@ -68,6 +64,7 @@ mod disks;
 mod ends;
 mod placements;
 mod records;
+mod starter;
 mod view;
 
 #[derive(Debug, clap::Args)]
@@ -79,8 +76,14 @@ pub(crate) struct AgentArgs {
     #[arg(long)]
     json_log: bool,
     /// Be the agent; without it, start an agent, again whenever it dies.
-    #[arg(long)]
+    #[arg(long, requires = "starter")]
     work: bool,
+    /// Start an agent when the starter has ended.
+    #[arg(long, requires = "starter", conflicts_with = "work")]
+    stand_by: bool,
+    /// The process that has started this one.
+    #[arg(long, value_name = "PROCESS")]
+    starter: Option<u32>,
 }
 
 /// Starts the agent of a node, and returns the socket at which it reports.
@@ -106,23 +109,20 @@ pub(super) fn run(args: &AgentArgs) -> Result<(), CommandFailure> {
     ignore_signals().context("the system refuses a signal").map_err(CommandFailure::running)?;
     let config = Config::load(&args.config).map_err(CommandFailure::configuration)?;
     node::agent::drop(&config).map_err(CommandFailure::running)?;
-    if args.work {
-        return work(&config);
+    let system = |error| CommandFailure::running(anyhow!("the agent's processes: {error}"));
+    let Some(cluster) = &config.cluster else {
+        let text = format!("{:?} has no section [cluster]", config.path);
+        return Err(CommandFailure::configuration(anyhow!(text)));
+    };
+    match args.starter {
+        Some(starter) if args.work => match starter::end_with(starter).map_err(system)? {
+            true => work(&config, cluster),
+            // The next starter starts another agent.
+            false => Ok(()),
+        },
+        Some(starter) if starter::stand_by(starter).map_err(system)? => Ok(()),
+        starter => starter::keep(cluster, starter.is_some()).map_err(system),
     }
-    loop {
-        match start_worker().context("no agent").map_err(CommandFailure::running)? {
-            ended if ended.success() => return Ok(()),
-            ended => tracing::warn!(%ended, "the cluster's agent has ended; it is started again"),
-        }
-        if has_node_ended_within(RESTART).context("no poll").map_err(CommandFailure::running)? {
-            return Ok(());
-        }
-    }
-}
-
-/// Starts the agent with the words of this process, and waits for its end.
-fn start_worker() -> io::Result<ExitStatus> {
-    Command::new(PROGRAM).args(std::env::args_os().skip(1)).arg("--work").status()
 }
 
 /// Has the signals of a stop end nothing: a handler that is set once stays.
@@ -159,11 +159,7 @@ fn wait_for_directory(
 }
 
 /// The work of an agent until its node ends.
-fn work(config: &Config) -> Result<(), CommandFailure> {
-    let Some(cluster) = &config.cluster else {
-        let text = format!("{:?} has no section [cluster]", config.path);
-        return Err(CommandFailure::configuration(anyhow!(text)));
-    };
+fn work(config: &Config, cluster: &ClusterConfig) -> Result<(), CommandFailure> {
     let key = identity(config)?;
     let mut report = NodeClusterStatus {
         node: cluster.name.clone(),

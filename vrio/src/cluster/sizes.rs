@@ -1,6 +1,7 @@
 //! `vrio volume resize NAME SIZE --cluster`: a volume that the cluster has placed gets larger.
 
-use ::cluster::registry::PlacementRecord;
+use ::cluster::registry::membership::ClusterContents;
+use ::cluster::registry::{PlacedCopy, PlacementRecord};
 use ::cluster::{ClusterVolumeStatus, ask_size, check_growth};
 use anyhow::anyhow;
 use node::api::{API_VERSION, Done};
@@ -79,11 +80,61 @@ pub(crate) fn grow(ask: &GrowthAsk<'_>, place: &ClusterPlace) -> Result<Done, Co
     };
     match desk.wait(name, wait_s, has_size)? {
         Ok(()) => Ok(done),
-        Err(why) => Err(CommandFailure::running(anyhow!(
-            "{why}. The nodes go on with it, and `vrio cluster status` shows how far they are. \
-             Guests have the old size until then: `vrio volume resize {name} {before_bytes}B \
-             --cluster` keeps it"
-        ))),
+        Err(why) => {
+            let contents = desk.contents()?;
+            let placed = contents.placements.iter().find(|(known, _)| known == name);
+            let rest = placed.map(|(_, placement)| {
+                left((name, placement), bytes, &pool_problems(&contents, placement))
+            });
+            let rest = rest.unwrap_or_else(|| "It was removed meanwhile".to_owned());
+            Err(CommandFailure::running(anyhow!("{why}. {rest}")))
+        }
+    }
+}
+
+/// The problems of the pools of a volume's copies.
+fn pool_problems(contents: &ClusterContents, placement: &PlacementRecord) -> String {
+    let problem = |(_, copy): (u8, &PlacedCopy)| {
+        let node = contents.nodes.iter().find(|it| it.record.name == copy.node)?;
+        let pools = &node.presence.as_ref()?.pools;
+        let pool = pools.iter().find(|it| it.name == copy.pool && !it.problem.is_empty())?;
+        Some(format!("pool {} of node {}: {}", copy.pool, copy.node, pool.problem))
+    };
+    placement.members().filter_map(problem).collect::<Vec<_>>().join("; ")
+}
+
+/// The state of a growth whose wait has ended early, and the way on.
+fn left((name, placement): (&str, &PlacementRecord), bytes: u64, pools: &str) -> String {
+    let (served_bytes, shows) = (placement.served_bytes(), "`vrio cluster status` shows");
+    if placement.size_bytes != bytes {
+        let other = show_size(placement.size_bytes);
+        return format!("Another command has asked for {other} meanwhile; {shows} how far it is");
+    }
+    let (asked, had) = (show_size(bytes), show_size(served_bytes));
+    match (served_bytes == bytes, pools) {
+        (true, "") => format!(
+            "All copies in sync have grown, so {asked} stay, and no smaller size can be asked for. \
+             The guests have it in a moment, by itself; {shows} when"
+        ),
+        (true, pools) => format!(
+            "All copies in sync have grown, so {asked} stay, and no smaller size can be asked for. \
+             The guests have it when the nodes have noted it, which is a write and waits as theirs \
+             do: {pools}. Make room there, and both go on by themselves; {shows} when"
+        ),
+        (false, pools) => {
+            let room = match pools {
+                "" => String::new(),
+                pools => format!(
+                    ": {pools}. Make room there, or have that copy elsewhere (`vrio volume copies \
+                     {name} --replace NODE`)"
+                ),
+            };
+            format!(
+                "The guests have {had} until all copies in sync have grown{room}. The nodes go on \
+                 by themselves, and {shows} how far they are; `vrio volume resize {name} \
+                 {served_bytes}B --cluster` takes the growth back"
+            )
+        }
     }
 }
 
@@ -106,6 +157,27 @@ fn applied(ask: &GrowthAsk<'_>, placement: &PlacementRecord, bytes: u64) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_growth_that_waits_says_what_for_and_whether_it_can_be_taken_back() {
+        let told = |size_bytes, serves_bytes, pools| {
+            let placement =
+                PlacementRecord { size_bytes, serves_bytes, ..PlacementRecord::default() };
+            left(("alice", &placement), 8192, pools)
+        };
+        let full = "pool fast of node io2: it is full";
+        let back = "`vrio volume resize alice 4096B --cluster` takes the growth back";
+        let waits = told(8192, Some(4096), full);
+        assert!(waits.contains(back) && waits.contains("have grown: pool fast"), "{waits}");
+        let waits = told(8192, Some(4096), "");
+        assert!(waits.contains(back) && !waits.contains("Make room"), "{waits}");
+        for (pools, wanted) in [(full, "it is full. Make room there"), ("", "in a moment")] {
+            let stays = told(8192, None, pools);
+            assert!(stays.contains("so 8KiB stay") && stays.contains(wanted), "{stays}");
+            assert!(!stays.contains("takes the growth back"), "{stays}");
+        }
+        assert!(told(4096, None, "").contains("asked for 4KiB meanwhile"));
+    }
 
     #[test]
     fn a_growth_that_is_taken_back_or_only_asked_for_is_told_so() {

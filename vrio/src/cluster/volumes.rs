@@ -6,7 +6,9 @@ use ::cluster::registry::membership::{ClusterContents, Membership};
 use ::cluster::registry::{
     Guarded, PLACED_BYTES_MAX, PlacedCopy, PlacementRecord, PlacementRules, VolumeRecord,
 };
-use ::cluster::{ClusterDirectory, ClusterVolumeStatus, PlacementAsk, place, problem, volumes};
+use ::cluster::{
+    ClusterDirectory, ClusterVolumeStatus, NO_SNAPSHOT, PlacementAsk, place, problem, volumes,
+};
 use anyhow::anyhow;
 use node::config::{name_problem, show_size, size_bytes};
 
@@ -17,6 +19,9 @@ use crate::output::{print, say};
 
 /// The time between two looks at the registry.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long to wait until a volume that could not begin is gone: its nodes take some rounds.
+const TAKE_BACK_S: u64 = 30;
 
 /// The unit of sizes.
 const SECTOR_BYTES: u64 = 512;
@@ -36,7 +41,7 @@ volume by itself, and again whenever it starts; it is in no node's file.";
 pub(crate) struct VolumeCreate {
     /// Its name, which is new in the cluster.
     name: String,
-    /// Its size; with --from, it is as large as that volume unless this is larger.
+    /// Its size; with --from, it is as large as that volume or its snapshot, unless this is larger.
     #[arg(long, required_unless_present = "from")]
     size: Option<String>,
     /// The snapshot of another placed volume with which it begins, "alice@monday.3.71". Its first
@@ -232,9 +237,31 @@ impl VolumeCreate {
         if self.wait == 0 {
             return Ok(());
         }
-        let is_well = |it: Option<&ClusterVolumeStatus>| it.is_some_and(|it| it.state == "well");
-        match desk.wait(&self.name, self.wait, is_well)? {
-            Ok(()) => print("all copies are in sync\n"),
+        self.wait_for_copies(&mut desk, size_bytes)
+    }
+
+    /// Waits until all copies are in sync. A volume whose snapshot is not there is taken back.
+    fn wait_for_copies(
+        &self,
+        desk: &mut VolumeDesk,
+        size_bytes: u64,
+    ) -> Result<(), CommandFailure> {
+        let is_over = |it: Option<&ClusterVolumeStatus>| {
+            it.is_some_and(|it| it.state == "well" || lacks_snapshot(it).is_some())
+        };
+        let waited = desk.wait(&self.name, self.wait, is_over)?;
+        let found = desk.find(&self.name)?;
+        if let Some(why) = found.as_ref().and_then(lacks_snapshot) {
+            return Err(take_back(desk, &self.name, &why));
+        }
+        match waited {
+            Ok(()) => {
+                let larger = found.and_then(|it| it.size_bytes).filter(|it| *it > size_bytes);
+                if let Some(bytes) = larger {
+                    print(&format!("it has {}, as its snapshot has\n", show_size(bytes)))?;
+                }
+                print("all copies are in sync\n")
+            }
             Err(why) => Err(CommandFailure::running(anyhow!(
                 "{why}. The nodes go on with it; `vrio cluster status` shows how far they are, and \
                  `vrio volume remove {} --cluster --data` takes it back",
@@ -300,8 +327,40 @@ impl VolumeCreate {
     }
 }
 
-/// The first copy of a volume that begins as a snapshot, and the snapshot's size. It is on the node
-/// that is asked for, or on the node that serves the snapshot's volume.
+/// Why a new volume cannot begin, if its first node has said that there is no such snapshot.
+fn lacks_snapshot(volume: &ClusterVolumeStatus) -> Option<String> {
+    let mut faults = volume.faults.iter().filter(|_| volume.state == "new");
+    let fault = faults.find(|fault| fault.why.starts_with(NO_SNAPSHOT))?;
+    Some(format!("--from: node {}: {}", fault.node, fault.why))
+}
+
+/// Removes a volume that cannot begin. Gives the failure for it.
+fn take_back(desk: &mut VolumeDesk, name: &str, why: &str) -> CommandFailure {
+    let removed = match ask_to_remove(desk, name) {
+        Ok(()) => desk.wait(name, TAKE_BACK_S, |found| found.is_none()),
+        Err(error) => Err(error),
+    };
+    let rest = match removed {
+        Ok(Ok(())) => "nothing was made".to_owned(),
+        Ok(Err(left)) => format!("{left}: its nodes go on with the removal"),
+        Err(error) => format!("it is there and never served, since {error}"),
+    };
+    CommandFailure::running(anyhow!("{why}; {rest}"))
+}
+
+/// Has all nodes remove their copies of a volume.
+fn ask_to_remove(desk: &mut VolumeDesk, name: &str) -> Result<(), CommandFailure> {
+    let contents = desk.contents()?;
+    let placed = contents.placements.iter().find(|(known, _)| known == name);
+    let placed = placed.into_iter().flat_map(|(_, placement)| placement.placed());
+    // A node that was removed from the cluster has no copy any more that counts.
+    let is_node = |name: &String| contents.nodes.iter().any(|node| node.record.name == *name);
+    let nodes: Vec<_> = placed.map(|(_, copy)| copy.node.clone()).filter(is_node).collect();
+    desk.records().remove_placed(name, &nodes).map_err(CommandFailure::running)
+}
+
+/// The first copy of a volume that begins as a snapshot, and the size of the snapshot's volume. It
+/// is on the node that is asked for, or on the node that serves the snapshot's volume.
 fn origin(
     contents: &ClusterContents,
     from: &str,
@@ -346,24 +405,19 @@ fn origin(
 pub(crate) fn remove(name: &str, place: &ClusterPlace, wait_s: u64) -> Result<(), CommandFailure> {
     let mut desk = VolumeDesk::open(place)?;
     let contents = desk.contents()?;
-    let placed = contents.placements.iter().find(|(known, _)| known == name);
-    let Some((_, placement)) = placed else {
+    if !contents.placements.iter().any(|(known, _)| known == name) {
         return Err(CommandFailure::running(anyhow!(
             "the cluster has placed no volume {name:?}; `vrio cluster status` lists its volumes. A \
              volume of the nodes' files is removed there: docs/replicas.md"
         )));
-    };
+    }
     let found = desk.find(name)?;
     if let Some(users) = found.map(|it| it.users).filter(|users| *users > 0) {
         return Err(CommandFailure::running(anyhow!(
             "{users} disks use volume {name:?}: stop or remove them first; nothing was changed"
         )));
     }
-    // A node that was removed from the cluster has no copy any more that counts.
-    let is_node = |name: &String| contents.nodes.iter().any(|node| node.record.name == *name);
-    let nodes: Vec<_> = placement.placed().map(|(_, copy)| copy.node.clone()).collect();
-    let nodes: Vec<_> = nodes.into_iter().filter(is_node).collect();
-    desk.records().remove_placed(name, &nodes).map_err(CommandFailure::running)?;
+    ask_to_remove(&mut desk, name)?;
     match desk.wait(name, wait_s, |found| found.is_none())? {
         Ok(()) => print(&format!("volume {name} is removed from all its nodes\n")),
         Err(why) => Err(CommandFailure::running(anyhow!(

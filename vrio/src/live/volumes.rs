@@ -379,6 +379,7 @@ impl VolumeResize {
     fn send(&self) -> Result<(), CommandFailure> {
         let Self { cluster, overcommit, wait, place, resize } = self;
         if !cluster {
+            place.refuse_alone()?;
             return resize.send("volumes");
         }
         if resize.shrink {
@@ -635,6 +636,7 @@ fn is_cut(name: &str, volume: &str) -> bool {
 
 impl VolumeRemove {
     fn send(&self) -> Result<(), CommandFailure> {
+        self.place.refuse_alone()?;
         let is_of_pool = self.name.contains(['@', ':']);
         let removes_data = self.data || self.shred;
         let pools = if is_of_pool || removes_data { pools(&self.which)? } else { Vec::new() };

@@ -59,7 +59,12 @@ pub(crate) fn of_node(part: &NodeClusterStatus) -> String {
         "well" => "; all is well there".to_owned(),
         verdict => format!("; the cluster is {verdict}:"),
     };
-    let mut text = format!("cluster: {name}, {state} as {node}{verdict}\n");
+    let restarts = match part.agent_restarts {
+        0 => String::new(),
+        1 => ", its agent was started again once".to_owned(),
+        count => format!(", its agent was started again {count} times"),
+    };
+    let mut text = format!("cluster: {name}, {state} as {node}{restarts}{verdict}\n");
     problems.iter().for_each(|problem| text += &format!("{}\n", fold(problem, 3)));
     text
 }

@@ -12,7 +12,8 @@ use ::cluster::registry::CopyLeave;
 use ::cluster::registry::membership::{ClusterContents, Membership};
 use ::cluster::registry::{Guarded, PlacementRecord};
 use ::cluster::{
-    ClusterDirectory, KeptPeer, KeptPlacements, OpenedMark, ROUND, next_steps, tell_size,
+    ClusterDirectory, KeptPeer, KeptPlacements, NO_SNAPSHOT, OpenedMark, ROUND, fit_snapshot,
+    next_steps, tell_size,
 };
 use node::Config;
 use node::config::show_size;
@@ -63,6 +64,7 @@ pub(super) fn start(
         path,
         gone: BTreeMap::new(),
         sizes: BTreeMap::new(),
+        snapshots: BTreeMap::new(),
         opened: None,
         disks: super::disks::DiskPeers::default(),
         ask,
@@ -95,6 +97,9 @@ struct PlacementOffice {
     /// The sizes of this node's copies, by their volumes, as the node's last status shows them: a
     /// growth that the node was asked for may be undone by a way back to a cut at the same moment.
     sizes: BTreeMap<String, u64>,
+    /// The sizes of the snapshots with which volumes begin here, where these are larger than the
+    /// volumes.
+    snapshots: BTreeMap<String, u64>,
     opened: Option<Guarded>,
     disks: super::disks::DiskPeers,
     /// The status of the node at its control socket.
@@ -133,6 +138,16 @@ impl PlacementOffice {
         let contents = membership.contents().map_err(|error| error.to_string())?;
         self.gone = self.kept.gone(&contents);
         let mut changed = self.tell_sizes(&mut membership, &contents);
+        for (volume, bytes) in &self.snapshots {
+            let fit = |placement: &mut PlacementRecord, record: Option<&_>| {
+                fit_snapshot(placement, record, *bytes);
+                Ok(())
+            };
+            match membership.change_placement(volume, fit) {
+                Ok(()) => changed = true,
+                Err(error) => tracing::debug!(volume, %error, "a volume keeps its size now"),
+            }
+        }
         for (volume, step) in next_steps(&contents, Some(&self.node), now_s(), show_size) {
             // The status of the cluster has the reason of a step that cannot be taken.
             let Ok(step) = step else { continue };
@@ -182,6 +197,7 @@ impl PlacementOffice {
     fn apply(&mut self) -> Option<Vec<String>> {
         // Of a node that does not answer, nothing is told.
         self.sizes.clear();
+        self.snapshots.clear();
         let status = (self.ask)(&self.control)?;
         let (mut refused, mut removed) = (BTreeMap::new(), Vec::new());
         let sizes = status
@@ -257,6 +273,7 @@ impl PlacementOffice {
                          {name} --data`, or create the volume by another name"
                     ));
                 }
+                self.check_origin((name, pool), placement, status)?;
                 self.open(name, pool, placement)
             }
         }
@@ -347,20 +364,45 @@ impl PlacementOffice {
     }
 
     /// Whether the volume may begin with its snapshot: one of a volume that the cluster has placed
-    /// in this pool. A hostile record could name a snapshot of the node's own volume.
-    fn check_origin(&self, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
+    /// in this pool. A hostile record could name a snapshot of the node's own volume. A snapshot
+    /// that is larger than the volume waits until the volume has its size.
+    fn check_origin(
+        &mut self,
+        (name, pool): (&str, &str),
+        placement: &PlacementRecord,
+        status: &Status,
+    ) -> Result<(), String> {
         let is_first = placement.copy_of(&self.node).is_some_and(|(place, _)| place == 0);
         let from = placement.from.as_ref().filter(|_| is_first);
-        let Some((of, _)) = from.and_then(|from| from.split_once('@')) else { return Ok(()) };
-        let is_known = self.kept.volumes.get(of).is_some_and(|it| self.is_opened(of, pool, it));
-        match is_known {
-            true => Ok(()),
-            false => Err(format!("the cluster has placed no volume {of} in pool {pool} here")),
+        let Some((from, (of, _))) = from.and_then(|from| Some((from, from.split_once('@')?)))
+        else {
+            return Ok(());
+        };
+        if !self.kept.volumes.get(of).is_some_and(|it| self.is_opened(of, pool, it)) {
+            return Err(format!("the cluster has placed no volume {of} in pool {pool} here"));
         }
+        // It has begun already.
+        if find_pooled(status, pool).any(|it| it.name == name) {
+            return Ok(());
+        }
+        let mut snapshots = find_pooled(status, pool).filter(|it| it.kind == "snapshot");
+        let Some(snapshot) = snapshots.find(|it| it.name == *from) else {
+            return Err(format!(
+                "{NO_SNAPSHOT} {from}; `vrio volume snapshots {of}` there lists the snapshots \
+                 that it has"
+            ));
+        };
+        if snapshot.size_bytes > placement.size_bytes {
+            self.snapshots.insert(name.to_owned(), snapshot.size_bytes);
+            return Err(format!(
+                "its snapshot has {}, and the volume gets that size",
+                show_size(snapshot.size_bytes)
+            ));
+        }
+        Ok(())
     }
 
     fn open(&mut self, name: &str, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
-        self.check_origin(pool, placement)?;
         // Before the node is asked: a volume whose mark was lost could not be removed.
         let is_new = !self.is_opened(name, pool, placement);
         if is_new {
