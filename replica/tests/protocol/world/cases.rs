@@ -115,6 +115,24 @@ pub(crate) fn named(name: &str) -> Option<Case> {
             joining(case(2, plans, 4, Budget { restarts: 1, ..NONE }))
         }
         "disks" => case(2, &[&one], 7, Budget { restarts: 1, disks: 1, delays: 1, ..NONE }),
+        // A member that is not in sync at first.
+        "joins" => joining(case(2, &[&writes], 4, Budget { restarts: 1, delays: 1, ..NONE })),
+        "joins of three" => {
+            calm(joining(case(3, &[&writes], 5, Budget { restarts: 2, cuts: 1, ..NONE })))
+        }
+        rule => {
+            let found = Rule::ALL.into_iter().find(|one| format!("{one:?}") == rule).map(of_rule);
+            return found.or_else(|| other(name));
+        }
+    };
+    Some(case)
+}
+
+/// Cases with damaged sectors, and cases in which an operator has a copy serve.
+fn other(name: &str) -> Option<Case> {
+    let one = [Write(0, 1), Flush, Read(0, 1)];
+    let writes = [Write(0, 1), Read(0, 1)];
+    let case = match name {
         // In CI: a sector is damaged, and a message of those that mend it is late.
         "damages" => case(2, &[&writes], 4, Budget { damages: 1, delays: 1, ..NONE }),
         "damages and joins" => {
@@ -123,24 +141,6 @@ pub(crate) fn named(name: &str) -> Option<Case> {
         "damages and restarts" => {
             case(2, &[&one], 6, Budget { damages: 2, restarts: 1, cuts: 1, ..NONE })
         }
-        // A member that is not in sync at first.
-        "joins" => joining(case(2, &[&writes], 4, Budget { restarts: 1, delays: 1, ..NONE })),
-        "joins of three" => {
-            calm(joining(case(3, &[&writes], 5, Budget { restarts: 2, cuts: 1, ..NONE })))
-        }
-        rule => {
-            let found = Rule::ALL.into_iter().find(|one| format!("{one:?}") == rule).map(of_rule);
-            return found.or_else(|| recovery(name));
-        }
-    };
-    Some(case)
-}
-
-/// Cases in which an operator has a copy serve.
-fn recovery(name: &str) -> Option<Case> {
-    let one = [Write(0, 1), Flush, Read(0, 1)];
-    let writes = [Write(0, 1), Read(0, 1)];
-    let case = match name {
         // In CI: the registry loses the record, and an operator has a copy serve.
         "recoveries" => case(2, &[&writes], 4, Budget { losses: 1, recoveries: 1, ..NONE }),
         "recoveries and restarts" => {
@@ -234,15 +234,18 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
             joining(case(2, plans, 3, Budget { delays: 2, ..NONE }))
         }
         Rule::MendsAreOfNow => case(2, two, 2, Budget { damages: 1, delays: 2, ..NONE }),
-        Rule::MendsWaitForOperations => {
-            let plans: &[&[Plan]] = &[&[Read(0, 1)], &[Write(1, 1), Read(1, 1)]];
-            let pacing = Pacing { block_sectors: 2, ..PACING };
-            let budget = Budget { damages: 1, delays: 1, ..NONE };
-            Case { sectors: 2, pacing, ..case(2, plans, 2, budget) }
-        }
+        Rule::MendsWaitForOperations => mending(),
         Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
     };
     Case { broken: Some(rule), ..base }
+}
+
+/// A write to another sector of a damaged block.
+fn mending() -> Case {
+    let plans: &[&[Plan]] = &[&[Read(0, 1)], &[Write(1, 1), Read(1, 1)]];
+    let pacing = Pacing { block_sectors: 2, ..PACING };
+    let budget = Budget { damages: 1, delays: 1, ..NONE };
+    Case { sectors: 2, pacing, ..case(2, plans, 2, budget) }
 }
 
 /// The cases of rules about recoveries.

@@ -92,16 +92,9 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     let fetches_max = random.between(1, 2) as usize;
     let members_now = usize::from(members);
     let mut pacing = Pacing { fetch_sectors_max, fetches_max, members: members_now, ..PACING };
-    // The rules that seeds break need no stop.
-    if shows.is_none() && random.one_in(3) {
-        budget.stops = random.between(1, 5) as u8;
-    }
-    if shows.is_none() && random.one_in(2) {
-        budget.proofs = random.between(1, 6) as u8;
-    }
-    if shows.is_none() && random.one_in(3) {
-        budget.recoveries = random.between(1, 6) as u8;
-        budget.losses = random.below(3) as u8;
+    // The rules that seeds break need none of these.
+    if shows.is_none() {
+        add_ends(random, &mut budget);
     }
     if shows.map_or_else(|| random.one_in(3), |shows| shows.damages > 0) {
         (budget.damages, pacing.block_sectors) = damages_of(random);
@@ -118,6 +111,20 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         counters: u64::MAX,
         is_calm: false,
         is_wild: true,
+    }
+}
+
+/// Ends of processes, and recoveries.
+fn add_ends(random: &mut Random, budget: &mut Budget) {
+    if random.one_in(3) {
+        budget.stops = random.between(1, 5) as u8;
+    }
+    if random.one_in(2) {
+        budget.proofs = random.between(1, 6) as u8;
+    }
+    if random.one_in(3) {
+        budget.recoveries = random.between(1, 6) as u8;
+        budget.losses = random.below(3) as u8;
     }
 }
 
