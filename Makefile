@@ -5,7 +5,8 @@ SHELL := /bin/sh
 .PHONY: help build install deb demo test nightly long sim fuzz guest
 
 # What guests boot, and what they boot under.
-GUESTS := guest/build && guest/build newer && guest/build older-qemu && guest/build mpi
+GUESTS := guest/build && guest/build newer && guest/build older-qemu && guest/build mpi && \
+    guest/build database
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile | expand -t 22

@@ -14,6 +14,7 @@ mod cluster_guide;
 mod clusters;
 mod compare_net;
 mod compare_store;
+mod databases;
 mod demo;
 mod ear;
 mod encrypt;
