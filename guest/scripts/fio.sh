@@ -1,8 +1,6 @@
 # shellcheck shell=dash
-# fio on a direct client's disk, io1/far, while the host kills the node and has the client killed
-# (client.sh says how): pass after pass over SIZE, each block written once with a checksum, in any
-# order and DEPTH at once, then read and checked. The last pass is checked once more by a client
-# that knows nothing of it.
+# Put before the scripts of guests in which fio works on DISK: pass after pass over SIZE, each block
+# written once with a checksum, in any order and DEPTH at once, then read and checked.
 SIZE=${SIZE:-8M}
 DEPTH=${DEPTH:-16}
 
@@ -16,21 +14,14 @@ work() {
 
 requests() { awk '{ print $1 + $5 }' "/sys/block/${DISK#/dev/}/stat"; }
 
-join eth0
-modprobe ublk_drv
-DISK=$(attach io1/far) || fail "attach: $DISK"
-obey </dev/console &
-while sleep 0.5; do say "progress fio requests=$(requests)"; done &
-progress=$!
-
-pass=0
-while [ ! -e /run/stop ]; do
-    pass=$((pass + 1))
-    work --rw=randwrite --do_verify=1 --randseed="$pass"
-done
-kill "$progress"
-vrio detach io1/far
-DISK=$(attach io1/far) || fail "attach: $DISK"
-work --rw=read
-vrio detach io1/far
-say "verified passes=$pass"
+# Passes until there is /run/stop; their number is in `pass`.
+passes() {
+    while sleep 0.5; do say "progress fio requests=$(requests)"; done &
+    progress=$!
+    pass=0
+    while [ ! -e /run/stop ]; do
+        pass=$((pass + 1))
+        work --rw=randwrite --do_verify=1 --randseed="$pass"
+    done
+    kill "$progress"
+}

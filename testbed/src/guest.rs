@@ -93,9 +93,15 @@ pub mod scripts {
         include_str!("../../guest/scripts/attach.sh")
     );
     /// Is a direct client that fio works on: `NODE`, `SIZE`, `DEPTH`.
-    pub const FIO: &str = concat!(
+    pub const FIO_CLIENT: &str = concat!(
         include_str!("../../guest/scripts/client.sh"),
-        include_str!("../../guest/scripts/fio.sh")
+        include_str!("../../guest/scripts/fio.sh"),
+        include_str!("../../guest/scripts/fio_client.sh")
+    );
+    /// fio works on the disk until told to stop: `SIZE`, `DEPTH`.
+    pub const FIO_DISK: &str = concat!(
+        include_str!("../../guest/scripts/fio.sh"),
+        include_str!("../../guest/scripts/fio_disk.sh")
     );
     /// Is one of two guests of a network, and obeys typed commands. It needs `ADDRESS`, `PEER` and
     /// `BYTES_KIB`; for the command "host" also `HOST`, and for "serve" and "stream" iperf3 as a

@@ -16,6 +16,7 @@ mod clusters;
 mod compare_net;
 mod compare_store;
 mod damage;
+mod databases;
 mod demo;
 mod ear;
 mod encrypt;

@@ -192,7 +192,7 @@ fn attach_and_kill(test: &str, card: Card) {
 }
 
 /// The program `fio` of Debian's package.
-fn fio() -> Option<PathBuf> {
+pub(crate) fn fio() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|place| place.join("fio")).find(|file| file.is_file())
 }
@@ -208,7 +208,7 @@ fn fio_verifies_its_disk_while_either_side_is_killed() {
     let io = rack.plan().start().unwrap();
     let builder = rack.guest(&image, Card::Virtio).program(&fio).unwrap();
     // Debian's fio comes with the libraries of every storage it knows, 80 MB of them.
-    let builder = builder.memory_mib(1536).set("SIZE", SIZE).script(scripts::FIO);
+    let builder = builder.memory_mib(1536).set("SIZE", SIZE).script(scripts::FIO_CLIENT);
     let mut guest = builder.start().unwrap();
     let io = kill_in_turn(io, &mut guest, "fio");
     guest.type_line("stop").unwrap();

@@ -12,7 +12,9 @@ use testbed::stand_in::StandIn;
 
 use crate::churn::done;
 use crate::pools::{refused, told};
-use crate::replicas::{PATIENCE, Rack, connect, succeeds, work_a_while, work_on, work_until};
+use crate::replicas::{
+    PATIENCE, POOL_SIZE, Rack, connect, succeeds, work_a_while, work_on, work_until,
+};
 
 /// A node with a pool, in a rack. No peer and no volume is in its file.
 fn member(rack: &Rack, name: &str) -> NodePlan {
@@ -33,7 +35,12 @@ fn member(rack: &Rack, name: &str) -> NodePlan {
 }
 
 pub(crate) fn start(rack: &Rack, name: &str) -> Node {
-    rack.make_pool(&format!("{name}.pool"));
+    start_with_pool(rack, name, POOL_SIZE)
+}
+
+/// Starts a node with a pool of this size, and has it join the cluster.
+pub(crate) fn start_with_pool(rack: &Rack, name: &str, size: &str) -> Node {
+    rack.make_pool(&format!("{name}.pool"), size);
     let node = member(rack, name).start().expect("the node starts");
     rack.join(&node);
     node

@@ -28,6 +28,9 @@ const OUTSTANDING_MIN: usize = 8;
 /// The blocks of 4 KiB that the guest uses.
 const BLOCKS: u64 = 1024;
 
+/// The size of a node's pool.
+pub(crate) const POOL_SIZE: &str = "256MiB";
+
 /// How long a state may take that comes by itself; only a hang takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -41,7 +44,7 @@ struct CopyFile<'c> {
     pool: &'c str,
 }
 
-fn number(variable: &str, otherwise: u64) -> u64 {
+pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty());
     text.map_or(otherwise, |text| text.parse().expect("a number"))
 }
@@ -128,15 +131,15 @@ impl Rack {
         plan
     }
 
-    pub(crate) fn make_pool(&self, pool: &str) {
+    pub(crate) fn make_pool(&self, pool: &str, size: &str) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
-        command.args(["pool", "create", "--size", "256MiB"]).arg(self.path(pool));
+        command.args(["pool", "create", "--size", size]).arg(self.path(pool));
         succeeds(&command.output().expect("the binary was built"));
     }
 
     /// Makes the node's pool, starts it, and has it join the cluster.
     fn start_member(&self, file: CopyFile<'_>) -> Node {
-        self.make_pool(file.pool);
+        self.make_pool(file.pool, POOL_SIZE);
         let node = self.member(file).start().expect("the node starts");
         self.join(&node);
         node
@@ -444,7 +447,7 @@ fn a_copy_that_is_not_what_it_was_is_refused_by_name() {
         refused(&io1, words, why);
     }
     let plan = nodes[1].take().expect("it runs").stop().expect("it stops in order");
-    rack.make_pool("other.pool");
+    rack.make_pool("other.pool", POOL_SIZE);
     let wrong = |list, pool| rack.member(CopyFile { node: "io2", list, pool });
     for (wrong, why) in [
         (wrong(&["io2", "io1"], "io2.pool"), "Put the old ones back"),

@@ -62,8 +62,20 @@ impl Image {
     /// # Errors
     /// The file that is missing.
     pub fn mpi(&self) -> Result<PathBuf, GuestError> {
-        let archive = self.folder.join("mpi.cpio");
-        let missing = || GuestError::NoImage(format!("{} (guest/build mpi)", archive.display()));
+        self.archive("mpi")
+    }
+
+    /// PostgreSQL, which `guest/build database` makes, for [`super::Builder::archive`].
+    ///
+    /// # Errors
+    /// The file that is missing.
+    pub fn database(&self) -> Result<PathBuf, GuestError> {
+        self.archive("database")
+    }
+
+    fn archive(&self, name: &str) -> Result<PathBuf, GuestError> {
+        let archive = self.folder.join(name).with_extension("cpio");
+        let missing = || GuestError::NoImage(format!("{} (guest/build {name})", archive.display()));
         if archive.is_file() { Ok(archive) } else { Err(missing()) }
     }
 
