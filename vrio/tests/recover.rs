@@ -7,7 +7,7 @@ use testbed::nodes::Node;
 
 use crate::pools::{refused, told, tried};
 use crate::replicas::{
-    PATIENCE, Rack, connect, copy, succeeds, wait_until_in_sync, work_a_while, work_on,
+    PATIENCE, POOL_SIZE, Rack, connect, copy, succeeds, wait_until_in_sync, work_a_while, work_on,
 };
 
 /// The record of the volume is removed, as a registry that was rebuilt does not have it.
@@ -145,7 +145,7 @@ fn an_older_copy_serves_by_force_when_the_newest_one_is_lost_for_good() {
     for name in ["alice", "alice.copy"] {
         std::fs::remove_file(kept.join(name)).expect("it was kept");
     }
-    rack.make_pool(&format!("{}.pool", list[primary]));
+    rack.make_pool(&format!("{}.pool", list[primary]), POOL_SIZE);
     nodes[other] = Some(older);
     nodes[primary] = Some(lost.start().expect("it starts again"));
     assert_eq!(wait_until_in_sync(&nodes), other);
