@@ -50,9 +50,16 @@ fn processes(config: &Path) -> Vec<(Part, Pid)> {
 
 fn kill(config: &Path, parts: &[Part]) {
     let all = processes(config);
-    for (_, pid) in all.into_iter().filter(|(part, _)| parts.contains(part)) {
+    let killed: Vec<_> =
+        all.into_iter().filter(|(part, _)| parts.contains(part)).map(|(_, pid)| pid).collect();
+    for pid in &killed {
         // An agent ends with its starter.
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+    let until = Instant::now() + PATIENCE;
+    while processes(config).iter().any(|(_, pid)| killed.contains(pid)) {
+        assert!(Instant::now() < until, "{killed:?} do not end");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -126,7 +126,14 @@ fn a_volume_gets_the_size_of_the_snapshot_that_it_begins_as() {
     wait_for_nodes(&rack, 2);
     succeeds(&vrio(&rack, "volume create alice --size 16MiB --on io1,io2", "operator"));
     // The copy of io2 does not grow meanwhile.
-    let halted = signal_agent(&io2, Signal::STOP);
+    let halted = loop {
+        let halted = signal_agent(&io2, Signal::STOP);
+        // It may have been stopped while it held the lock of the registry's file.
+        if vrio(&rack, "cluster status", "operator").status.success() {
+            break halted;
+        }
+        signal_agent(&io2, Signal::CONT);
+    };
     let grow = "volume resize alice 32MiB --cluster --wait 0";
     succeeds(&vrio(&rack, grow, "operator"));
     wait(&rack, "the copy of io1 has grown", |_| {

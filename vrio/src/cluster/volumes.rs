@@ -247,11 +247,11 @@ impl VolumeCreate {
         size_bytes: u64,
     ) -> Result<(), CommandFailure> {
         let is_over = |it: Option<&ClusterVolumeStatus>| {
-            it.is_some_and(|it| it.state == "well" || lacks_snapshot(it).is_some())
+            it.is_some_and(|it| it.state == "well" || self.lacks_snapshot(it).is_some())
         };
         let waited = desk.wait(&self.name, self.wait, is_over)?;
         let found = desk.find(&self.name)?;
-        if let Some(why) = found.as_ref().and_then(lacks_snapshot) {
+        if let Some(why) = found.as_ref().and_then(|it| self.lacks_snapshot(it)) {
             return Err(take_back(desk, &self.name, &why));
         }
         match waited {
@@ -268,6 +268,15 @@ impl VolumeCreate {
                 self.name
             ))),
         }
+    }
+
+    /// Why the new volume cannot begin, if its first node has said that there is no such snapshot.
+    fn lacks_snapshot(&self, volume: &ClusterVolumeStatus) -> Option<String> {
+        // What a node has said of a volume of before, with the same name, is of another snapshot.
+        let words = format!("{NO_SNAPSHOT} {};", self.from.as_ref()?);
+        let mut faults = volume.faults.iter().filter(|_| volume.state == "new");
+        let fault = faults.find(|fault| fault.why.starts_with(&words))?;
+        Some(format!("--from: node {}: {}", fault.node, fault.why))
     }
 
     /// Chooses the nodes and pools, of which the first may be given.
@@ -325,13 +334,6 @@ impl VolumeCreate {
             None => Ok(bytes),
         }
     }
-}
-
-/// Why a new volume cannot begin, if its first node has said that there is no such snapshot.
-fn lacks_snapshot(volume: &ClusterVolumeStatus) -> Option<String> {
-    let mut faults = volume.faults.iter().filter(|_| volume.state == "new");
-    let fault = faults.find(|fault| fault.why.starts_with(NO_SNAPSHOT))?;
-    Some(format!("--from: node {}: {}", fault.node, fault.why))
 }
 
 /// Removes a volume that cannot begin. Gives the failure for it.
