@@ -208,11 +208,22 @@ mod tests {
 
     #[test]
     fn one_long_pause_breaks_the_goal() {
-        let short = pauses(ReplicaEvent::KillPrimary, &[2600.0, 2700.0, 2800.0]);
+        let proved = pauses(ReplicaEvent::KillPrimary, &[200.0, 300.0, 390.0]);
         let moved = pauses(ReplicaEvent::Move, &[10.0, 20.0, 60.0]);
-        let [kill, moved] = &goals(&[], &[short, moved], true)[..] else { panic!("two goals") };
+        let host = pauses(ReplicaEvent::KillHost, &[2600.0, 2700.0, 2800.0]);
+        let [kill, moved, host] = &goals(&[], &[proved, moved, host], true)[..] else {
+            panic!("three goals")
+        };
         assert_eq!((kill.goal, kill.standing), (1, GoalState::Holds));
         assert_eq!((moved.goal, moved.standing), (2, GoalState::DoesNotHold));
+        assert_eq!((host.goal, host.standing), (5, GoalState::Holds));
+        // Of a hundred deaths one may take longer.
+        let mut many = vec![300.0; 100];
+        many[7] = 2000.0;
+        let all = |values: &[f64]| goals(&[], &[pauses(ReplicaEvent::KillPrimary, values)], true);
+        assert_eq!(all(&many)[0].standing, GoalState::Holds);
+        many[8] = 2000.0;
+        assert_eq!(all(&many)[0].standing, GoalState::DoesNotHold);
         let few = pauses(ReplicaEvent::Move, &[10.0]);
         assert_eq!(goals(&[], &[few], true)[0].standing, GoalState::Undecided);
     }
