@@ -129,7 +129,7 @@ impl SnapshotWait {
         }
     }
 
-    /// The change stands behind the writes before it, and these wait.
+    /// The change stands behind the writes before it, and the writes wait.
     fn not_yet(&self) -> Refused {
         let Self { volume, name, takes, .. } = self;
         let within = SNAPSHOT_TIME_MAX.as_secs();

@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct DamageBook {
     repaired_bytes: AtomicU64,
-    /// Blocks that no member in sync can read, and how many these are.
+    /// Blocks that no member in sync can read, and their number.
     lost: Mutex<BTreeSet<Extent>>,
     lost_now: AtomicU64,
 }

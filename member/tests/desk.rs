@@ -151,7 +151,7 @@ fn swap_of_presence() -> Swap {
     Swap::new().put(&present, b"{}".to_vec())
 }
 
-/// Records that give these outcomes of a recovery, the last one first.
+/// Records that give a list of outcomes of a recovery, the last outcome first.
 struct Outcomes(Vec<Result<SwapOutcome, RecordDeskError>>);
 
 impl VolumeRecords for Outcomes {

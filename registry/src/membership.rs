@@ -494,7 +494,7 @@ impl<'a> Membership<'a> {
         })
     }
 
-    /// Adds to a swap that these nodes are away.
+    /// Adds to a swap the condition that nodes are away.
     ///
     /// # Errors
     /// When one of them is present, or the registry does not answer.

@@ -47,7 +47,7 @@ pub(crate) enum MendStep {
 pub(crate) struct Mend {
     pub(crate) fetch: Fetch,
     pub(crate) extent: Extent,
-    /// The block that is being looked at. Those before it can be read.
+    /// The block that is being looked at. Earlier blocks can be read.
     pub(crate) block: Extent,
     pub(crate) step: MendStep,
 }

@@ -184,7 +184,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
     }
 
-    /// An operation on these sectors was given out: damaged blocks that it touches are looked at
+    /// An operation on the sectors was given out: damaged blocks that it touches are looked at
     /// anew, behind it.
     pub(crate) fn mend_anew(&mut self, extent: Extent, out: &mut Vec<Output<D>>) {
         if self.breaks(Rule::MendsAreOfNow) {

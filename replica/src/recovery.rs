@@ -97,7 +97,7 @@ pub enum RecoveryRefusal {
     /// This member serves, or is about to: it makes the record anew and loses nothing.
     Serves(MemberId),
     /// This member serves by a record that is older than the newest one, and needs no member that
-    /// has heard of a newer one: its copy may be one that was made anew.
+    /// has heard of a newer one: its copy may have been made anew.
     ServesOlder(MemberId),
     /// This member has answered, and its copy has more.
     Better(MemberId),
@@ -207,7 +207,7 @@ impl Recovery {
     fn primary_besides(&self, asker: &Asker<'_>, newest: &VolumeRecord) -> Option<RecoveryRefusal> {
         let all = || [(asker.id, asker.knows)].into_iter().chain(self.answers());
         // A primary of an older record can do nothing without a member that has promised not to
-        // hear it any more. One that needs no such member is alone by a record of its own.
+        // hear it any more. A primary without such a member is alone by a record of its own.
         let is_blocked = |member: MemberId, record: &VolumeRecord| {
             let needs = |other: &MemberId| *other != member && record.in_sync.contains_key(other);
             all().any(|(other, its)| needs(&other) && its.promised > record.epoch)

@@ -69,7 +69,7 @@ pub enum Rule {
     AttemptsAreUnheard,
     /// A primary of an older record that needs no member which has gone on without it may go on.
     OlderPrimariesMayGoOn,
-    /// Of older copies one that was in sync by a newer record has more.
+    /// Of older copies the copy that was in sync by the newer record has more.
     OlderCopiesByEpoch,
     /// A copy that is being filled is marked, and does not serve while another copy can.
     FillsAreMarked,

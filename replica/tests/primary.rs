@@ -553,7 +553,7 @@ fn damaged_blocks_of_a_read_come_from_the_members_that_have_them() {
             continue;
         }
         bench.step(Input::Unread(probe, extent));
-        // One member has it damaged as well, and the other one lends it.
+        // One member has it damaged as well, and the other member lends it.
         let asked = bench.take_asked(1);
         assert_eq!(asked.iter().map(|(_, extent)| *extent).collect::<Vec<_>>(), [block(at)]);
         bench.lent(1, 7, asked[0], None);

@@ -141,7 +141,7 @@ fn a_volume_gets_the_size_of_the_snapshot_that_it_begins_as() {
     });
     succeeds(&vrio(&rack, "volume resize alice 16MiB --cluster --wait 0", "operator"));
     let monday = take(&io1, "alice", "monday");
-    // The agent that was halted may have seen the growth: another one has not.
+    // The agent that was halted may have seen the growth: a new agent has not.
     assert_eq!(kill_agent(&io2), halted);
     wait_for_nodes(&rack, 2);
     wait_for_state(&rack, "alice", "well");

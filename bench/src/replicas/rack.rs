@@ -13,7 +13,7 @@ use super::options::{BenchRegistry, ReplicasOptions};
 /// The volume with copies that is measured beside the volume without copies.
 pub(super) const MEASURED: &str = "bob";
 
-/// Elections until a member leads that should: of two others each wins as often.
+/// Elections until a member leads that should: each of the two other members wins as often.
 const LEADERS_MAX: u32 = 20;
 
 /// The volume without copies.
@@ -86,7 +86,7 @@ impl BenchRack {
         Ok(Self { rack, network, members, vm, etcd })
     }
 
-    /// Has etcd be led by the member of this IOhost, or by another one: a leader that is started
+    /// Has etcd be led by the member of this IOhost, or by another member: a leader that is started
     /// again leads no more.
     pub(super) fn lead(&mut self, place: usize, leads: bool) -> Result<()> {
         for _ in 0..LEADERS_MAX {

@@ -21,7 +21,7 @@ pub(super) struct Survey {
 pub struct RecoveryView {
     /// The knowledge of the member itself.
     pub own: Knowledge,
-    /// The other members, and what those know that have answered.
+    /// The other members, and the knowledge of members that have answered.
     pub recovery: Recovery,
     /// The plan, or why there is none.
     pub plan: Result<RecoveryPlan, RecoveryRefusal>,
