@@ -316,7 +316,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let is_in = |record: &VolumeRecord| record.in_sync.contains_key(&id);
         let was_in = record.as_ref().filter(|it| is_in(it)).map_or(was_in, |it| it.epoch);
         // A release before these marks may have been filling the copy.
-        let filled_since = if was_in == 0 { Some(Place::default()) } else { filled_since };
+        let filled_since = filled_since.or((was_in == 0).then(Place::default));
         let LifeEnd { began, tail, applied, .. } = ended.unwrap_or_default();
         let holding = Holding {
             began,

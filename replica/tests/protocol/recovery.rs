@@ -310,17 +310,22 @@ fn an_operators_record_is_not_asked_for_again_after_news() {
 #[test]
 fn a_copy_that_was_admitted_in_a_life_before_counts_as_filled() {
     let case = case_of(Rule::AttemptsAreUnheard, None);
-    let mark_after = |filled_since| {
+    let mark_after_start = |was_in, filled_since| {
         let record = Some(alone(9, 0, 7));
-        let durable =
-            Durable { promised: 9, record, was_in: 5, filled_since, ..Durable::default() };
+        let durable = Durable { promised: 9, record, was_in, filled_since, ..Durable::default() };
         let mut member = WorldMember::start(1, 3, case.pacing, durable, [].into(), case.now());
         let mut admitted = alone(10, 0, 7);
         admitted.in_sync.insert(1, 2);
         member.step(case.now(), Input::Seen(admitted), &mut Vec::new());
         member.knowledge().filled_since
     };
+    let mark_after = |filled_since| mark_after_start(5, filled_since);
     assert_eq!(mark_after(Some(Place { reign: 9, counter: 4 })), None);
+    assert_eq!(
+        mark_after_start(0, Some(Place { reign: 9, counter: 4 })),
+        None,
+        "it was new before"
+    );
     assert!(mark_after(Some(Place::default())).is_some(), "it never began to be filled");
 }
 

@@ -373,7 +373,7 @@ impl World {
             if !self.is_mistaken && self.registry.in_sync.iter().any(keeps) {
                 self.broken = Some("a member that lost nothing was given up".to_owned());
             }
-            self.lose(target.primary, false);
+            self.lose(target.primary, (false, false));
         }
         self.put(target);
         SwapOutcome::Done
@@ -384,14 +384,24 @@ impl World {
         self.past.push(std::mem::replace(&mut self.registry, target.clone()));
     }
 
-    /// The volume is as this member has it. Flushed writes may be gone if an operator says so.
-    fn lose(&mut self, member: MemberId, gives_up: bool) {
-        let disk = &self.nodes[usize::from(member)].disk;
+    /// The volume is as this member has it. Flushed writes may be gone if an operator says so. A
+    /// member that runs on stores what it has begun to store.
+    fn lose(&mut self, member: MemberId, (gives_up, runs_on): (bool, bool)) {
+        let mut disk = self.nodes[usize::from(member)].disk.clone();
+        for post in &self.wire {
+            if let Post::Work(of, _, Output::Store(place, op)) = post
+                && runs_on
+                && *of == member
+            {
+                disk.store(*place, op);
+            }
+        }
         for (sector, register) in (0..).zip(&mut self.registers) {
             let value = disk.read_sector(sector);
             // A copy that an operator has serve may go on with writes that it has not flushed.
             let may_become = disk.may_become(sector);
-            if !register.lost(value, may_become) && !gives_up && self.broken.is_none() {
+            let is_kept = register.lost(value, may_become, runs_on);
+            if !is_kept && !gives_up && self.broken.is_none() {
                 self.broken = Some(format!("sector {sector} lost what was flushed: {value}"));
             }
         }

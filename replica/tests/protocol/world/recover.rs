@@ -8,7 +8,7 @@ use replica::{
 };
 
 use super::action::Action;
-use super::disk::Disk;
+use super::disk::{Disk, Loss};
 use super::{Case, Post, World};
 
 impl World {
@@ -140,7 +140,8 @@ impl World {
             if !gives_up && self.ids().any(|id| keeps(&id)) && self.broken.is_none() {
                 self.broken = Some("an operator gave up a member that lost nothing".to_owned());
             }
-            self.lose(id, gives_up);
+            let runs_on = plan.known.has(id, self.nodes[usize::from(id)].member.life());
+            self.lose(id, (gives_up, runs_on));
         }
         if gives_up {
             // Epochs of clients that only the lost copies knew.
@@ -176,16 +177,24 @@ impl World {
         }
     }
 
-    /// An operator asks all members, and has the copy with the least loss serve.
+    /// An operator asks all members, and has the copy with the least loss serve. A member that
+    /// serves by an older record is stopped first, as the command says.
     pub(crate) fn recover_fairly(&mut self, case: &Case) {
+        let mut older = None;
         for gives_up in [false, true] {
             for id in self.ids() {
                 let recovery = self.word(id, self.survey(id), gives_up);
                 let plan = self.plan(case, id, &recovery);
+                if let Err(RecoveryRefusal::ServesOlder(other)) = plan {
+                    older = Some(other);
+                }
                 if plan.is_ok_and(|plan| gives_up || plan.loss <= RecoveryLoss::Unflushed) {
                     return self.step(case, id, Input::Recover(recovery));
                 }
             }
+        }
+        if let Some(other) = older {
+            self.restart(case, other, Loss::Nothing);
         }
     }
 }

@@ -131,12 +131,24 @@ impl Register {
         self.states = std::mem::take(&mut self.states).into_iter().map(renamed).collect();
     }
 
-    /// Volatile state of members is lost, and this is there, which may become one of these by the
-    /// next loss of power. Says whether that can be.
-    pub(crate) fn lost(&mut self, value: Value, may_become: BTreeSet<Value>) -> bool {
+    /// Volatile state of members is lost, and this is there; the next loss of power may take it
+    /// back to another value. A copy that runs on may also have the writes under way. Says whether
+    /// that can be.
+    pub(crate) fn lost(
+        &mut self,
+        value: Value,
+        may_become: BTreeSet<Value>,
+        runs_on: bool,
+    ) -> bool {
         let may_be = self.unflushed.contains(&value);
-        self.states = BTreeSet::from([Possible { value, outcomes: BTreeMap::new() }]);
-        self.unflushed = may_become;
+        let under_way = self.pending.values().filter_map(|pending| match pending {
+            Pending::Write(value) => Some(*value),
+            Pending::Read => None,
+        });
+        let values: BTreeSet<_> = under_way.filter(|_| runs_on).chain([value]).collect();
+        self.unflushed = may_become.into_iter().chain(values.iter().copied()).collect();
+        let possible = |value| Possible { value, outcomes: BTreeMap::new() };
+        self.states = values.into_iter().map(possible).collect();
         self.pending.clear();
         self.flushes.clear();
         may_be
