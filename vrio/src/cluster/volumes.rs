@@ -272,7 +272,7 @@ impl VolumeCreate {
 
     /// Why the new volume cannot begin, if its first node has said that there is no such snapshot.
     fn lacks_snapshot(&self, volume: &ClusterVolumeStatus) -> Option<String> {
-        // A refusal of an earlier volume with the same name may still be there, of another snapshot.
+        // A refusal of an earlier volume with the name may still be there, of another snapshot.
         let words = format!("{NO_SNAPSHOT} {};", self.from.as_ref()?);
         let mut faults = volume.faults.iter().filter(|_| volume.state == "new");
         let fault = faults.find(|fault| fault.why.starts_with(&words))?;
