@@ -49,7 +49,7 @@ make() {
     psql -q -c 'ALTER TABLE pgbench_history ADD client int, ADD number int' || fail "psql"
 }
 
-# pgbench's own transaction, whose row of history has the client and the number besides.
+# pgbench's own transaction; its row of history has the client and the number besides.
 cat >/tmp/transfer.sql <<'SQL'
 \set number :number + 1
 \set aid random(1, 100000)
@@ -79,7 +79,7 @@ work() {
         >/tmp/pgbench.out 2>&1 &
     say "works"
     while read -r word number; do
-        # A client whose transaction fails ends.
+        # A client ends when its transaction fails.
         ! grep -q -i -e error -e aborted /tmp/pgbench.out || fail "pgbench"
         [ "$word" != acked ] || say "acked $number $(acked)"
     done

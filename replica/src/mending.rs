@@ -1,4 +1,4 @@
-//! Damage: a primary whose storage cannot read a range gets its content from a member in sync.
+//! Damage: if a primary's storage cannot read a range, a member in sync lends its content.
 //!
 //! ```text
 //!   a fetch fails ──▶ each block of it is read alone ──▶ a member in sync lends the damaged ones

@@ -44,7 +44,7 @@ pub struct Recovery {
 pub(crate) struct Asker<'a> {
     pub(crate) id: MemberId,
     pub(crate) knows: &'a Knowledge,
-    /// It is a primary whose leases hold: no other member can be one then.
+    /// It is a primary and its leases hold: no other member can be a primary then.
     pub(crate) has_leases: bool,
     /// The newest epoch that it has asked the registry for.
     pub(crate) asked: u64,

@@ -63,7 +63,7 @@ impl NodePlan {
     /// Kills both processes of the node's agent, as the end of its host does.
     pub fn kill_agent(&self) {
         let mut agents = self.agents();
-        // First the process that would start the other one again.
+        // First the starter, which would start the agent again.
         agents.sort_by_key(|(_, works)| *works);
         for (pid, _) in agents {
             // It may have ended meanwhile.
@@ -71,7 +71,7 @@ impl NodePlan {
         }
     }
 
-    /// The processes of the node's agent, each with whether it is the one that works.
+    /// The processes of the node's agent, each with whether it works as the agent.
     fn agents(&self) -> Vec<(Pid, bool)> {
         let config = self.home.join("node.toml");
         let config = config.as_os_str().as_encoded_bytes();

@@ -166,7 +166,7 @@ fn a_database_and_fio_lose_nothing_when_the_node_that_serves_them_is_killed() {
         println!("kill {kill} of {kills}: {acked:?} transactions after {} s", seconds());
     }
     assert!(acked.len() == CLIENTS && acked.iter().all(|it| *it > 0), "{acked:?}");
-    // The node that was killed last has its content from the other one.
+    // The node that was killed last has its content from the other node.
     site.wait_until_well();
     let primary = site.primary();
     let (from, to) = (site.nodes[primary].as_ref().expect("it runs"), NODES[1 - primary]);

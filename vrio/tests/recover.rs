@@ -1,4 +1,4 @@
-//! Volumes with copies whose record, or whose newest copy, is lost: an operator has a copy serve.
+//! Volumes with copies that have lost their record or newest copy: an operator has a copy serve.
 
 use std::time::{Duration, Instant};
 

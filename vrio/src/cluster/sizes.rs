@@ -103,7 +103,7 @@ fn pool_problems(contents: &ClusterContents, placement: &PlacementRecord) -> Str
     placement.members().filter_map(problem).collect::<Vec<_>>().join("; ")
 }
 
-/// The state of a growth whose wait has ended early, and the way on.
+/// The state of a growth after its wait has ended early, and the way on.
 fn left((name, placement): (&str, &PlacementRecord), bytes: u64, pools: &str) -> String {
     let (served_bytes, shows) = (placement.served_bytes(), "`vrio cluster status` shows");
     if placement.size_bytes != bytes {

@@ -240,7 +240,7 @@ impl VolumeCreate {
         self.wait_for_copies(&mut desk, size_bytes)
     }
 
-    /// Waits until all copies are in sync. A volume whose snapshot is not there is taken back.
+    /// Waits until all copies are in sync. A volume without its snapshot is taken back.
     fn wait_for_copies(
         &self,
         desk: &mut VolumeDesk,
