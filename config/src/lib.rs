@@ -39,6 +39,7 @@ pub use kinds::peer::PeerKey;
 pub use kinds::volume::{REPLICA_PLACES_MAX, REPLICAS_MAX};
 pub use kinds::{Kind, ListedObject, ObjectConfigs};
 pub use object::{AnyObject, InPlace, Object, PartOf};
+pub use placed::placed_peers;
 pub use quantity::{duration_ns, show_duration, size_bytes};
 pub use reader::{ConfigError, Lines, Problem};
 pub use request::{Resize, value};

@@ -84,6 +84,16 @@ pub(crate) fn resolve(config: &mut Config, adds_peers: bool) {
     }
 }
 
+/// The nodes of a volume that the cluster has placed, as peers of a client of the name `own`, from
+/// the file that the agent of a node keeps. None without the file, or if it has no such volume or
+/// none of its nodes was ever reached.
+pub fn placed_peers(file: &Path, volume: &str, own: &str) -> Option<Vec<PeerConfig>> {
+    let placed = read(file)?;
+    let nodes = nodes(&placed, volume, own)?;
+    let peers: Vec<_> = nodes.iter().filter_map(|name| peer(&placed, name)).collect();
+    (!peers.is_empty()).then_some(peers)
+}
+
 fn read(path: &Path) -> Option<Value> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -169,6 +179,12 @@ mod tests {
         assert_eq!(config.disks[0].volume, rig.read("alice").unwrap().disks[0].volume);
         let address = |at: usize| config.peers[at].address.as_ref().unwrap().to_string();
         assert_eq!([address(0), address(1)], ["10.0.0.1:4870", "10.0.0.2:4870"]);
+        // A client that is no node has them from the same file.
+        let path = rig.0.path().join(DIRECTORY).join(FILE);
+        assert_eq!(placed_peers(&path, "alice", "web1").unwrap(), config.peers);
+        for (volume, own) in [("bob", "web1"), ("alice", "io1")] {
+            assert_eq!(placed_peers(&path, volume, own), None);
+        }
         // A running node has its peers from its agent.
         let disk = serde_json::json!({ "socket": "b.sock", "volume": "alice" });
         let more = config.with(crate::Kind::named("disk").unwrap(), disk.as_object().unwrap());

@@ -2,19 +2,20 @@
 //! it.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use block::attachment::Phase;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
 use block::{Attach, Attachment, Plane, RemoteVolume};
-use config::VolumeRef;
+use config::{Config, placed_peers};
 use sessions::counted::{self, Counters, SessionCounters};
 use sessions::keys::SidecoreKeys;
 use sessions::sidecores::{self, PeerObjects};
-use sessions::{LinkedSidecore, key_files, links};
+use sessions::{LinkedSidecore, key_files, links, peers};
 use sidecore::{Local, RoundStage, Sidecore};
 use volume::OpenArguments;
 
@@ -32,6 +33,13 @@ const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long the attachment may take to close.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
 
+/// How long a volume with several nodes may be refused for each of them: each is asked in a second,
+/// and a node whose copy is not open yet refuses.
+const REFUSED_TIME: Duration = Duration::from_secs(2);
+
+/// The time between two looks at the nodes of a placed volume, as a node's agent has it.
+pub(crate) const FOLLOW: Duration = Duration::from_secs(3);
+
 /// How often a wait checks its condition.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -43,7 +51,18 @@ pub struct DirectClient {
     pub(crate) attachment: Arc<Attachment>,
     name: String,
     /// Kept until the process ends.
-    _keys: SidecoreKeys,
+    keys: SidecoreKeys,
+    /// Of a placed volume.
+    places: Option<KnownPlaces>,
+}
+
+/// The nodes of a placed volume.
+#[derive(Debug)]
+struct KnownPlaces {
+    /// The file in which the agent of a node keeps them.
+    file: PathBuf,
+    /// This client as it is now.
+    config: Mutex<Config>,
 }
 
 impl DirectClient {
@@ -64,9 +83,44 @@ impl DirectClient {
         let count = config.sidecores.cores.len();
         let objects = PeerObjects::new(&Arc::default(), &Arc::default(), count);
         let (cores, _) = sidecores::start(&config, &keys, links, &objects, &[])?;
-        let VolumeRef { peers, volume, .. } = &plan.volume;
-        let volume = RemoteVolume::of_peers(peers, volume, attachment_key);
-        Ok(Self { cores, volume, attachment, name: plan.volume.to_string(), _keys: keys })
+        let names: Vec<_> = config.peers.iter().map(|peer| peer.name.clone()).collect();
+        let volume = RemoteVolume::of_peers(&names, &plan.volume.volume, attachment_key);
+        let places = plan.placements.clone();
+        let places = places.map(|file| KnownPlaces { file, config: Mutex::new(config) });
+        Ok(Self { cores, volume, attachment, name: plan.volume.to_string(), keys, places })
+    }
+
+    /// Asks the nodes that the volume has now, if the cluster has placed it. A list that was given
+    /// stays.
+    pub fn follow(&self) {
+        let Some(KnownPlaces { file, config }) = &self.places else { return };
+        let mut config = config.lock().unwrap_or_else(PoisonError::into_inner);
+        // A volume that the file does not have any more stays where it was.
+        let Some(nodes) = placed_peers(file, self.volume.name(), &config.name) else { return };
+        for node in &nodes {
+            let known = config.peer(&node.name);
+            if known.is_some_and(|it| (&it.address, &it.keys) == (&node.address, &node.keys)) {
+                continue;
+            }
+            match peers::set(&self.cores, &self.keys, &config, node) {
+                Ok(Some(changed)) => *config = changed,
+                // It is tried again.
+                Ok(None) => return,
+                Err(error) => {
+                    let (volume, node) = (&self.name, &node.name);
+                    tracing::error!(volume, node, %error, "a node of the volume is no peer");
+                    return;
+                }
+            }
+        }
+        let names: Vec<_> = nodes.into_iter().map(|node| node.name).collect();
+        if self.volume.peers() == names {
+            return;
+        }
+        let (volume, nodes) = (&self.name, names.join(","));
+        tracing::info!(volume, nodes, "the volume has other nodes");
+        self.volume.set_peers(&names);
+        self.cores.iter().for_each(|core| core.sidecore.waker().wake());
     }
 
     /// The sidecore.
@@ -93,7 +147,10 @@ impl DirectClient {
             assert!(plane.borrow_mut().clients.describe(volume), "the plan names the peer");
         });
         asked.expect("a sidecore that has just started");
-        let refused = || !patient && self.volume.is_refused();
+        let asked_at = Instant::now();
+        let nodes = u32::try_from(self.volume.peers().len()).unwrap_or(u32::MAX);
+        let all_asked = || nodes == 1 || asked_at.elapsed() >= REFUSED_TIME * nodes;
+        let refused = || !patient && self.volume.is_refused() && all_asked();
         let settled = || self.volume.described().is_some() || refused();
         let told = self.wait(FRESH_TIME_MAX, patient, settled, || self.volume.why());
         let told = told.and_then(|()| match self.volume.described() {
@@ -195,7 +252,12 @@ impl DirectClient {
     ) -> Result<(), String> {
         let by = Instant::now() + limit;
         let mut said = None;
+        let mut follow_at = Instant::now() + FOLLOW;
         while !is() {
+            if Instant::now() >= follow_at {
+                self.follow();
+                follow_at = Instant::now() + FOLLOW;
+            }
             let reason = why();
             if patient && reason.is_some() && reason != said {
                 let volume = &self.name;

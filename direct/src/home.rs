@@ -29,7 +29,7 @@ const RECORD_BYTES_MAX: u64 = 4096;
 /// The record of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The volume, as `peer/volume`.
+    /// The volume, as `peer/volume`, or a placed volume alone.
     pub volume: String,
     /// The client's name, which no other client may have meanwhile.
     pub name: String,

@@ -17,6 +17,6 @@ pub use self::client::DirectClient;
 pub use self::direct::{Direct, host_name, remove_left};
 pub use self::error::DirectError;
 pub use self::home::{DIRECTORY_DEFAULT, Home, Record, records};
-pub use self::plan::{AttachPlan, PlanError};
+pub use self::plan::{AttachPeer, AttachPlan, PlanError};
 pub use self::serve::{detach, list, run};
 pub use self::status::DirectStatus;

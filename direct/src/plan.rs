@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 
 use block::AttachOptions;
 use block::ublk::Shape;
-use config::{Config, ConfigError, LinkKind, VolumeRef};
+use config::{Config, ConfigError, LinkKind, PeerConfig, VolumeRef, placed_peers};
 use sessions::{ConnectError, random};
 use sidecore::Idle;
+
+/// The prefix of the address of a node of this machine.
+const SHARED: &str = "shm:";
 
 /// The plan that the command line gives.
 #[derive(Clone, Debug)]
@@ -17,12 +20,12 @@ pub struct AttachPlan {
     pub name: String,
     /// The volume to attach.
     pub volume: VolumeRef,
-    /// Where its node listens: `HOST:PORT`, or `shm:PATH` for a node of this machine.
-    pub peer: String,
+    /// How its nodes are reached, in their order; of a placed volume, none.
+    pub peers: Vec<AttachPeer>,
+    /// Of a placed volume, the file in which the agent of a node keeps where its copies are.
+    pub placements: Option<PathBuf>,
     /// The file of this client's secret key; with it the session is sealed.
     pub key: Option<PathBuf>,
-    /// The node's public key.
-    pub peer_key: Option<String>,
     /// Without a key: every host that reaches the address is trusted.
     pub trust_network: bool,
     /// The name of the attachment in the volume's records.
@@ -47,13 +50,54 @@ pub struct AttachPlan {
     pub directory: PathBuf,
 }
 
+/// A node that may serve the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachPeer {
+    /// Where it listens: `HOST:PORT`, or `shm:PATH` for a node of this machine.
+    pub address: String,
+    /// Its public key.
+    pub key: Option<String>,
+}
+
 /// Faults of a command line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// A volume without its node.
-    #[error("{0:?} is not a volume of another node; write NODE/VOLUME, such as io1/alice-root")]
+    #[error(
+        "{0:?} is not a volume of another node; write NODE/VOLUME, such as io1/alice-root, or \
+         io1,io2/alice for a volume with copies on several nodes"
+    )]
     NoVolume(String),
+    /// Addresses or keys that do not belong to the nodes of the volume.
+    #[error(
+        "{volume} has {nodes} nodes, and {option} is given {given} times: give it for each of \
+         them, in their order"
+    )]
+    Count {
+        /// The volume.
+        volume: String,
+        /// How many nodes it has.
+        nodes: usize,
+        /// The option.
+        option: &'static str,
+        /// How often it is given.
+        given: usize,
+    },
+    /// A volume that is named alone, and of which the file does not know the nodes.
+    #[error(
+        "the file {path:?} knows no node of volume {volume:?}: is it placed (`vrio cluster \
+         status`), has a copy on the file's node or that node in its --allow, and has no copy on a \
+         node {name:?}? Or write its nodes, such as io1,io2/{volume}"
+    )]
+    NotPlaced {
+        /// The volume.
+        volume: String,
+        /// The client's name.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
     /// The node's address is not usable.
     #[error("--peer {address:?}: {why}; write HOST:PORT, such as 10.0.0.9:4870")]
     Address {
@@ -75,15 +119,24 @@ pub enum PlanError {
 }
 
 impl AttachPlan {
-    /// The volume that `words` name.
+    /// The volume that `words` name: `NODE/VOLUME`, `NODE,NODE/VOLUME`, or a placed volume alone.
     ///
     /// # Errors
-    /// When it is not of the form `NODE/VOLUME`.
+    /// When it is of no such form.
     pub fn volume_of(words: &str) -> Result<VolumeRef, PlanError> {
-        let parts = words.split_once('/').filter(|(peer, volume)| is_name(peer) && is_name(volume));
-        let (peer, volume) = parts.ok_or_else(|| PlanError::NoVolume(words.to_owned()))?;
-        let (peers, volume) = (vec![peer.to_owned()], volume.to_owned());
-        Ok(VolumeRef { peers, volume, is_placed: false })
+        let (peers, volume) = match words.split_once('/') {
+            Some((peers, volume)) => (peers.split(',').collect(), volume),
+            None => (Vec::new(), words),
+        };
+        if !peers.iter().copied().chain([volume]).all(is_name) {
+            return Err(PlanError::NoVolume(words.to_owned()));
+        }
+        if let Some(problem) = VolumeRef::peers_problem(&peers) {
+            return Err(PlanError::Words(format!("{words:?} {problem}")));
+        }
+        let is_placed = peers.is_empty();
+        let peers = peers.into_iter().map(str::to_owned).collect();
+        Ok(VolumeRef { peers, volume: volume.to_owned(), is_placed })
     }
 
     /// Checks all parts of the plan that can be checked without a start.
@@ -106,25 +159,54 @@ impl AttachPlan {
             let text = format!("--attachment {:?} is no name", self.attachment);
             return Err(PlanError::Words(text));
         }
-        let (peer, listen) = self.reach()?;
-        let text = self.text(&peer, listen);
+        let peers = self.reach()?;
+        let listen = self.listen(&peers)?;
+        let text = self.text(&peers, listen);
         Config::parse(Path::new("attach"), &text).map_err(|error| words(&error))
     }
 
-    /// The peer's address, as a configuration has it, and our address on the way there.
-    fn reach(&self) -> Result<(String, SocketAddr), PlanError> {
-        if self.peer.starts_with("shm:") {
-            return Ok((self.peer.clone(), SocketAddr::from(([127, 0, 0, 1], 0))));
+    /// The nodes with their addresses as a configuration has them.
+    fn reach(&self) -> Result<Vec<(String, AttachPeer)>, PlanError> {
+        if let Some(path) = &self.placements {
+            let found = placed_peers(path, &self.volume.volume, &self.name);
+            return found.map(|all| all.iter().map(attach_peer).collect()).ok_or_else(|| {
+                let (volume, name) = (self.volume.volume.clone(), self.name.clone());
+                PlanError::NotPlaced { volume, name, path: path.clone() }
+            });
         }
-        let peer = resolve(&self.peer)?;
-        let listen = own_address(peer).map_err(|error| PlanError::Address {
-            address: self.peer.clone(),
-            why: format!("this machine has no route to it: {error}"),
-        })?;
-        Ok((peer.to_string(), listen))
+        let names = &self.volume.peers;
+        if names.is_empty() {
+            return Err(PlanError::NoVolume(self.volume.to_string()));
+        }
+        let given = self.peers.len();
+        if given != names.len() {
+            let (volume, nodes) = (self.volume.to_string(), names.len());
+            return Err(PlanError::Count { volume, nodes, option: "--peer", given });
+        }
+        let reach = |(name, peer): (&String, &AttachPeer)| {
+            let AttachPeer { address, key } = peer;
+            let address = match address.starts_with(SHARED) {
+                true => address.clone(),
+                false => resolve(address)?.to_string(),
+            };
+            Ok((name.clone(), AttachPeer { address, key: key.clone() }))
+        };
+        names.iter().zip(&self.peers).map(reach).collect()
     }
 
-    fn text(&self, peer: &str, listen: SocketAddr) -> String {
+    /// Our address on the way to the nodes.
+    fn listen(&self, peers: &[(String, AttachPeer)]) -> Result<SocketAddr, PlanError> {
+        let mut far = peers.iter().filter(|(_, peer)| !peer.address.starts_with(SHARED));
+        let Some((_, AttachPeer { address, .. })) = far.next() else {
+            return Ok(SocketAddr::from(([127, 0, 0, 1], 0)));
+        };
+        own_address(resolve(address)?).map_err(|error| PlanError::Address {
+            address: address.clone(),
+            why: format!("this machine has no route to it: {error}"),
+        })
+    }
+
+    fn text(&self, peers: &[(String, AttachPeer)], listen: SocketAddr) -> String {
         let mut text = format!("name = {:?}\nlisten = \"{listen}\"\n", self.name);
         let mut line = |key: &str, value: &dyn fmt::Display| {
             text.push_str(&format!("{key} = {:?}\n", value.to_string()));
@@ -140,10 +222,11 @@ impl AttachPlan {
         line("control", &self.directory.join("control").display());
         let cores = self.core.map_or("count = 1".to_owned(), |core| format!("cores = [{core}]"));
         text.push_str(&format!("[sidecores]\n{cores}\nidle = \"{}\"\n", self.idle));
-        let name = self.volume.peers.first().map(String::as_str).unwrap_or_default();
-        text.push_str(&format!("[[peer]]\nname = {name:?}\naddress = \"{peer}\"\n"));
-        if let Some(key) = &self.peer_key {
-            text.push_str(&format!("key = {key:?}\n"));
+        for (name, AttachPeer { address, key }) in peers {
+            text.push_str(&format!("[[peer]]\nname = {name:?}\naddress = {address:?}\n"));
+            if let Some(key) = key {
+                text.push_str(&format!("key = {key:?}\n"));
+            }
         }
         text
     }
@@ -159,6 +242,13 @@ impl AttachPlan {
             known: 0,
         })
     }
+}
+
+/// A node by its configuration, as the command line would give it.
+fn attach_peer(peer: &PeerConfig) -> (String, AttachPeer) {
+    let address = peer.address.as_ref().map(ToString::to_string).unwrap_or_default();
+    let key = peer.keys.first().map(|it| it.key.to_string());
+    (peer.name.clone(), AttachPeer { address, key })
 }
 
 fn is_name(text: &str) -> bool {
@@ -206,9 +296,9 @@ mod tests {
         AttachPlan {
             name: "web1".to_owned(),
             volume: AttachPlan::volume_of("io1/alice-root").unwrap(),
-            peer: "127.0.0.1:4870".to_owned(),
+            peers: vec![AttachPeer { address: "127.0.0.1:4870".to_owned(), key: None }],
+            placements: None,
             key: None,
-            peer_key: None,
             trust_network: false,
             attachment: "web1".to_owned(),
             attachment_key: None,
@@ -238,10 +328,34 @@ mod tests {
 
     #[test]
     fn wrong_names_of_volumes_are_refused() {
-        for words in ["", "io1", "io1/", "/root", "io1/a/b", "io1/a b", "../x", "io1/.."] {
+        for words in ["", "io1/", "/root", "io1/a/b", "io1/a b", "../x", "io1/..", "io1,/a", ",/a"]
+        {
             let error = AttachPlan::volume_of(words).unwrap_err().to_string();
             assert!(error.contains("NODE/VOLUME"), "{words}: {error}");
         }
+        let error = AttachPlan::volume_of("io1,io1/a").unwrap_err().to_string();
+        assert!(error.contains("has peer \"io1\" twice"), "{error}");
+    }
+
+    #[test]
+    fn a_volume_with_copies_has_a_peer_for_each_of_its_nodes() {
+        let volume = AttachPlan::volume_of("io1,io2/alice").unwrap();
+        assert_eq!((volume.to_string(), volume.is_placed), ("io1,io2/alice".to_owned(), false));
+        let peer = |port: u16| AttachPeer { address: format!("127.0.0.1:{port}"), key: None };
+        let two = AttachPlan { volume, peers: vec![peer(1), peer(2)], ..plan() };
+        let config = two.config().unwrap();
+        let address = |name: &str| config.peer(name).unwrap().address.as_ref().unwrap().to_string();
+        assert_eq!(["io1", "io2"].map(address), ["127.0.0.1:1", "127.0.0.1:2"]);
+        let error = refusal(&AttachPlan { peers: vec![peer(1)], ..two.clone() });
+        assert!(error.contains("has 2 nodes, and --peer is given 1 times"), "{error}");
+        // A placed volume is named alone, and its nodes are in a file.
+        let volume = AttachPlan::volume_of("alice").unwrap();
+        assert_eq!((volume.to_string(), volume.is_placed), ("alice".to_owned(), true));
+        let placed = AttachPlan { volume, peers: Vec::new(), ..two };
+        assert!(refusal(&placed).contains("NODE/VOLUME"));
+        let placements = Some(PathBuf::from("/nowhere/placements.json"));
+        let error = refusal(&AttachPlan { placements, ..placed });
+        assert!(error.contains("knows no node of volume \"alice\""), "{error}");
     }
 
     #[test]
@@ -251,10 +365,13 @@ mod tests {
         let shape = Shape { queues: 64, depth: 4096 };
         assert!(refusal(&AttachPlan { shape, ..plan() }).contains("at most 1024"));
         for address in ["", "10.0.0.9", "10.0.0.9:x"] {
-            let error = refusal(&AttachPlan { peer: address.to_owned(), ..plan() });
+            let peers = vec![AttachPeer { address: address.to_owned(), key: None }];
+            let error = refusal(&AttachPlan { peers, ..plan() });
             assert!(error.contains("HOST:PORT"), "{address}: {error}");
         }
-        let error = refusal(&AttachPlan { peer_key: Some("abc".to_owned()), ..plan() });
+        let mut peers = plan().peers;
+        peers[0].key = Some("abc".to_owned());
+        let error = refusal(&AttachPlan { peers, ..plan() });
         assert!(error.contains("not a public key"), "{error}");
         let error = refusal(&AttachPlan { name: "io1".to_owned(), ..plan() });
         assert!(error.contains("own name"), "{error}");

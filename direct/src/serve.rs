@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sessions::ConnectError;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::client::FOLLOW;
 use crate::direct::{Direct, remove_left};
 use crate::error::DirectError;
 use crate::home::{self, Home, Record};
@@ -38,6 +39,14 @@ enum DirectAnswer {
     Status(DirectStatus),
     Detached,
     Refused(String),
+}
+
+/// Events of a client that serves a disk.
+enum DirectEvent {
+    End,
+    Asked(io::Result<tokio::net::UnixStream>),
+    /// The volume may have other nodes.
+    Follow,
 }
 
 /// Shows the volume of `plan` and serves it until it is detached. `ready` is called with the disk's
@@ -66,18 +75,23 @@ pub fn run(plan: AttachPlan, ready: impl FnOnce(&str, bool)) -> Result<(), Direc
     tracing::info!(volume = direct.record.volume, device, resumed, "attached");
     ready(&device, resumed);
     loop {
-        let asked = runtime.block_on(async {
+        let event = runtime.block_on(async {
             tokio::select! {
-                _ = terminate.recv() => None,
-                _ = interrupt.recv() => None,
-                asked = listener.accept() => Some(asked),
+                _ = terminate.recv() => DirectEvent::End,
+                _ = interrupt.recv() => DirectEvent::End,
+                asked = listener.accept() => DirectEvent::Asked(asked.map(|(stream, _)| stream)),
+                () = tokio::time::sleep(FOLLOW) => DirectEvent::Follow,
             }
         });
-        let ended = match asked {
-            None => ended_by_signal(&mut direct),
-            Some(Ok((stream, _))) => answer(&mut direct, stream.into_std()),
-            Some(Err(error)) => {
+        let ended = match event {
+            DirectEvent::End => ended_by_signal(&mut direct),
+            DirectEvent::Asked(Ok(stream)) => answer(&mut direct, stream.into_std()),
+            DirectEvent::Asked(Err(error)) => {
                 tracing::warn!(%error, "a command could not be received");
+                false
+            }
+            DirectEvent::Follow => {
+                direct.client.follow();
                 false
             }
         };

@@ -1,10 +1,40 @@
 //! Makes peers known to every sidecore, and forgets them.
 
-use config::PeerConfig;
+use config::{Config, PeerConfig};
 use peer::Planes;
 
 use crate::cores::LinkedSidecore;
+use crate::error::ConnectError;
+use crate::keys::{self, SidecoreKeys};
 use crate::shared::reach_from;
+
+/// Makes a peer what this says, new or changed, with its keys. Gives the configuration with it;
+/// none while a channel still needs the address that it had.
+///
+/// # Errors
+/// The fault of a key file; nothing has changed then.
+pub fn set(
+    cores: &[LinkedSidecore],
+    keys: &SidecoreKeys,
+    running: &Config,
+    peer: &PeerConfig,
+) -> Result<Option<Config>, ConnectError> {
+    let mut wanted = running.clone();
+    let had = wanted.peers.iter_mut().find(|had| had.name == peer.name);
+    let before = had.map(|had| std::mem::replace(had, peer.clone()));
+    if before.is_none() {
+        wanted.peers.push(peer.clone());
+    }
+    keys::apply(&wanted, keys, cores)?;
+    let changed = match &before {
+        Some(before) => change(cores, before, peer),
+        None => {
+            add(cores, peer);
+            true
+        }
+    };
+    Ok(changed.then_some(wanted))
+}
 
 /// Makes a peer known, if it can be reached. Sessions are opened when a disk needs one.
 pub fn add(cores: &[LinkedSidecore], peer: &PeerConfig) {

@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
-use direct::{AttachPlan, DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, Shape};
+use direct::{
+    AttachPeer, AttachPlan, DIRECTORY_DEFAULT, DirectError, DirectStatus, Home, Idle, PlanError,
+    Shape,
+};
 use node::config::LinkKind;
 use node::logging::{self, LogFormat};
 
@@ -16,12 +19,23 @@ use crate::{output, tables};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
+/// Where nodes have their memory, and the file of each with the nodes of placed volumes.
+const MEMORY: &str = "/var/lib/vrio";
+const PLACEMENTS: &str = "own.cluster/placements.json";
+
 pub(crate) const ATTACH_EXAMPLES: &str = "Examples:
   vrio attach io1/alice-root --peer 10.0.0.9:4870 \\
       --key /etc/vrio/web1.key --peer-key \"$(cat io1.pub)\"     prints /dev/ublkb0
   vrio attach io1/alice-root --peer 127.0.0.1:4870            a plain session, on one machine
+  vrio attach io1,io2/alice --peer 10.0.0.1:4870,10.0.0.2:4870 \\
+      --key /etc/vrio/web1.key --peer-key \"$IO1,$IO2\"         a volume with copies on both
+  vrio attach alice --name web1 --key /etc/vrio/web1.key      a volume of `vrio volume create`
   vrio attach --list                                          what is attached here
   vrio attach --list --json | jq '.[].counters'
+
+The disk of a volume with copies goes on when another node serves it. A volume that the cluster has
+placed is named alone where a node of the cluster runs that has a copy of it, or is in its --allow:
+the client has the nodes from this node's memory, also when they change.
 
 After the client's process was killed, the same command continues with the same disk: programs that
 use the disk have only waited. The command needs root, and a kernel with ublk (6.5 or later).";
@@ -41,12 +55,18 @@ enum LinkArg {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AttachArgs {
-    /// The node's name and the volume's name.
+    /// The node's name and the volume's name; the nodes' names, "io1,io2/alice", of a volume with
+    /// copies; or the name alone of a volume that the cluster has placed.
     #[arg(value_name = "NODE/VOLUME", required_unless_present = "list")]
     volume: Option<String>,
-    /// The address at which the node listens; for a node of this machine also its socket, shm:PATH.
-    #[arg(long, value_name = "HOST:PORT", required_unless_present = "list")]
-    peer: Option<String>,
+    /// The address at which the node listens, for each node in their order; for a node of this
+    /// machine also its socket, shm:PATH.
+    #[arg(long = "peer", value_name = "HOST:PORT", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Of a volume that is named alone: the file with its nodes in the memory of a node of this
+    /// machine [default: own.cluster/placements.json of the only node in /var/lib/vrio].
+    #[arg(long, value_name = "FILE", conflicts_with = "peers")]
+    placements: Option<PathBuf>,
     /// This client's name in the node's `[[peer]]` and in the volume's `allow`
     /// [default: this machine's host name].
     #[arg(long)]
@@ -54,9 +74,10 @@ pub(crate) struct AttachArgs {
     /// The file of this client's secret key (`vrio key new`): the session is sealed.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// The node's public key: `vrio key show` prints it on the node's host.
-    #[arg(long, value_name = "KEY", requires = "key")]
-    peer_key: Option<String>,
+    /// The node's public key, for each node in their order: `vrio key show` prints it on the node's
+    /// host.
+    #[arg(long = "peer-key", value_name = "KEY", requires = "key", value_delimiter = ',')]
+    peer_keys: Vec<String>,
     /// Without a key: trust every packet that reaches this machine's address.
     #[arg(long, conflicts_with = "key")]
     trust_network: bool,
@@ -94,7 +115,7 @@ pub(crate) struct AttachArgs {
     #[arg(long)]
     foreground: bool,
     /// List this machine's attached disks.
-    #[arg(long, conflicts_with_all = ["volume", "peer", "key"])]
+    #[arg(long, conflicts_with_all = ["volume", "peers", "key"])]
     list: bool,
     /// Print the list as JSON, with all counters.
     #[arg(long, requires = "list")]
@@ -150,14 +171,49 @@ fn refused(error: DirectError) -> CommandFailure {
     }
 }
 
-fn plan(args: &AttachArgs) -> Result<AttachPlan, DirectError> {
+/// The file with the nodes of a volume that is named alone.
+fn placements(args: &AttachArgs) -> Result<PathBuf, DirectError> {
+    if let Some(path) = &args.placements {
+        return Ok(path.clone());
+    }
+    let found = std::fs::read_dir(MEMORY).into_iter().flatten().flatten();
+    let found = found.map(|it| it.path().join(PLACEMENTS)).filter(|path| path.is_file());
+    let mut found: Vec<_> = found.collect();
+    if found.len() == 1 {
+        return Ok(found.remove(0));
+    }
     let volume = args.volume.as_deref().unwrap_or_default();
+    let count = found.len();
+    Err(DirectError::Plan(PlanError::Words(format!(
+        "{volume:?} names no node, and {count} nodes of a cluster have their memory in {MEMORY}: \
+         write NODE/VOLUME with --peer, or name the file {PLACEMENTS} in the memory of a node by \
+         --placements"
+    ))))
+}
+
+fn plan(args: &AttachArgs) -> Result<AttachPlan, DirectError> {
+    let volume = AttachPlan::volume_of(args.volume.as_deref().unwrap_or_default())?;
+    let given = args.peers.len();
+    let placements = match volume.is_placed && given == 0 {
+        true => Some(placements(args)?),
+        false => None,
+    };
+    let keys = &args.peer_keys;
+    if !keys.is_empty() && keys.len() != given {
+        let (volume, nodes) = (volume.to_string(), volume.peers.len());
+        let (option, given) = ("--peer-key", keys.len());
+        return Err(PlanError::Count { volume, nodes, option, given }.into());
+    }
+    let peer = |(at, address): (usize, &String)| {
+        let key = keys.get(at).map(|key| key.trim().to_owned());
+        AttachPeer { address: address.clone(), key }
+    };
     let name = args.name.clone().unwrap_or_else(direct::host_name);
     let plan = AttachPlan {
-        volume: AttachPlan::volume_of(volume)?,
-        peer: args.peer.clone().unwrap_or_default(),
+        volume,
+        peers: args.peers.iter().enumerate().map(peer).collect(),
+        placements,
         key: args.key.clone(),
-        peer_key: args.peer_key.as_deref().map(|key| key.trim().to_owned()),
         trust_network: args.trust_network,
         attachment: args.attachment.clone().unwrap_or_else(|| name.clone()),
         name,

@@ -18,6 +18,7 @@ mod compare_store;
 mod damage;
 mod databases;
 mod demo;
+mod direct;
 mod ear;
 mod encrypt;
 mod faults;

@@ -247,7 +247,10 @@ fn invalid_options_are_refused_before_a_start() {
     };
     let node = ["--peer", "127.0.0.1:4870", "--name", "web1"];
     refused(&[&["attach", "alice"][..], &node].concat(), 2, "write NODE/VOLUME");
-    refused(&["attach", "io1/alice"], 2, "--peer");
+    refused(&["attach", "io1/alice", "--name", "web1"], 2, "--peer");
+    refused(&[&["attach", "io1,io2/alice"][..], &node].concat(), 2, "give it for each of them");
+    let alone = ["attach", "alice", "--name", "web1", "--placements", "/nowhere"];
+    refused(&alone, 2, "knows no node of volume");
     refused(&[&["attach", "io1/a", "--queues", "0"][..], &node].concat(), 2, "at least one queue");
     refused(&[&["attach", "io1/a", "--idle", "doze"][..], &node].concat(), 2, "\"adaptive\"");
     refused(&["attach", "io1/a", "--peer", "nowhere", "--name", "web1"], 2, "HOST:PORT");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use block::ublk::abi::{ABORT, Descriptor, op};
 use block::ublk::{Front, FrontCore, Kernel};
-use direct::{AttachPlan, DirectClient, Shape};
+use direct::{AttachPeer, AttachPlan, DirectClient, Shape};
 use node::config::LinkKind as Wanted;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sidecore::RoundStage::Serve;
@@ -63,9 +63,12 @@ impl DirectLoad {
         let name = client_of(guest);
         let plan = AttachPlan {
             volume: AttachPlan::volume_of(&format!("io1/{}", disk_of(guest)))?,
-            peer,
+            peers: vec![AttachPeer {
+                address: peer,
+                key: sealed.then(|| keys.public("io1").to_owned()),
+            }],
+            placements: None,
             key: sealed.then(|| keys.file("vm1")),
-            peer_key: sealed.then(|| keys.public("io1").to_owned()),
             trust_network: !sealed && namespace.is_some(),
             attachment: "bench".to_owned(),
             attachment_key: sealed.then(|| keys.tenant_file()),

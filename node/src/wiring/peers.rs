@@ -3,7 +3,7 @@
 use config::{InPlace, PeerConfig};
 use sessions::{gateways, peers, shared};
 
-use super::change::{refuse_used, takes_restart};
+use super::change::{no_key_changed, refuse_used, takes_restart};
 use super::inside::Inside;
 use super::objects::Objects;
 use crate::kinds::{Changed, RunningObject};
@@ -49,23 +49,11 @@ impl Inside {
             let reached = shared::reach_from(&self.cores, address);
             reached.map_err(|why| takes_restart(why, "\"shm\", or the peer's \"address\","))?;
         }
-        let mut wanted = self.objects().config.clone();
-        let had = wanted.peers.iter_mut().find(|had| had.name == peer.name);
-        let before = had.map(|had| std::mem::replace(had, peer.clone()));
-        if before.is_none() {
-            wanted.peers.push(peer.clone());
-        }
-        self.read_keys(&wanted)?;
-        let changed = match &before {
-            Some(before) => peers::change(&self.cores, before, peer),
-            None => {
-                peers::add(&self.cores, peer);
-                true
-            }
-        };
-        if !changed {
+        let running = self.objects().config.clone();
+        let set = peers::set(&self.cores, &self.keys, &running, peer);
+        let Some(wanted) = set.map_err(|error| no_key_changed(&error))? else {
             return Err(self.still_needed(&peer.name));
-        }
+        };
         self.objects().config.objects.peers = wanted.objects.peers;
         Ok(Vec::new())
     }
