@@ -38,11 +38,11 @@ test: ## Run all tests, real guests included (what CI runs)
 	@scripts/test
 
 nightly: ## The same in release mode with many more seeds and kills
-	@scripts/install test && $(GUESTS) && guest/build database
+	@scripts/install test && $(GUESTS) && guest/build database && guest/build copies
 	@scripts/test nightly
 
 long: ## For hours
-	@scripts/install test && $(GUESTS) && guest/build database
+	@scripts/install test && $(GUESTS) && guest/build database && guest/build copies
 	@scripts/test long
 
 SEED ?=
@@ -58,4 +58,4 @@ fuzz: ## Fuzz; TARGET=name SECONDS=n for one target, SECONDS=0 for ever
 	@scripts/install fuzz && scripts/fuzz $(TARGET) $(SECONDS)
 
 guest: ## Build the test guest's images
-	@scripts/install test && $(GUESTS) && guest/build database
+	@scripts/install test && $(GUESTS) && guest/build database && guest/build copies

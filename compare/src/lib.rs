@@ -10,7 +10,7 @@
 //!
 //! This file and those beside it know rounds, ratios and goals, for every kind of contest.
 //! [`block`] knows virtual disks, [`store`] ways to keep them, [`net`] network cards, [`mpi`] the
-//! messages of MPI.
+//! messages of MPI. [`replicas`] has a report of its own: it compares counts, in guests.
 
 pub mod block;
 mod case;
@@ -20,6 +20,7 @@ mod goals;
 mod huge;
 pub mod mpi;
 pub mod net;
+pub mod replicas;
 mod results;
 mod running;
 pub mod store;

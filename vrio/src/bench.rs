@@ -2,6 +2,7 @@
 
 mod all;
 mod args;
+mod copies;
 mod failover;
 mod models;
 mod mpi;
@@ -63,6 +64,7 @@ pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block --quick                     disks: every peer that is installed
   vrio bench compare store --quick                     ways to keep a disk: the same
   vrio bench compare net --quick                       network cards: the same
+  vrio bench compare replicas --quick                  a disk that two hosts keep, in guests
 The goals come last. Each holds, does not hold, or is undecided (its bound lies within the spread of
 the rounds, or the cores' speed changed). A goal that was not measured names the missing program.";
 
@@ -144,6 +146,7 @@ impl BenchCommand {
             Self::Compare(CompareCommand::Block(args)) => Some(&args.turns.told),
             Self::Compare(CompareCommand::Store(args)) => Some(&args.turns.told),
             Self::Compare(CompareCommand::Net(args)) => Some(&args.turns.told),
+            Self::Compare(CompareCommand::Replicas(args)) => Some(&args.turns.told),
             Self::Connections(args) => Some(&args.told),
             Self::Scale(args) => Some(&args.told),
             Self::Models(args) => Some(&args.told),
@@ -166,6 +169,9 @@ pub(crate) enum CompareCommand {
     /// Network cards of two guests on one host.
     #[command(after_help = COMPARE_NET_EXAMPLES)]
     Net(CompareNetArgs),
+    /// A disk that two hosts keep: by vrio, by md-raid1 over NVMe/TCP, by DRBD.
+    #[command(after_help = copies::EXAMPLES)]
+    Replicas(copies::CompareReplicasArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -492,6 +498,7 @@ fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
             let report = compare::net::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &turns.told)
         }
+        CompareCommand::Replicas(args) => args.run(),
     }
 }
 

@@ -14,6 +14,7 @@ mod cli;
 mod cluster_guide;
 mod clusters;
 mod compare_net;
+mod compare_replicas;
 mod compare_store;
 mod damage;
 mod databases;
