@@ -17,7 +17,7 @@
 mod report;
 mod side;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 
 use super::contest::ComparisonPlan;
@@ -30,15 +30,13 @@ use report::{CaseFigures, SidePause};
 use side::{RunningSide, SideTurn};
 
 pub use report::CopiesReport;
-pub use side::Side;
+pub use side::{LostCopy, Side};
 
 /// Other ways that a user could pick, and why they are not measured.
-const NOT_MEASURED: [&str; 3] = [
+const NOT_MEASURED: [&str; 2] = [
     "Crucible (no package; its upstairs serves illumos' propolis, and NBD on Linux, and its \
      downstairs needs three hosts with ZFS)",
     "Ceph (its smallest cluster does not fit into an emulated guest)",
-    "vrio at the death of the node that serves (the direct client does not follow; `vrio bench \
-     replicas` measures it with a VMhost)",
 ];
 
 /// One kind of requests.
@@ -172,14 +170,22 @@ fn compare(
         }
         cases.push(CaseFigures::of(case, &rounds));
     }
-    let pauses = field.each("the death of a copy", RunningSide::lose_a_copy)?;
-    let pauses = pauses.into_iter().map(|(side, pause_ms)| SidePause { side, pause_ms });
+    let copy = LostCopy::Other;
+    let pauses = field.each("the death of a copy", |side| side.lose(copy))?;
+    let pause = |(side, pause_ms)| SidePause { side, copy, pause_ms };
+    let mut pauses: Vec<_> = pauses.into_iter().map(pause).collect();
+    if let Some(ours) = field.running.iter_mut().find(|it| it.side == Side::Vrio) {
+        let (side, copy) = (ours.side, LostCopy::Serving);
+        progress.doing(format!("the death of the node that serves, {}", side.name()));
+        let pause_ms = ours.lose(copy).context("vrio: the death of the node that serves")?;
+        pauses.push(SidePause { side, copy, pause_ms });
+    }
     Ok(CopiesReport {
         version: report::COPIES_VERSION,
         asked: options.clone(),
         is_emulated: accelerator == Accelerator::Tcg,
         cases,
-        pauses: pauses.collect(),
+        pauses,
         missing: field.missing,
         machine: Machine::look(),
     })

@@ -8,7 +8,8 @@
 #          its other host is this guest too, by the loopback device.
 #
 # The host types a number, one more each time since a line may come twice, and then
-# "write DEPTH SECONDS", "read DEPTH SECONDS", or "die": a host with a copy is cut off under writes.
+# "write DEPTH SECONDS", "read DEPTH SECONDS", or "die HOST": the host with the copy that does not
+# serve (2), or with the other copy (1), is cut off under writes.
 SIDE=${SIDE:?}
 MIB=16
 PORT=7789
@@ -104,8 +105,9 @@ make_vrio() {
     until copies_in_sync; do sleep 0.5; done
     # The command gives up soon, and an emulated guest on a busy machine is slow.
     tries=0
-    until DISK=$(vrio attach io1/disk --peer 10.1.0.1:4870 --name web1 --key /run/web1.key \
-        --peer-key "$(public io1)" --idle sleep 2>/tmp/attach.log); do
+    until DISK=$(vrio attach io1,io2/disk --peer 10.1.0.1:4870,10.1.0.2:4870 --name web1 \
+        --key /run/web1.key --peer-key "$(public io1),$(public io2)" --idle sleep \
+        2>/tmp/attach.log); do
         tries=$((tries + 1))
         [ "$tries" -lt 20 ] || fail "vrio attach"
     done
@@ -164,12 +166,17 @@ make_drbd() {
     DISK=/dev/drbd0
 }
 
-# A host with a copy is gone without a word.
+# cut_off HOST: a host with a copy is gone without a word. The other host is there again, with all
+# that was written.
 cut_off() {
     case $SIDE in
         drbd) ip link set lo down ;;
-        *) ip link set io2 down ;;
+        *) ip link set "io$1" down ;;
     esac
+}
+come_back() {
+    ip link set "io$((3 - $1))" up
+    [ "$SIDE" != vrio ] || until copies_in_sync; do sleep 0.5; done
 }
 
 # Packets and bytes that hosts have sent so far, and the guest's context switches.
@@ -211,9 +218,10 @@ now() {
 # The longest time in which no write is completed, until 30 s after a host is cut off, and then
 # until writes go on. The disk is looked at every few hundredths of a second.
 die() {
+    come_back "$1"
     agent measure "$DISK" --name dies --threads 1 --seconds 120 --write 1 >/tmp/last.log 2>&1 &
     sleep 3
-    cut_off
+    cut_off "$1"
     last="" since=$(now) longest=0
     end=$((since + 3000))
     while at=$(now) && [ "$at" -lt "$end" ]; do
@@ -239,6 +247,6 @@ while read -r number command words; do
     # shellcheck disable=SC2086 # separate words
     case $command in
         write | read) work "$command" $words ;;
-        die) die ;;
+        die) die $words ;;
     esac
 done

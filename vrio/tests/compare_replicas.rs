@@ -28,7 +28,7 @@ fn copies_by_vrio_and_by_linux_are_counted_in_guests_of_one_kind() {
     assert!(output.status.success(), "{said}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let missing = report["missing"].to_string();
-    assert!(missing.contains("Crucible") && missing.contains("does not follow"), "{missing}");
+    assert!(missing.contains("Crucible") && missing.contains("Ceph"), "{missing}");
     let bytes = &report["cases"][0]["figures"][1];
     assert_eq!(bytes["figure"], "bytes on cables/request");
     for (name, copies) in SIDES {
@@ -38,7 +38,8 @@ fn copies_by_vrio_and_by_linux_are_counted_in_guests_of_one_kind() {
         assert!(bytes > 4096.0 * copies, "{name} sends {bytes} for a write of 4 KiB");
     }
     let pauses = report["pauses"].as_array().unwrap();
-    assert_eq!(pauses.len(), SIDES.len());
+    // vrio also loses the node that serves.
+    assert_eq!(pauses.len(), SIDES.len() + 1);
     assert!(pauses.iter().all(|it| it["pause_ms"].as_f64() > Some(0.0)), "{pauses:?}");
     println!("{report:#}");
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use results::{Axis, Empty, Measurement, Point, Quantity, Series, Statistic, Unit};
 use serde::Serialize;
 
-use super::side::{Side, SideTurn};
+use super::side::{LostCopy, Side, SideTurn};
 use super::{CopiesCase, CopiesOptions};
 use bench::figures::{BenchReport, measured, point_of, reason};
 use bench::verdict::Spread;
@@ -91,8 +91,20 @@ impl CaseFigures {
 pub struct SidePause {
     /// The side.
     pub side: Side,
-    /// The longest time without an answer after a copy's host was cut off, in milliseconds.
+    /// The copy.
+    pub copy: LostCopy,
+    /// The longest time without an answer after its host was cut off, in milliseconds.
     pub pause_ms: f64,
+}
+
+impl SidePause {
+    fn name(&self) -> String {
+        let what = match self.copy {
+            LostCopy::Other => "",
+            LostCopy::Serving => ", which serves",
+        };
+        format!("{}{what}", self.side.name())
+    }
 }
 
 /// Everything that was compared.
@@ -106,7 +118,7 @@ pub struct CopiesReport {
     pub is_emulated: bool,
     /// Each case.
     pub cases: Vec<CaseFigures>,
-    /// The pauses at the death of a copy, once for each side.
+    /// The pauses at the death of a copy, once for each side, and at that of the node that serves.
     pub pauses: Vec<SidePause>,
     /// Ways that could not be measured, and why.
     pub missing: Vec<String>,
@@ -124,8 +136,8 @@ impl fmt::Display for CopiesReport {
             }
         }
         writeln!(f, "\nlongest pause of writes when a copy's host is cut off, once, ms")?;
-        for SidePause { side, pause_ms } in &self.pauses {
-            writeln!(f, "  {:<26}{pause_ms:>12.0}", side.name())?;
+        for pause in &self.pauses {
+            writeln!(f, "  {:<26}{:>12.0}", pause.name(), pause.pause_ms)?;
         }
         writeln!(f)?;
         if self.is_emulated {
@@ -139,8 +151,8 @@ impl fmt::Display for CopiesReport {
             f,
             "vrio's packets are sealed, the others' are in clear. vrio's and md's user is on a \
              third host;\nDRBD's user is on a host with a copy, so a write crosses one cable, and \
-             a read none.\nvrio's copy that dies is the one that does not serve; NVMe/TCP has a \
-             keep-alive of 5 s and\nfast_io_fail_tmo=1, DRBD its defaults. Packets that hosts send \
+             a read none.\nvrio loses the copy that does not serve first, and the other one in a \
+             second run; NVMe/TCP\nhas a keep-alive of 5 s and fast_io_fail_tmo=1, DRBD its defaults. Packets that hosts send \
              without requests in the same time\nare subtracted."
         )?;
         self.missing.iter().try_for_each(|missing| writeln!(f, "not measured: {missing}"))?;
@@ -187,9 +199,8 @@ impl BenchReport for CopiesReport {
             })
             .collect();
         let paused = Series::new("longest", Quantity::Duration, Unit::Ms, Axis::CATEGORY);
-        let pause = |(place, it): (usize, &SidePause)| {
-            Point::of_category(place, it.side.name(), it.pause_ms)
-        };
+        let pause =
+            |(place, it): (usize, &SidePause)| Point::of_category(place, &it.name(), it.pause_ms);
         let points = self.pauses.iter().enumerate().map(pause).collect();
         let paused = Series { points, statistic: Some(Statistic::Max), ..paused };
         all.push(of("pause at the death of a copy", vec![paused]));

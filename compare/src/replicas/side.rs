@@ -107,6 +107,16 @@ impl SideTurn {
     }
 }
 
+/// The copy whose host is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LostCopy {
+    /// A copy that serves nothing alone.
+    Other,
+    /// The copy of the node that serves; vrio alone has one.
+    Serving,
+}
+
 /// A side whose guest runs.
 pub(super) struct RunningSide {
     pub(super) side: Side,
@@ -130,8 +140,11 @@ impl RunningSide {
 
     /// Cuts the host of a copy off under writes. Gives the longest time without an answer, in
     /// milliseconds.
-    pub(super) fn lose_a_copy(&mut self) -> Result<f64> {
-        let answer = self.ask("die")?;
+    pub(super) fn lose(&mut self, copy: LostCopy) -> Result<f64> {
+        let answer = self.ask(match copy {
+            LostCopy::Other => "die 2",
+            LostCopy::Serving => "die 1",
+        })?;
         let pause = answer.strip_prefix("pause_ms=").with_context(|| answer.clone())?;
         pause.parse().with_context(|| format!("the pause in {answer:?}"))
     }
