@@ -2,6 +2,7 @@
 //! it.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,16 +12,16 @@ use std::time::{Duration, Instant};
 use block::attachment::Phase;
 use block::ublk::{Front, FrontCore, Kernel, Shape};
 use block::{Attach, Attachment, Plane, RemoteVolume};
-use config::{Config, placed_peers};
+use config::{Config, PeerConfig};
 use sessions::counted::{self, Counters, SessionCounters};
-use sessions::keys::SidecoreKeys;
+use sessions::keys::{self, SidecoreKeys};
 use sessions::sidecores::{self, PeerObjects};
 use sessions::{LinkedSidecore, key_files, links, peers};
 use sidecore::{Local, RoundStage, Sidecore};
 use volume::OpenArguments;
 
 use crate::error::DirectError;
-use crate::plan::AttachPlan;
+use crate::plan::{AttachPeer, AttachPlan, attach_peer, nodes_of};
 
 /// How long the peer may take to describe the volume and to give it, while no user of a disk waits.
 /// The caller watches the command.
@@ -61,8 +62,15 @@ pub struct DirectClient {
 struct KnownPlaces {
     /// The file in which the agent of a node keeps them.
     file: PathBuf,
+    known: Mutex<KnownNodes>,
+}
+
+#[derive(Debug)]
+struct KnownNodes {
     /// This client as it is now.
-    config: Mutex<Config>,
+    config: Config,
+    /// Nodes that could not be made peers: each is logged once.
+    refused: BTreeSet<String>,
 }
 
 impl DirectClient {
@@ -86,41 +94,87 @@ impl DirectClient {
         let names: Vec<_> = config.peers.iter().map(|peer| peer.name.clone()).collect();
         let volume = RemoteVolume::of_peers(&names, &plan.volume.volume, attachment_key);
         let places = plan.placements.clone();
-        let places = places.map(|file| KnownPlaces { file, config: Mutex::new(config) });
+        let known = Mutex::new(KnownNodes { config, refused: BTreeSet::new() });
+        let places = places.map(|file| KnownPlaces { file, known });
         Ok(Self { cores, volume, attachment, name: plan.volume.to_string(), keys, places })
     }
 
     /// Asks the nodes that the volume has now, if the cluster has placed it. A list that was given
     /// stays.
     pub fn follow(&self) {
-        let Some(KnownPlaces { file, config }) = &self.places else { return };
-        let mut config = config.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(KnownPlaces { file, known }) = &self.places else { return };
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let KnownNodes { config, refused } = &mut *known;
         // A volume that the file does not have any more stays where it was.
-        let Some(nodes) = placed_peers(file, self.volume.name(), &config.name) else { return };
-        for node in &nodes {
-            let known = config.peer(&node.name);
-            if known.is_some_and(|it| (&it.address, &it.keys) == (&node.address, &node.keys)) {
-                continue;
-            }
-            match peers::set(&self.cores, &self.keys, &config, node) {
-                Ok(Some(changed)) => *config = changed,
-                // It is tried again.
-                Ok(None) => return,
-                Err(error) => {
-                    let (volume, node) = (&self.name, &node.name);
-                    tracing::error!(volume, node, %error, "a node of the volume is no peer");
-                    return;
-                }
+        let Some(nodes) = nodes_of(file, self.volume.name(), &config.name) else { return };
+        let mut names = Vec::new();
+        for node in nodes {
+            if self.is_peer(config, refused, &node) {
+                names.push(node.name);
             }
         }
-        let names: Vec<_> = nodes.into_iter().map(|node| node.name).collect();
-        if self.volume.peers() == names {
+        if names.is_empty() || self.volume.peers() == names {
             return;
         }
         let (volume, nodes) = (&self.name, names.join(","));
         tracing::info!(volume, nodes, "the volume has other nodes");
         self.volume.set_peers(&names);
+        self.forget_others(config, &names);
         self.cores.iter().for_each(|core| core.sidecore.waker().wake());
+    }
+
+    /// Makes a node a peer, if it is none or has changed. `false` when it cannot be one.
+    fn is_peer(
+        &self,
+        config: &mut Config,
+        refused: &mut BTreeSet<String>,
+        node: &PeerConfig,
+    ) -> bool {
+        let known = config.peer(&node.name);
+        if known.is_some_and(|it| (&it.address, &it.keys) == (&node.address, &node.keys)) {
+            return true;
+        }
+        let other_has = |it: &PeerConfig| {
+            it.name != node.name && node.keys.iter().any(|own| it.has_key(Some(own.key)))
+        };
+        let why = match config.peers.iter().find(|it| other_has(it)) {
+            Some(other) => format!("it has the key of {}", other.name),
+            None => match peers::set(&self.cores, &self.keys, config, node) {
+                Ok(Some(changed)) => {
+                    *config = changed;
+                    refused.remove(&node.name);
+                    return true;
+                }
+                Ok(None) => "a channel still needs its last address".to_owned(),
+                Err(error) => error.to_string(),
+            },
+        };
+        if refused.insert(node.name.clone()) {
+            let (volume, node) = (&self.name, &node.name);
+            tracing::error!(volume, node, why, "a node of the volume is no peer");
+        }
+        // It stays a peer by what was known of it.
+        config.peer(&node.name).is_some()
+    }
+
+    /// Forgets the nodes that have no copy any more, with their keys.
+    fn forget_others(&self, config: &mut Config, names: &[String]) {
+        let mut wanted = config.clone();
+        // A peer of which a channel lets go stays known until the nodes change again.
+        wanted.peers.retain(|it| names.contains(&it.name) || !peers::remove(&self.cores, it));
+        if let Err(error) = keys::apply(&wanted, &self.keys, &self.cores) {
+            tracing::warn!(%error, "keys of nodes without a copy stay known");
+        }
+        *config = wanted;
+    }
+
+    /// The nodes of a placed volume as they are known now.
+    pub(crate) fn nodes(&self) -> BTreeMap<String, AttachPeer> {
+        let Some(KnownPlaces { known, .. }) = &self.places else { return BTreeMap::new() };
+        let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.volume.peers();
+        let peers = known.config.peers.iter().filter(|it| names.contains(&it.name));
+        peers.map(attach_peer).collect()
     }
 
     /// The sidecore.

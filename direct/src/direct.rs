@@ -26,7 +26,7 @@ use rustix::fs::{Mode, OFlags};
 use sessions::random;
 use volume::uring::{Purpose, Uring, UringCounters};
 
-use crate::client::{DirectClient, LOOK_AGAIN};
+use crate::client::{DirectClient, FOLLOW, LOOK_AGAIN};
 use crate::error::DirectError;
 use crate::home::{self, Home, Record};
 use crate::plan::AttachPlan;
@@ -93,6 +93,35 @@ impl Direct {
         self.resumed
     }
 
+    /// Asks the nodes that a placed volume has now, and keeps them for the next client.
+    pub(crate) fn follow(&mut self) {
+        self.client.follow();
+        let nodes = self.client.nodes();
+        if nodes != self.record.nodes {
+            self.record.nodes = nodes;
+            if let Err(error) = self.home.write(&self.record) {
+                tracing::warn!(%error, "the next client has not the nodes of now");
+            }
+        }
+    }
+
+    /// Writes cached data back to a disk that is no longer in use. The volume may move meanwhile.
+    fn write_back(&mut self) -> Result<(), DirectError> {
+        let path = self.device();
+        let disk = unused(self.record.dev_id)?;
+        let writing = std::thread::spawn(move || rustix::fs::fsync(&disk));
+        let mut follow_at = Instant::now() + FOLLOW;
+        while !writing.is_finished() {
+            if Instant::now() >= follow_at {
+                self.follow();
+                follow_at = Instant::now() + FOLLOW;
+            }
+            sleep(LOOK_AGAIN);
+        }
+        let written = writing.join().expect("a system call does not panic");
+        written.map_err(|error| DirectError::Device { path, source: error.into() })
+    }
+
     /// Removes the disk and closes the attachment. With `force` also while it is in use: its users'
     /// requests fail.
     ///
@@ -106,7 +135,7 @@ impl Direct {
             // No further request reaches the volume.
             unused(dev_id)?;
         } else {
-            write_back(dev_id)?;
+            self.write_back()?;
         }
         self.control.stop(dev_id)?;
         if !self.client.close::<UblkDevice>(&self.front) {
@@ -170,6 +199,7 @@ impl Starting<'_> {
             dev_id,
             mark,
             pid: std::process::id(),
+            nodes: self.client.nodes(),
         }
     }
 
@@ -315,13 +345,6 @@ fn unused(dev_id: u32) -> Result<OwnedFd, DirectError> {
     };
     // An exclusive open fails while the disk is mounted, used for swap, or part of another device.
     open(OFlags::RDONLY | OFlags::EXCL).map_err(refuse)
-}
-
-/// Writes cached data back to a disk that is no longer in use.
-fn write_back(dev_id: u32) -> Result<(), DirectError> {
-    let disk = unused(dev_id)?;
-    let path = disk_path(dev_id);
-    rustix::fs::fsync(&disk).map_err(|error| DirectError::Device { path, source: error.into() })
 }
 
 fn mounts_of(device: &str) -> Vec<String> {

@@ -10,6 +10,7 @@
 //!
 //! They are lost at the next boot, as devices are.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -19,6 +20,7 @@ use config::VolumeRef;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DirectError;
+use crate::plan::AttachPeer;
 
 /// The directory of the files, unless the command line names another.
 pub const DIRECTORY_DEFAULT: &str = "/run/vrio/attach";
@@ -41,6 +43,9 @@ pub struct Record {
     pub mark: u64,
     /// The client's process, or the last one's.
     pub pid: u32,
+    /// The nodes of a placed volume, as the client knew them last.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<String, AttachPeer>,
 }
 
 /// The files of one volume's client.
@@ -184,6 +189,7 @@ mod tests {
             dev_id: 3,
             mark: 77,
             pid: 1,
+            nodes: BTreeMap::new(),
         };
         home.write(&record).unwrap();
         assert_eq!(home.record().unwrap().as_ref(), Some(&record));

@@ -6,9 +6,14 @@ use std::path::{Path, PathBuf};
 
 use block::AttachOptions;
 use block::ublk::Shape;
-use config::{Config, ConfigError, LinkKind, PeerConfig, VolumeRef, placed_peers};
+use config::{
+    Config, ConfigError, LinkKind, PeerConfig, SOCKET_PATH_BYTES_MAX, VolumeRef, placed_peers,
+};
+use serde::{Deserialize, Serialize};
 use sessions::{ConnectError, random};
 use sidecore::Idle;
+
+use crate::home::Home;
 
 /// The prefix of the address of a node of this machine.
 const SHARED: &str = "shm:";
@@ -51,7 +56,7 @@ pub struct AttachPlan {
 }
 
 /// A node that may serve the volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachPeer {
     /// Where it listens: `HOST:PORT`, or `shm:PATH` for a node of this machine.
     pub address: String,
@@ -159,6 +164,14 @@ impl AttachPlan {
             let text = format!("--attachment {:?} is no name", self.attachment);
             return Err(PlanError::Words(text));
         }
+        // Before there is a device: no command could remove a device whose client has no socket.
+        let socket = Home::at(&self.directory, &self.volume).socket();
+        if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(PlanError::Words(format!(
+                "the client's socket {socket:?} is longer than {SOCKET_PATH_BYTES_MAX} bytes: name \
+                 a shorter --directory, or fewer nodes"
+            )));
+        }
         let peers = self.reach()?;
         let listen = self.listen(&peers)?;
         let text = self.text(&peers, listen);
@@ -168,11 +181,18 @@ impl AttachPlan {
     /// The nodes with their addresses as a configuration has them.
     fn reach(&self) -> Result<Vec<(String, AttachPeer)>, PlanError> {
         if let Some(path) = &self.placements {
-            let found = placed_peers(path, &self.volume.volume, &self.name);
-            return found.map(|all| all.iter().map(attach_peer).collect()).ok_or_else(|| {
+            let found = nodes_of(path, &self.volume.volume, &self.name);
+            let found: Vec<_> = found.unwrap_or_default().iter().map(attach_peer).collect();
+            // Users of a disk wait for the nodes that it had, whatever the file has become.
+            let nodes = match found.is_empty() {
+                true => self.last_nodes(),
+                false => found,
+            };
+            if nodes.is_empty() {
                 let (volume, name) = (self.volume.volume.clone(), self.name.clone());
-                PlanError::NotPlaced { volume, name, path: path.clone() }
-            });
+                return Err(PlanError::NotPlaced { volume, name, path: path.clone() });
+            }
+            return Ok(nodes);
         }
         let names = &self.volume.peers;
         if names.is_empty() {
@@ -194,13 +214,28 @@ impl AttachPlan {
         names.iter().zip(&self.peers).map(reach).collect()
     }
 
-    /// Our address on the way to the nodes.
+    /// The nodes of a placed volume that a disk of this machine had last.
+    fn last_nodes(&self) -> Vec<(String, AttachPeer)> {
+        let record = Home::at(&self.directory, &self.volume).record().ok().flatten();
+        record.map(|it| it.nodes.into_iter().collect()).unwrap_or_default()
+    }
+
+    /// Our address on the way to the nodes: to the first one that there is a route to.
     fn listen(&self, peers: &[(String, AttachPeer)]) -> Result<SocketAddr, PlanError> {
-        let mut far = peers.iter().filter(|(_, peer)| !peer.address.starts_with(SHARED));
-        let Some((_, AttachPeer { address, .. })) = far.next() else {
+        let mut refused = None;
+        for (_, AttachPeer { address, .. }) in peers {
+            if address.starts_with(SHARED) {
+                continue;
+            }
+            match own_address(resolve(address)?) {
+                Ok(own) => return Ok(own),
+                Err(error) => refused = refused.or(Some((address, error))),
+            }
+        }
+        let Some((address, error)) = refused else {
             return Ok(SocketAddr::from(([127, 0, 0, 1], 0)));
         };
-        own_address(resolve(address)?).map_err(|error| PlanError::Address {
+        Err(PlanError::Address {
             address: address.clone(),
             why: format!("this machine has no route to it: {error}"),
         })
@@ -244,8 +279,25 @@ impl AttachPlan {
     }
 }
 
+/// The nodes of a placed volume by the file of an agent. A node that has the key of an earlier one,
+/// as a machine that was copied, is none.
+pub(crate) fn nodes_of(file: &Path, volume: &str, own: &str) -> Option<Vec<PeerConfig>> {
+    // The file is of a user with fewer rights, and a pipe in its place would never be read.
+    if !file.metadata().is_ok_and(|it| it.is_file()) {
+        return None;
+    }
+    let mut nodes: Vec<PeerConfig> = Vec::new();
+    for node in placed_peers(file, volume, own)? {
+        let has_key = |it: &PeerConfig| node.keys.iter().any(|own| it.has_key(Some(own.key)));
+        if !nodes.iter().any(has_key) {
+            nodes.push(node);
+        }
+    }
+    Some(nodes)
+}
+
 /// A node by its configuration, as the command line would give it.
-fn attach_peer(peer: &PeerConfig) -> (String, AttachPeer) {
+pub(crate) fn attach_peer(peer: &PeerConfig) -> (String, AttachPeer) {
     let address = peer.address.as_ref().map(ToString::to_string).unwrap_or_default();
     let key = peer.keys.first().map(|it| it.key.to_string());
     (peer.name.clone(), AttachPeer { address, key })

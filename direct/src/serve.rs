@@ -13,6 +13,7 @@ use config::VolumeRef;
 use serde::{Deserialize, Serialize};
 use sessions::ConnectError;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::MissedTickBehavior;
 
 use crate::client::FOLLOW;
 use crate::direct::{Direct, remove_left};
@@ -74,13 +75,19 @@ pub fn run(plan: AttachPlan, ready: impl FnOnce(&str, bool)) -> Result<(), Direc
     let (device, resumed) = (direct.device(), direct.is_resumed());
     tracing::info!(volume = direct.record.volume, device, resumed, "attached");
     ready(&device, resumed);
+    // Questions do not put it off.
+    let mut follow = {
+        let _inside = runtime.enter();
+        tokio::time::interval(FOLLOW)
+    };
+    follow.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let event = runtime.block_on(async {
             tokio::select! {
                 _ = terminate.recv() => DirectEvent::End,
                 _ = interrupt.recv() => DirectEvent::End,
                 asked = listener.accept() => DirectEvent::Asked(asked.map(|(stream, _)| stream)),
-                () = tokio::time::sleep(FOLLOW) => DirectEvent::Follow,
+                _ = follow.tick() => DirectEvent::Follow,
             }
         });
         let ended = match event {
@@ -91,7 +98,7 @@ pub fn run(plan: AttachPlan, ready: impl FnOnce(&str, bool)) -> Result<(), Direc
                 false
             }
             DirectEvent::Follow => {
-                direct.client.follow();
+                direct.follow();
                 false
             }
         };
@@ -265,6 +272,7 @@ mod tests {
             dev_id: 12,
             mark: 7,
             pid: 1,
+            nodes: std::collections::BTreeMap::new(),
         };
         home.write(&record).unwrap();
         let told = list(directory.path()).unwrap();

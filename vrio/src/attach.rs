@@ -193,13 +193,16 @@ fn placements(args: &AttachArgs) -> Result<PathBuf, DirectError> {
 
 fn plan(args: &AttachArgs) -> Result<AttachPlan, DirectError> {
     let volume = AttachPlan::volume_of(args.volume.as_deref().unwrap_or_default())?;
-    let given = args.peers.len();
-    let placements = match volume.is_placed && given == 0 {
+    let placements = match volume.is_placed && args.peers.is_empty() {
         true => Some(placements(args)?),
         false => None,
     };
     let keys = &args.peer_keys;
-    if !keys.is_empty() && keys.len() != given {
+    if placements.is_some() && !keys.is_empty() {
+        let text = format!("--peer-key: {volume} names no node, and its nodes' keys are known");
+        return Err(PlanError::Words(text).into());
+    }
+    if !keys.is_empty() && keys.len() != volume.peers.len() {
         let (volume, nodes) = (volume.to_string(), volume.peers.len());
         let (option, given) = ("--peer-key", keys.len());
         return Err(PlanError::Count { volume, nodes, option, given }.into());

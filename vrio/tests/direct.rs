@@ -177,9 +177,9 @@ struct DirectGuest {
 impl DirectGuest {
     fn attach(plan: &AttachPlan) -> Self {
         let client = DirectClient::new(plan, false).expect("the plan is sound");
-        client.describe(false).expect("a node describes the volume");
+        client.describe(true).expect("a node describes the volume");
         let front = client.open_front::<StandInKernel>(SHAPE, |_| Ok(())).expect("a front");
-        client.claim(false).expect("the volume is free");
+        client.claim(true).expect("the volume is free");
         client.show(|local| {
             let load = Rc::new(RefCell::new(Load::new(23)));
             local.services().insert(Rc::clone(&load));
@@ -263,7 +263,7 @@ fn plan(rack: &Rack, (name, volume): (&str, &str)) -> AttachPlan {
 
 #[test]
 fn a_direct_client_goes_on_with_each_node_of_its_list() {
-    let (rack, list) = (Rack::new(14), ["io1", "io2"]);
+    let (rack, list) = (Rack::new(18), ["io1", "io2"]);
     let mut nodes = rack.start_members(&list);
     let primary = wait_until_in_sync(&nodes);
     // The node that does not serve is asked first.
@@ -302,19 +302,19 @@ fn join_client(rack: &Rack, name: &str) {
     rack.join_by(&rack.plan(name, &config).write().expect("a file"));
 }
 
-/// Waits until the file in which an agent keeps placements has this text.
-fn wait_for_placements(file: &PathBuf, text: &str) {
+/// Waits until the file in which an agent keeps placements is so.
+fn wait_for(file: &PathBuf, is: impl Fn(&str) -> bool) {
     let until = Instant::now() + PATIENCE;
-    while !std::fs::read_to_string(file).is_ok_and(|kept| kept.contains(text)) {
-        assert!(Instant::now() < until, "{file:?} has no {text}");
+    while !std::fs::read_to_string(file).is_ok_and(|kept| is(&kept)) {
+        assert!(Instant::now() < until, "{file:?} stays as it is");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 #[test]
 fn a_direct_client_follows_a_placed_volume_to_other_nodes() {
-    let rack = Rack::new(15);
-    let [io1, mut io2, io3] = ["io1", "io2", "io3"].map(|name| start(&rack, name));
+    let rack = Rack::new(19);
+    let [mut io1, mut io2, io3] = ["io1", "io2", "io3"].map(|name| start(&rack, name));
     let vm1 = rack.plan("vm1", &format!("[cluster]\ndirectory = {:?}\n", rack.path("of-vm1")));
     let vm1 = vm1.start().expect("the VMhost starts");
     rack.join(&vm1);
@@ -323,13 +323,15 @@ fn a_direct_client_follows_a_placed_volume_to_other_nodes() {
     let create = "volume create alice --size 16MiB --on io1,io2 --allow vm1,web1";
     succeeds(&vrio(&rack, create, "operator"));
     let placements = vm1.plan().home.join(".vrio/own.cluster/placements.json");
-    wait_for_placements(&placements, "alice");
+    wait_for(&placements, |kept| kept.contains("alice"));
     let knows = |node: &Node| {
         let status = node.status().expect("it answers");
         let peers = status["peers"].as_array().expect("a list").clone();
         peers.iter().any(|peer| peer["name"] == "web1")
     };
-    io2.wait_until("the client is a peer", knows).expect("its agent adds it");
+    for node in [&mut io1, &mut io2] {
+        node.wait_until("the client is a peer", knows).expect("its agent adds it");
+    }
     let guest = DirectGuest::attach(&AttachPlan {
         placements: Some(placements.clone()),
         ..plan(&rack, ("web1", "alice"))
@@ -350,12 +352,18 @@ fn a_direct_client_follows_a_placed_volume_to_other_nodes() {
         }
         succeeds(&running.join().expect("the command ends"));
     });
-    wait_for_placements(&placements, "io3");
+    wait_for(&placements, |kept| {
+        let copies = serde_json::from_str::<serde_json::Value>(kept).unwrap_or_default();
+        let copies = copies["volumes"]["alice"]["copies"].as_array().cloned().unwrap_or_default();
+        let of = |node| move |it: &&serde_json::Value| it["node"] == node && it["leaves"] != "out";
+        copies.iter().any(|it| of("io3")(&it)) && !copies.iter().any(|it| of("io1")(&it))
+    });
     guest.work_on(200);
     let plan = io2.kill().expect("it ran until now");
     guest.work_on(500);
     guest.read_all();
     let io2 = plan.start().expect("the node starts again");
+    wait_for_state(&rack, "alice", "well");
     guest.detach();
     for node in [io1, io2, io3, vm1] {
         node.stop().expect("a node stops in order");
