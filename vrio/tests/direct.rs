@@ -305,8 +305,12 @@ fn join_client(rack: &Rack, name: &str) {
 /// Waits until the file in which an agent keeps placements is so.
 fn wait_for(file: &PathBuf, is: impl Fn(&str) -> bool) {
     let until = Instant::now() + PATIENCE;
-    while !std::fs::read_to_string(file).is_ok_and(|kept| is(&kept)) {
-        assert!(Instant::now() < until, "{file:?} stays as it is");
+    loop {
+        let kept = std::fs::read_to_string(file).unwrap_or_default();
+        if is(&kept) {
+            return;
+        }
+        assert!(Instant::now() < until, "{file:?} stays so: {kept}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -322,7 +326,7 @@ fn a_direct_client_follows_a_placed_volume_to_other_nodes() {
     wait_for_nodes(&rack, 4);
     let create = "volume create alice --size 16MiB --on io1,io2 --allow vm1,web1";
     succeeds(&vrio(&rack, create, "operator"));
-    let placements = vm1.plan().home.join(".vrio/own.cluster/placements.json");
+    let placements = vm1.plan().home.join("volumes/.vrio/own.cluster/placements.json");
     wait_for(&placements, |kept| kept.contains("alice"));
     let knows = |node: &Node| {
         let status = node.status().expect("it answers");
