@@ -34,7 +34,8 @@ fn small_cases_keep_the_promises() {
 
 /// Rules whose breach takes more states than a test may visit: the runner of `examples/` takes
 /// their names. `recovery.rs` has one order of events for each of the last five.
-const LARGE: [Rule; 8] = [
+const LARGE: [Rule; 9] = [
+    Rule::AnswersOfOneAdmission,
     Rule::EqualTails,
     Rule::AdmittedWithAll,
     Rule::FillsAreTail,
