@@ -272,8 +272,8 @@ pub struct Replica<D> {
     /// The registry has said that it has no record: the swap is told as made no more, unless it is
     /// an operator's.
     pub(crate) is_void: bool,
-    /// The swap without an outcome of before.
-    pub(crate) swap_before: Option<VolumeRecord>,
+    /// Swaps without an outcome of before, the latest last.
+    pub(crate) swaps_before: Vec<VolumeRecord>,
     /// An operator's word that waits for the end of leases.
     pub(crate) recovery: Option<Recovery>,
     pub(crate) filled_since: Option<Place>,
@@ -343,7 +343,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             remake: None,
             remade_ns: 0,
             is_void: false,
-            swap_before: None,
+            swaps_before: Vec::new(),
             recovery: None,
             filled_since,
             was_in,
@@ -593,7 +593,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     /// The records that were asked for and may be the registry's.
     pub(crate) fn swaps(&self) -> impl Iterator<Item = &VolumeRecord> {
-        self.swap.iter().chain(&self.swap_before)
+        self.swap.iter().chain(&self.swaps_before)
     }
 
     /// Asks for a swap, one at a time.
@@ -616,7 +616,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             SwapOutcome::Done => self.adopt(now_ns, target, out),
             SwapOutcome::Conflict(record) => {
                 if is_mine {
-                    (self.swap, self.remake) = (self.swap_before.take(), None);
+                    (self.swap, self.remake) = (self.swaps_before.pop(), None);
                     self.is_void = false;
                 }
                 // Nothing came first: the registry refuses this change, and would again at once.
@@ -675,7 +675,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.was_in = if counts { record.epoch } else { self.was_in };
         self.keep(out);
         let is_over = |target: &VolumeRecord| target.epoch <= record.epoch;
-        self.swap_before = self.swap_before.take().filter(|target| !is_over(target));
+        self.swaps_before.retain(|target| !is_over(target));
         if self.swap.as_ref().is_some_and(is_over) {
             (self.swap, self.remake) = (None, None);
         }

@@ -13,6 +13,10 @@ use crate::rule::Rule;
 /// own time-outs.
 const REMAKE_PATIENCES: u64 = 12;
 
+/// Changes of the record whose outcome a member does not know, besides the last: an operator that
+/// has a copy serve again and again, while the registry answers nothing, is not heard for so long.
+const SWAPS_BEFORE_MAX: usize = 4;
+
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// Its knowledge, for an operator.
     pub fn knowledge(&self) -> Knowledge {
@@ -53,16 +57,20 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// Whether a change of the record that it has asked for may be told as made: a record that it
     /// does not know now.
     fn waits_for_registry(&self) -> bool {
-        self.swap.is_some() && !self.is_void || self.swap_before.is_some()
+        self.swap.is_some() && !self.is_void || !self.swaps_before.is_empty()
     }
 
     /// Asks for an operator's record again, until its outcome is known or for some time. A newer
     /// record that a member has told is not replaced: whether the operator's came before it is
     /// looked at.
     pub(crate) fn remake_again(&self, now_ns: u64, plan: &RecoveryPlan, out: &mut Vec<Output<D>>) {
-        let is_news = self.record.as_ref().is_some_and(|it| it.epoch > plan.known.epoch);
-        let looks = is_news || self.is_remake_over(now_ns);
+        let looks = self.has_news(plan) || self.is_remake_over(now_ns);
         out.push(if looks { Output::Look } else { Output::Remake(plan.clone()) });
+    }
+
+    /// Whether a member has told a record that the operator did not know.
+    fn has_news(&self, plan: &RecoveryPlan) -> bool {
+        self.record.as_ref().is_some_and(|it| it.epoch > plan.known.epoch)
     }
 
     /// Whether an operator's record is asked for no more: by then other copies may have come back,
@@ -78,13 +86,18 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             record.epoch > plan.known.epoch && record.epoch < plan.record.epoch
         };
         if self.remake.as_ref().is_some_and(is_between) {
-            (self.swap, self.remake, self.is_void) = (self.swap_before.take(), None, false);
+            (self.swap, self.remake, self.is_void) = (self.swaps_before.pop(), None, false);
         }
     }
 
-    /// Has this copy serve, as soon as leases are over that it may have given.
+    /// Has this copy serve, as soon as leases are over that it may have given. An earlier word for
+    /// which the registry is asked no more is replaced; its answer may still come.
     pub(crate) fn recover(&mut self, now_ns: u64, recovery: Recovery, out: &mut Vec<Output<D>>) {
-        if self.remake.is_none() || self.is_remake_over(now_ns) {
+        let is_free = match &self.remake {
+            None => true,
+            Some(plan) => self.has_news(plan) || self.is_remake_over(now_ns),
+        };
+        if is_free && self.swaps_before.len() < SWAPS_BEFORE_MAX {
             self.recovery = Some(recovery);
             self.try_recovery(now_ns, out);
         }
@@ -103,7 +116,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
         // A swap without an answer that was asked for before may have come first. Its members are
         // needed until the outcome of this one is known.
-        self.swap_before = self.swap.replace(plan.record.clone());
+        self.swaps_before.extend(self.swap.replace(plan.record.clone()));
         self.is_void = false;
         self.remade_ns = now_ns;
         self.remake = Some(plan.clone());
