@@ -1,0 +1,14 @@
+//! The planner: what a rack costs with and without IOhosts, and which latencies a load has on it.
+//!
+//! Nothing here knows the data path or measures. Files are read by [`command`] alone; all other
+//! modules take texts and numbers, and give the same result for the same input on each machine.
+
+pub mod command;
+pub mod cost;
+mod fault;
+pub mod money;
+pub mod published;
+pub mod simulate;
+mod text;
+
+pub use fault::PlanFault;
