@@ -200,12 +200,14 @@ mod tests {
 
     #[test]
     fn prices_are_exact_and_hostile_ones_are_refused() {
-        for (text, cents) in [("6407", 640_700), ("0.29", 29), ("1234.5", 123_450), ("1e3", 100_000)]
+        for (text, cents) in
+            [("6407", 640_700), ("0.29", 29), ("1234.5", 123_450), ("1e3", 100_000)]
         {
             let read: Read = toml::from_str(&format!("price = {text}")).unwrap();
             assert_eq!(read.price, Cents(cents), "{text}");
         }
-        for text in ["-1", "nan", "inf", "1e300", "9223372036854775807", "0.001", "\"7\"", "-0.01"] {
+        for text in ["-1", "nan", "inf", "1e300", "9223372036854775807", "0.001", "\"7\"", "-0.01"]
+        {
             let refused = toml::from_str::<Read>(&format!("price = {text}")).unwrap_err();
             assert!(refused.to_string().contains("a price in dollars"), "{refused}");
         }

@@ -131,6 +131,8 @@ fn file() -> FigureFile {
 
 /// A number in its unit.
 fn shown(number: f64, unit: FigureUnit) -> String {
+    // A half is rounded up, as people do it: 320.625 is 320.63.
+    let number = number + number.abs() * 1e-9;
     match unit {
         FigureUnit::Usd => format!("${number:.0}"),
         FigureUnit::Gbit => format!("{number:.2} Gbit/s"),

@@ -14,7 +14,8 @@ pub(crate) fn table(rows: &[Vec<String>], left: usize) -> String {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
             let width = widths[column];
-            let cell = if column < left { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
+            let cell =
+                if column < left { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
             line.push_str(&cell);
             line.push_str("  ");
         }

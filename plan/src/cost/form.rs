@@ -342,7 +342,8 @@ impl RackForm {
         }
         if (plan.policy == Policy::PooledWithCache) != (plan.cache_ssds > 0) {
             let cause = "cache_ssds and the policy disagree";
-            let way_out = "set policy = \"pooled-with-cache\" and cache_ssds = 1 or more, or neither";
+            let way_out =
+                "set policy = \"pooled-with-cache\" and cache_ssds = 1 or more, or neither";
             return Err(key(at, cause, way_out));
         }
         Ok(())

@@ -12,7 +12,8 @@ const HUNDREDTH_GBIT: u64 = 10_000_000;
 
 /// Bits a second as Gbit/s with two decimals, rounded to the nearest.
 fn gbit(bits: u64) -> String {
-    let hundredths = (u128::from(bits) + u128::from(HUNDREDTH_GBIT) / 2) / u128::from(HUNDREDTH_GBIT);
+    let hundredths =
+        (u128::from(bits) + u128::from(HUNDREDTH_GBIT) / 2) / u128::from(HUNDREDTH_GBIT);
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
@@ -22,7 +23,8 @@ pub fn comparison_text(comparison: &Comparison) -> String {
     for bill in &comparison.bills {
         let _ = write!(text, "\n{}\n{}", bill.name.to_uppercase(), bill_text(bill));
     }
-    let years = comparison.years.map_or_else(|| "power".to_owned(), |it| format!("{it} years' power"));
+    let years =
+        comparison.years.map_or_else(|| "power".to_owned(), |it| format!("{it} years' power"));
     let mut rows = vec![row(["plan", "servers", "sidecores", "parts", &years, "parts", "all"])];
     for (at, bill) in comparison.bills.iter().enumerate() {
         let servers: Vec<String> =
@@ -46,7 +48,8 @@ pub fn comparison_text(comparison: &Comparison) -> String {
     for (bill, change) in comparison.bills.iter().zip(&comparison.change_of_parts).skip(1) {
         if change.is_some_and(|change| change > 0) {
             let first = &comparison.bills[0].name;
-            let _ = writeln!(text, "'{}' does not pay: its parts cost more than '{first}'.", bill.name);
+            let _ =
+                writeln!(text, "'{}' does not pay: its parts cost more than '{first}'.", bill.name);
         }
     }
     let mut unknown: Vec<&String> =
@@ -97,13 +100,18 @@ pub fn search_text(cells: &[SearchCell]) -> String {
         head.extend(SHARES_TRIED.map(|share| format!("{share} %")));
         let mut rows = vec![head];
         for servers in SERVERS_TRIED {
-            let of_row = cells.iter().filter(|it| it.servers == servers && it.spare_iohosts == spare);
+            let of_row =
+                cells.iter().filter(|it| it.servers == servers && it.spare_iohosts == spare);
             let mut row = vec![servers.to_string()];
             row.extend(of_row.map(|it| it.change.map_or_else(|| "-".to_owned(), percent)));
             rows.push(row);
         }
-        let _ = write!(text, "{title}: price of the pool beside hosts that serve themselves, by the\n\
-            share of their sidecores that the pool needs\n{}\n", table(&rows, 0));
+        let _ = write!(
+            text,
+            "{title}: price of the pool beside hosts that serve themselves, by the\n\
+            share of their sidecores that the pool needs\n{}\n",
+            table(&rows, 0)
+        );
         let pays = SHARES_TRIED.map(|share| {
             let mut of_share = cells.iter().filter(|it| {
                 let is_here = it.sidecores_percent == share && it.spare_iohosts == spare;

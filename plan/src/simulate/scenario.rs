@@ -510,7 +510,8 @@ fn put(table: &mut Table, path: &str, value: &str) -> Result<(), PlanFault> {
         at = below;
     }
     let read: Result<Table, _> = toml::from_str(&format!("value = {value}"));
-    let read = read.ok().and_then(|mut read| if read.len() == 1 { read.remove("value") } else { None });
+    let read =
+        read.ok().and_then(|mut read| if read.len() == 1 { read.remove("value") } else { None });
     at.insert(last.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned())));
     Ok(())
 }

@@ -73,10 +73,11 @@ pub fn report_text(report: &SimulationReport) -> String {
 /// Several reports, one a row, by the value that tells them apart.
 pub fn rows_text(key: &str, reports: &[(String, SimulationReport)]) -> String {
     let Some((_, first)) = reports.first() else { return String::new() };
-    let mut rows =
-        vec![[key, "requests", "mean", "p50", "p99", "p99.9", "longest", "unanswered", "sidecores"]
+    let mut rows = vec![
+        [key, "requests", "mean", "p50", "p99", "p99.9", "longest", "unanswered", "sidecores"]
             .map(str::to_owned)
-            .to_vec()];
+            .to_vec(),
+    ];
     for (value, report) in reports {
         let mut row = latency_row(value, &report.latency);
         row.push(grouped(report.unanswered + report.refused));

@@ -4,7 +4,8 @@ use random::Random;
 
 use super::calendar::{Calendar, Event};
 use super::scenario::{
-    Arrivals, Refuge, Scenario, ServedAt, SimulatedDeath, SpreadOver, Spreading, Steering, UNDER_WAY_MAX,
+    Arrivals, Refuge, Scenario, ServedAt, SimulatedDeath, SpreadOver, Spreading, Steering,
+    UNDER_WAY_MAX,
 };
 use super::variate::{exponential, hash};
 
@@ -325,9 +326,7 @@ impl<'a> World<'a> {
                 Some(ends) => (Step::Receive, ends),
                 None => return self.death.map_or(now_ns, |death| death.back_ns),
             },
-            Step::Receive => {
-                (Step::Serve, self.card_in(request.server, now_ns, full_out))
-            }
+            Step::Receive => (Step::Serve, self.card_in(request.server, now_ns, full_out)),
             Step::Serve => {
                 (Step::Device, self.core(request.server, request.of, now_ns, costs.serve_ns))
             }
@@ -516,13 +515,16 @@ impl<'a> World<'a> {
     fn time(&mut self, mean_ns: u64, spreading: Spreading) -> u64 {
         match spreading {
             Spreading::Fixed => mean_ns,
-            Spreading::Exponential if mean_ns == 0 => 0,
             Spreading::Exponential => exponential(&mut self.random, mean_ns as f64),
         }
     }
 
     /// A VMhost's sidecore, the one that is free first; none takes no queue.
     fn vm_core(&mut self, request: &UnderWay, now_ns: u64, cost_ns: u64) -> u64 {
+        // A step that takes no time is no step: it waits for no station.
+        if cost_ns == 0 {
+            return now_ns;
+        }
         let cost_ns = self.time(cost_ns, self.scenario.costs.spreading);
         let each = self.scenario.hosts.sidecores as usize;
         if each == 0 {
@@ -535,6 +537,9 @@ impl<'a> World<'a> {
 
     /// A sidecore of an IOhost, by the scenario's steering.
     fn core(&mut self, server: u32, guest: u32, now_ns: u64, cost_ns: u64) -> u64 {
+        if cost_ns == 0 {
+            return now_ns;
+        }
         let cost_ns = self.time(cost_ns, self.scenario.costs.spreading);
         let each = self.scenario.pool.sidecores as usize;
         let first = server as usize * each;
@@ -557,7 +562,7 @@ impl<'a> World<'a> {
     /// A lane of an IOhost's drives.
     fn lane(&mut self, server: u32, now_ns: u64) -> u64 {
         let each = self.scenario.pool.device_lanes as usize;
-        if each == 0 {
+        if each == 0 || self.scenario.costs.device_ns == 0 {
             return now_ns;
         }
         let costs = &self.scenario.costs;
@@ -616,3 +621,6 @@ fn homes(scenario: &Scenario, random: &mut Random) -> Vec<u32> {
     };
     (0..scenario.hosts.count * each).map(home).map(|home| home as u32).collect()
 }
+
+#[cfg(test)]
+mod tests;

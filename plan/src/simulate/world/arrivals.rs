@@ -99,7 +99,8 @@ impl GuestLoad {
         let draw = |of: u64| hash(self.seed, of, span) % 1_000_000;
         let guest = u64::from(guest);
         let is_common = draw(CHOICE + guest) < self.common_ppm;
-        let of = if is_common { COMMON_SPAN + guest / self.guests_in_rack } else { OWN_SPAN + guest };
+        let of =
+            if is_common { COMMON_SPAN + guest / self.guests_in_rack } else { OWN_SPAN + guest };
         draw(of) < self.busy_ppm
     }
 
