@@ -1,4 +1,4 @@
-//! The planner: what a rack costs with and without IOhosts, and which latencies a load has on it.
+//! The planner: the price of a rack with and without IOhosts, and the latencies of a load on it.
 //!
 //! Nothing here knows the data path or measures. Files are read by [`command`] alone; all other
 //! modules take texts and numbers, and give the same result for the same input on each machine.

@@ -81,12 +81,12 @@ impl<'de> Deserialize<'de> for Cents {
 
 /// A part of a whole, or a multiple of it: `"1/3"` or a number such as 0.57.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct Fraction {
     part: u64,
     whole: u64,
 }
 
-impl Share {
+impl Fraction {
     /// Nothing.
     pub const NONE: Self = Self { part: 0, whole: 1 };
     /// The whole.
@@ -123,13 +123,13 @@ impl Share {
     }
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for Fraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{}/{}", self.part, self.whole))
     }
 }
 
-impl std::str::FromStr for Share {
+impl std::str::FromStr for Fraction {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -143,15 +143,15 @@ impl std::str::FromStr for Share {
 }
 
 /// A share of a decimal number, to the millionth.
-fn from_number(number: f64) -> Option<Share> {
+fn from_number(number: f64) -> Option<Fraction> {
     let millionths = (number * 1e6).round();
     if !(0.0..=1e6).contains(&millionths) {
         return None;
     }
-    Share::of(millionths as u64, 1_000_000)
+    Fraction::of(millionths as u64, 1_000_000)
 }
 
-impl<'de> Deserialize<'de> for Share {
+impl<'de> Deserialize<'de> for Fraction {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Deserialize)]
-    struct Read {
+    struct Priced {
         price: Cents,
     }
 
@@ -203,12 +203,12 @@ mod tests {
         for (text, cents) in
             [("6407", 640_700), ("0.29", 29), ("1234.5", 123_450), ("1e3", 100_000)]
         {
-            let read: Read = toml::from_str(&format!("price = {text}")).unwrap();
+            let read: Priced = toml::from_str(&format!("price = {text}")).unwrap();
             assert_eq!(read.price, Cents(cents), "{text}");
         }
         for text in ["-1", "nan", "inf", "1e300", "9223372036854775807", "0.001", "\"7\"", "-0.01"]
         {
-            let refused = toml::from_str::<Read>(&format!("price = {text}")).unwrap_err();
+            let refused = toml::from_str::<Priced>(&format!("price = {text}")).unwrap_err();
             assert!(refused.to_string().contains("a price in dollars"), "{refused}");
         }
         assert_eq!(Cents(123_456_789).to_string(), "$1,234,567.89");
@@ -217,13 +217,13 @@ mod tests {
 
     #[test]
     fn shares_round_to_the_side_that_is_asked_for() {
-        let third: Share = "1/3".parse().unwrap();
+        let third: Fraction = "1/3".parse().unwrap();
         assert_eq!((third.up(100), third.down(100), third.ppm()), (34, 33, 333_333));
-        let decimal: Share = "0.57".parse().unwrap();
+        let decimal: Fraction = "0.57".parse().unwrap();
         assert_eq!(decimal.up(72), 42);
-        assert_eq!(Share::of(1_000_000, 1).unwrap().up(u64::MAX), u64::MAX, "it saturates");
+        assert_eq!(Fraction::of(1_000_000, 1).unwrap().up(u64::MAX), u64::MAX, "it saturates");
         for text in ["1/0", "-1/2", "2000001/1", "nan", "-0.5", "1.5", "x", "1/2/3", ""] {
-            assert!(text.parse::<Share>().is_err(), "{text}");
+            assert!(text.parse::<Fraction>().is_err(), "{text}");
         }
     }
 

@@ -77,7 +77,7 @@ pub enum FigureVerdict {
 pub struct JudgedFigure {
     /// Its name.
     pub id: String,
-    /// What it is of.
+    /// Its words for a reader.
     pub what: String,
     /// The text that has it.
     pub source: String,

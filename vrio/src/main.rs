@@ -120,7 +120,7 @@ enum Command {
     /// Make a page of results (plots, tables, differences) for a browser; it needs no server.
     #[command(after_help = report::REPORT_EXAMPLES)]
     Report(report::ReportArgs),
-    /// Plan a rack: what it costs, whether pooling pays, and which latencies its guests have.
+    /// Plan a rack: its price, the sizes in which pooling pays, and the latencies of its guests.
     #[command(subcommand, after_help = ::plan::command::PLAN_EXAMPLES)]
     Plan(::plan::command::PlanCommand),
     /// Watch a guest use a remote disk while the node that serves it is killed.

@@ -66,7 +66,7 @@ pub struct BilledPart {
 
 /// All plans of a rack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Comparison {
+pub struct RackComparison {
     /// The rack's title.
     pub title: String,
     /// The source of the prices.
@@ -85,7 +85,7 @@ pub struct Comparison {
 ///
 /// # Errors
 /// When a plan's parts do not fit into its servers, or a sum is too large.
-pub fn compare(rack: &RackForm) -> Result<Comparison, PlanFault> {
+pub fn compare(rack: &RackForm) -> Result<RackComparison, PlanFault> {
     let bills: Result<Vec<Bill>, _> = rack.plan.iter().map(|plan| bill(rack, plan)).collect();
     let bills = bills?;
     let first = &bills[0];
@@ -94,7 +94,7 @@ pub fn compare(rack: &RackForm) -> Result<Comparison, PlanFault> {
         let _both = (first.power_cents?, it.power_cents?);
         change(first.cost(), it.cost())
     };
-    Ok(Comparison {
+    Ok(RackComparison {
         title: rack.title.clone(),
         source: rack.source.clone(),
         change_of_parts: parts,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::PRICE_LISTS;
+use super::shipped::PRICE_LISTS;
 use crate::fault::{PlanFault, key, within};
-use crate::money::{Cents, Share};
+use crate::money::{Cents, Fraction};
 
 /// Servers of a rack: many rows of a hall.
 pub const SERVERS_MAX: u64 = 100_000;
@@ -81,7 +81,7 @@ pub struct HostsForm {
     /// Processors of a host, and the most of any server.
     pub sockets: u64,
     /// The share of a host's cores that are sidecores.
-    pub sidecores: Share,
+    pub sidecores: Fraction,
     /// Memory of a host in GB.
     pub memory_gb: u64,
     /// Modules of memory that a server has room for.
@@ -97,7 +97,7 @@ pub struct HostsForm {
     pub bits_per_vm_core: u64,
     /// The share of the traffic that is writes, which replicas multiply.
     #[serde(default = "third")]
-    pub writes: Share,
+    pub writes: Fraction,
     /// The drive of all plans; none if the rack has no drives.
     pub ssd: Option<String>,
 }
@@ -110,8 +110,8 @@ fn card_slots() -> u64 {
     8
 }
 
-fn third() -> Share {
-    Share::of(1, 3).unwrap_or(Share::ALL)
+fn third() -> Fraction {
+    Fraction::of(1, 3).unwrap_or(Fraction::ALL)
 }
 
 /// Where the sidecores and drives of a rack are.
@@ -136,7 +136,7 @@ pub struct PlanForm {
     pub policy: Policy,
     /// The share of the sidecores of the per-host policy that the pool has.
     #[serde(default = "whole")]
-    pub sidecores: Share,
+    pub sidecores: Fraction,
     /// The network card of hosts or VMhosts.
     pub nic: String,
     /// The network card of IOhosts; by default that of VMhosts.
@@ -167,8 +167,8 @@ pub struct PlanForm {
     pub spare_iohosts: u64,
 }
 
-fn whole() -> Share {
-    Share::ALL
+fn whole() -> Fraction {
+    Fraction::ALL
 }
 
 fn iohost_memory() -> u64 {

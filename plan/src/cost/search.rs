@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::bill::bill;
 use super::form::{Policy, RackForm};
 use crate::fault::{PlanFault, key};
-use crate::money::{Cents, Share, change};
+use crate::money::{Cents, Fraction, change};
 
 /// The sizes that are tried, in servers: a rack has no more than 48 of one unit.
 pub const SERVERS_TRIED: [u64; 14] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48];
@@ -49,7 +49,7 @@ pub fn search(rack: &RackForm) -> Result<Vec<SearchCell>, PlanFault> {
         plan.dimms.clear();
         plan.iohost_dimms.clear();
     }
-    let drives = Share::of(pooled.ssds, rack.hosts.servers).unwrap_or(Share::NONE);
+    let drives = Fraction::of(pooled.ssds, rack.hosts.servers).unwrap_or(Fraction::NONE);
     let mut rack = rack.clone();
     let mut cells = Vec::new();
     for spare_iohosts in [0, 1] {
@@ -59,7 +59,7 @@ pub fn search(rack: &RackForm) -> Result<Vec<SearchCell>, PlanFault> {
             let per_host = bill(&rack, &own)?.cost();
             for sidecores_percent in SHARES_TRIED {
                 pooled.spare_iohosts = spare_iohosts;
-                pooled.sidecores = Share::of(sidecores_percent, 100).unwrap_or(Share::ALL);
+                pooled.sidecores = Fraction::of(sidecores_percent, 100).unwrap_or(Fraction::ALL);
                 let cost = bill(&rack, &pooled).ok().map(|bill| bill.cost());
                 cells.push(SearchCell {
                     servers,
@@ -77,7 +77,7 @@ pub fn search(rack: &RackForm) -> Result<Vec<SearchCell>, PlanFault> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RACKS;
+    use super::super::shipped::RACKS;
     use super::*;
 
     #[test]

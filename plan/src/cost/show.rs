@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::bill::{Bill, Comparison};
+use super::bill::{Bill, RackComparison};
 use super::search::{SERVERS_TRIED, SHARES_TRIED, SearchCell};
 use crate::money::percent;
 use crate::text::{row, table};
@@ -18,7 +18,7 @@ fn gbit(bits: u64) -> String {
 }
 
 /// The comparison of a rack's plans, with the bill of each.
-pub fn comparison_text(comparison: &Comparison) -> String {
+pub fn comparison_text(comparison: &RackComparison) -> String {
     let mut text = format!("{}\n", comparison.title);
     for bill in &comparison.bills {
         let _ = write!(text, "\n{}\n{}", bill.name.to_uppercase(), bill_text(bill));

@@ -11,8 +11,8 @@ use std::collections::BinaryHeap;
 /// Buckets of the ring, a power of two: with some ten events in each, it spans the time between
 /// two requests of most guests.
 const BUCKETS: usize = 1 << 15;
-/// The most events that a bucket holds if they come at the expected rate: few to sort, and enough for
-/// the ring to reach the next request of most guests.
+/// The most events that a bucket holds if they come at the expected rate: few to sort, and enough
+/// for the ring to reach the next request of most guests.
 const EVENTS_PER_BUCKET: u64 = 64;
 /// The widest bucket, as a power of two of nanoseconds: 16 ms.
 const SHIFT_MAX: u32 = 24;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::fault::{PlanFault, key, within};
-use crate::money::Share;
+use crate::money::Fraction;
 
 /// Guests of all hosts.
 pub const GUESTS_MAX: u64 = 1 << 22;
@@ -114,28 +114,28 @@ pub struct SimulatedLoad {
     pub bytes: u64,
     /// The share of writes.
     #[serde(default = "no_share")]
-    pub writes: Share,
+    pub writes: Fraction,
     /// The share of hosts whose guests have no load.
     #[serde(default = "no_share")]
-    pub idle_hosts: Share,
+    pub idle_hosts: Fraction,
     /// The length of a busy span and of a quiet one, with `bursts`.
     #[serde(default = "burst_ms")]
     pub burst_ms: u64,
     /// The share of spans that are busy.
     #[serde(default = "whole")]
-    pub busy: Share,
+    pub busy: Fraction,
     /// The share of spans that a guest has in common with all guests of its rack: 0 if bursts are
     /// independent, 1 if all guests have theirs at once.
     #[serde(default = "no_share")]
-    pub correlation: Share,
+    pub correlation: Fraction,
 }
 
-fn no_share() -> Share {
-    Share::NONE
+fn no_share() -> Fraction {
+    Fraction::NONE
 }
 
-fn whole() -> Share {
-    Share::ALL
+fn whole() -> Fraction {
+    Fraction::ALL
 }
 
 fn burst_ms() -> u64 {

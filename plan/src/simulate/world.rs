@@ -15,7 +15,7 @@ mod report;
 pub use report::{LatencySummary, SimulationReport, StationUse};
 
 use arrivals::GuestLoad;
-use report::Latencies;
+use report::BegunLatencies;
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -29,7 +29,7 @@ pub fn simulate(scenario: &Scenario) -> SimulationReport {
 
 /// The next place of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum RequestStep {
     /// The VMhost's sidecore takes it from the guest.
     VmhostOut,
     /// The VMhost's card sends it to its IOhost.
@@ -83,7 +83,7 @@ struct UnderWay {
     copy_on: u32,
     /// Copies that it waits for, and its own drive.
     waits_for: u8,
-    step: Step,
+    step: RequestStep,
     is_write: bool,
 }
 
@@ -162,7 +162,7 @@ struct World<'a> {
     wire: WireTimes,
     death: Option<Death>,
     has_died: bool,
-    latencies: Latencies,
+    latencies: BegunLatencies,
     end_ns: u64,
     events: u64,
     refused: u64,
@@ -203,7 +203,10 @@ impl<'a> World<'a> {
                 bare: times(network.head_bytes),
             },
             has_died: false,
-            latencies: Latencies::new(scenario, death.map(|death| (death.at_ns, death.known_ns))),
+            latencies: BegunLatencies::new(
+                scenario,
+                death.map(|death| (death.at_ns, death.known_ns)),
+            ),
             death,
             end_ns,
             events: 0,
@@ -268,10 +271,10 @@ impl<'a> World<'a> {
         }
     }
 
-    fn first_step(&self) -> Step {
+    fn first_step(&self) -> RequestStep {
         match self.scenario.served {
-            ServedAt::Host => Step::Serve,
-            ServedAt::Pool => Step::VmhostOut,
+            ServedAt::Host => RequestStep::Serve,
+            ServedAt::Pool => RequestStep::VmhostOut,
         }
     }
 
@@ -292,16 +295,16 @@ impl<'a> World<'a> {
         loop {
             let step = self.requests[slot as usize].step;
             let ends = match step {
-                Step::Done => match self.finish(slot, now_ns) {
+                RequestStep::Done => match self.finish(slot, now_ns) {
                     Some(next_ns) => next_ns,
                     None => return,
                 },
-                Step::CopyDone => {
+                RequestStep::CopyDone => {
                     let request = self.requests[slot as usize].of;
                     self.free.push(slot);
                     return self.joined(request, now_ns);
                 }
-                Step::Join => return self.joined(slot, now_ns),
+                RequestStep::Join => return self.joined(slot, now_ns),
                 _ => self.visit(slot, step, now_ns),
             };
             if ends > now_ns {
@@ -313,7 +316,7 @@ impl<'a> World<'a> {
 
     /// One station: its cost, and the step after it.
     #[inline]
-    fn visit(&mut self, slot: u32, step: Step, now_ns: u64) -> u64 {
+    fn visit(&mut self, slot: u32, step: RequestStep, now_ns: u64) -> u64 {
         let request = self.requests[slot as usize];
         if self.is_dead_at(&request, step, now_ns) {
             return self.lose(slot, now_ns);
@@ -321,43 +324,59 @@ impl<'a> World<'a> {
         let costs = &self.scenario.costs;
         let (full_out, full_back) = (request.is_write, !request.is_write);
         let (next, ends) = match step {
-            Step::VmhostOut => (Step::VmhostSend, self.vm_core(&request, now_ns, costs.vmhost_ns)),
-            Step::VmhostSend => match self.send(slot, now_ns) {
-                Some(ends) => (Step::Receive, ends),
+            RequestStep::VmhostOut => {
+                (RequestStep::VmhostSend, self.vm_core(&request, now_ns, costs.vmhost_ns))
+            }
+            RequestStep::VmhostSend => match self.send(slot, now_ns) {
+                Some(ends) => (RequestStep::Receive, ends),
                 None => return self.death.map_or(now_ns, |death| death.back_ns),
             },
-            Step::Receive => (Step::Serve, self.card_in(request.server, now_ns, full_out)),
-            Step::Serve => {
-                (Step::Device, self.core(request.server, request.of, now_ns, costs.serve_ns))
+            RequestStep::Receive => {
+                (RequestStep::Serve, self.card_in(request.server, now_ns, full_out))
             }
-            Step::Device => {
+            RequestStep::Serve => {
+                (RequestStep::Device, self.core(request.server, request.of, now_ns, costs.serve_ns))
+            }
+            RequestStep::Device => {
                 self.fork(slot, now_ns);
-                (Step::Join, self.lane(request.server, now_ns))
+                (RequestStep::Join, self.lane(request.server, now_ns))
             }
-            Step::Complete => {
+            RequestStep::Complete => {
                 let next = match self.scenario.served {
-                    ServedAt::Host => Step::Done,
-                    ServedAt::Pool => Step::Send,
+                    ServedAt::Host => RequestStep::Done,
+                    ServedAt::Pool => RequestStep::Send,
                 };
                 (next, self.core(request.server, request.of, now_ns, costs.complete_ns))
             }
-            Step::Send => (Step::VmhostReceive, self.card_out(request.server, now_ns, full_back)),
-            Step::VmhostReceive => {
+            RequestStep::Send => {
+                (RequestStep::VmhostReceive, self.card_out(request.server, now_ns, full_back))
+            }
+            RequestStep::VmhostReceive => {
                 let time = self.wire_time(OF_VMHOST, full_back);
                 let host = self.host_of(request.of);
-                (Step::VmhostIn, self.vm_in[host].serve(now_ns, time))
+                (RequestStep::VmhostIn, self.vm_in[host].serve(now_ns, time))
             }
-            Step::VmhostIn => (Step::Done, self.vm_core(&request, now_ns, costs.vmhost_back_ns)),
-            Step::CopySend => (Step::CopyReceive, self.card_out(request.server, now_ns, true)),
-            Step::CopyReceive => (Step::CopyServe, self.card_in(request.copy_on, now_ns, true)),
-            Step::CopyServe => {
+            RequestStep::VmhostIn => {
+                (RequestStep::Done, self.vm_core(&request, now_ns, costs.vmhost_back_ns))
+            }
+            RequestStep::CopySend => {
+                (RequestStep::CopyReceive, self.card_out(request.server, now_ns, true))
+            }
+            RequestStep::CopyReceive => {
+                (RequestStep::CopyServe, self.card_in(request.copy_on, now_ns, true))
+            }
+            RequestStep::CopyServe => {
                 let guest = self.requests[request.of as usize].of;
-                (Step::CopyDevice, self.core(request.copy_on, guest, now_ns, costs.serve_ns))
+                (RequestStep::CopyDevice, self.core(request.copy_on, guest, now_ns, costs.serve_ns))
             }
-            Step::CopyDevice => (Step::CopyAck, self.lane(request.copy_on, now_ns)),
-            Step::CopyAck => (Step::CopyAcked, self.card_out(request.copy_on, now_ns, false)),
-            Step::CopyAcked => (Step::CopyDone, self.card_in(request.server, now_ns, false)),
-            Step::Join | Step::Done | Step::CopyDone => (step, now_ns),
+            RequestStep::CopyDevice => (RequestStep::CopyAck, self.lane(request.copy_on, now_ns)),
+            RequestStep::CopyAck => {
+                (RequestStep::CopyAcked, self.card_out(request.copy_on, now_ns, false))
+            }
+            RequestStep::CopyAcked => {
+                (RequestStep::CopyDone, self.card_in(request.server, now_ns, false))
+            }
+            RequestStep::Join | RequestStep::Done | RequestStep::CopyDone => (step, now_ns),
         };
         self.requests[slot as usize].step = next;
         ends
@@ -397,19 +416,22 @@ impl<'a> World<'a> {
 
     /// Whether the step is at an IOhost that is dead, or that has forgotten the request.
     #[inline]
-    fn is_dead_at(&self, request: &UnderWay, step: Step, now_ns: u64) -> bool {
+    fn is_dead_at(&self, request: &UnderWay, step: RequestStep, now_ns: u64) -> bool {
         let Some(death) = self.death else { return false };
         if now_ns < death.at_ns {
             return false;
         }
         let server = match step {
-            Step::Receive | Step::Serve | Step::Device | Step::Complete | Step::Send => {
-                request.server
-            }
-            Step::CopySend | Step::CopyAcked => request.server,
-            Step::CopyReceive | Step::CopyServe | Step::CopyDevice | Step::CopyAck => {
-                request.copy_on
-            }
+            RequestStep::Receive
+            | RequestStep::Serve
+            | RequestStep::Device
+            | RequestStep::Complete
+            | RequestStep::Send => request.server,
+            RequestStep::CopySend | RequestStep::CopyAcked => request.server,
+            RequestStep::CopyReceive
+            | RequestStep::CopyServe
+            | RequestStep::CopyDevice
+            | RequestStep::CopyAck => request.copy_on,
             _ => return false,
         };
         server == death.server && (request.sent_ns < death.at_ns || now_ns < death.back_ns)
@@ -420,14 +442,14 @@ impl<'a> World<'a> {
         let known_ns = self.death.map_or(now_ns, |death| death.known_ns.max(now_ns));
         let request = &mut self.requests[slot as usize];
         match request.step {
-            Step::CopySend
-            | Step::CopyReceive
-            | Step::CopyServe
-            | Step::CopyDevice
-            | Step::CopyAck
-            | Step::CopyAcked => request.step = Step::CopyDone,
+            RequestStep::CopySend
+            | RequestStep::CopyReceive
+            | RequestStep::CopyServe
+            | RequestStep::CopyDevice
+            | RequestStep::CopyAck
+            | RequestStep::CopyAcked => request.step = RequestStep::CopyDone,
             _ => {
-                request.step = Step::VmhostSend;
+                request.step = RequestStep::VmhostSend;
                 self.sent_again += 1;
             }
         }
@@ -451,7 +473,7 @@ impl<'a> World<'a> {
             let is_out = self.death.is_some_and(|death| {
                 death.server == copy_on && now_ns >= death.known_ns && now_ns < death.back_ns
             });
-            let copy = UnderWay { of: slot, copy_on, step: Step::CopySend, ..request };
+            let copy = UnderWay { of: slot, copy_on, step: RequestStep::CopySend, ..request };
             if is_out || copy_on == request.server {
                 continue;
             }
@@ -467,7 +489,7 @@ impl<'a> World<'a> {
         let request = &mut self.requests[slot as usize];
         request.waits_for -= 1;
         if request.waits_for == 0 {
-            request.step = Step::Complete;
+            request.step = RequestStep::Complete;
             self.step(slot, now_ns);
         }
     }
@@ -519,7 +541,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A VMhost's sidecore, the one that is free first; none takes no queue.
+    /// A VMhost's sidecore that is free first; without sidecores there is no queue.
     fn vm_core(&mut self, request: &UnderWay, now_ns: u64, cost_ns: u64) -> u64 {
         // A step that takes no time is no step: it waits for no station.
         if cost_ns == 0 {

@@ -82,13 +82,13 @@ pub struct SimulationReport {
 
 /// Latencies by the time of their beginning.
 #[derive(Debug)]
-pub(super) struct Latencies {
+pub(super) struct BegunLatencies {
     warm_up_ns: u64,
     bounds_ns: Option<(u64, u64)>,
     parts: Vec<(Histogram<u64>, u128)>,
 }
 
-impl Latencies {
+impl BegunLatencies {
     pub(super) fn new(scenario: &Scenario, bounds_ns: Option<(u64, u64)>) -> Self {
         let histogram = || {
             let bounds = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
