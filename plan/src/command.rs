@@ -11,16 +11,28 @@ use crate::cost::{self, RACKS, RackForm};
 use crate::fault::{PlanFault, key};
 use crate::published;
 use crate::simulate::{self, Scenario, SimulationReport, Vary, scenario::assignment};
+use crate::size;
+use crate::trace::Trace;
 
 /// The longest file: a plan is written by hand.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The longest trace: it is in memory as a whole.
+const TRACE_BYTES_MAX: u64 = 2 << 30;
 
 /// Examples of `vrio plan`.
 pub const PLAN_EXAMPLES: &str = "Examples:
   vrio plan example rack > rack.toml       a rack with every key, to be changed
   vrio plan cost rack.toml                 what it costs, and whether pooling pays
   vrio plan simulate scenario.toml         latencies, and what an IOhost's death does to them
+  vrio plan size scenario.toml --p99 500us   sidecores and IOhosts for a latency
   vrio plan published                      published figures beside ours";
+
+const SIZE_EXAMPLES: &str = "Examples:
+  vrio plan size scenario.toml --p99 500us
+  vrio plan size scenario.toml --p99 2ms --set hosts.count=6 --set load.arrivals=bursts
+  vrio plan size scenario.toml --p99 2ms --set load.arrivals=trace \\
+      --set load.trace=web.csv --set load.form=msr --set load.volume=web.0
+  vrio plan size scenario.toml --p99 500us --json | jq '.[].share_ppm'";
 
 const COST_EXAMPLES: &str = "Examples:
   vrio plan cost rack.toml                 bills of all plans, and their difference from the first
@@ -54,6 +66,9 @@ pub enum PlanCommand {
     /// Simulate the requests of a rack's guests: latencies, use of stations, an IOhost's death.
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
+    /// Find the fewest sidecores, IOhosts and Gbit/s for a p99, by how much bursts coincide.
+    #[command(after_help = SIZE_EXAMPLES)]
+    Size(SizeArgs),
     /// Print published figures beside those that the planner computes of the same parts.
     #[command(after_help = PUBLISHED_EXAMPLES)]
     Published(PublishedArgs),
@@ -93,6 +108,38 @@ pub struct SimulateArgs {
     json: bool,
 }
 
+/// The arguments of `vrio plan size`.
+#[derive(Debug, Args)]
+pub struct SizeArgs {
+    /// The load and the costs: a scenario's file, or example or large.
+    #[arg(value_name = "SCENARIO.toml")]
+    scenario: PathBuf,
+    /// The wanted p99 of all requests, such as 500us or 2ms.
+    #[arg(long, value_name = "TIME", value_parser = duration_ns)]
+    p99: u64,
+    /// Give a key of the scenario another value; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
+    set: Vec<(String, String)>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A time with its unit, in nanoseconds.
+fn duration_ns(text: &str) -> Result<u64, String> {
+    let fault = || format!("'{text}' is no time: write 500us, 2ms or 1s");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match &text[digits.len()..] {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        _ => return Err(fault()),
+    };
+    let number: u64 = digits.parse().map_err(|_| fault())?;
+    number.checked_mul(unit).ok_or_else(fault)
+}
+
 /// The arguments of `vrio plan published`.
 #[derive(Debug, Args)]
 pub struct PublishedArgs {
@@ -117,6 +164,16 @@ impl PlanCommand {
         match self {
             Self::Cost(args) => cost(args),
             Self::Simulate(args) => simulate(args),
+            Self::Size(args) => {
+                let (name, text) = read(&args.scenario, &SCENARIOS)?;
+                let scenario = scenario(&name, &text, &args.set)?;
+                let rows = size::size(&scenario, args.p99)?;
+                Ok(if args.json {
+                    json(&rows)
+                } else {
+                    size::size_text(&scenario, args.p99, &rows)
+                })
+            }
             Self::Published(args) => {
                 let judged = published::judged()?;
                 Ok(if args.json { json(&judged) } else { published::judged_text(&judged) })
@@ -143,14 +200,14 @@ const SCENARIOS: [(&str, &str); 2] = [("example", simulate::EXAMPLE), ("large", 
 fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     let (name, text) = read(&args.scenario, &SCENARIOS)?;
     let Some(vary) = &args.vary else {
-        let report = simulate::simulate(&Scenario::read(&name, &text, &args.set)?);
+        let report = simulate::simulate(&scenario(&name, &text, &args.set)?);
         return Ok(if args.json { json(&report) } else { simulate::report_text(&report) });
     };
     // All values are checked before the first is simulated.
     let with = |value: &String| {
         let mut set = args.set.clone();
         set.push((vary.key.clone(), value.clone()));
-        Scenario::read(&name, &text, &set).map(|scenario| (value.clone(), scenario))
+        scenario(&name, &text, &set).map(|scenario| (value.clone(), scenario))
     };
     let scenarios: Result<Vec<(String, Scenario)>, _> = vary.values.iter().map(with).collect();
     let one = |(value, it): (String, Scenario)| (value, simulate::simulate(&it));
@@ -160,6 +217,34 @@ fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
         return Ok(json(&reports));
     }
     Ok(simulate::rows_text(&vary.key, &reports))
+}
+
+/// A scenario with its trace.
+fn scenario(name: &str, text: &str, set: &[(String, String)]) -> Result<Scenario, PlanFault> {
+    let mut scenario = Scenario::read(name, text, set)?;
+    let load = &scenario.load;
+    if let (simulate::scenario::Arrivals::Trace, Some(file), Some(form)) =
+        (load.arrivals, &load.trace, load.form)
+    {
+        let content = bytes(Path::new(file), TRACE_BYTES_MAX)?;
+        let trace = Trace::read(file, form, &content, load.volume.as_deref())?;
+        scenario.play(trace)?;
+    }
+    Ok(scenario)
+}
+
+/// The content of a file that has so many bytes at most.
+fn bytes(path: &Path, bytes_max: u64) -> Result<Vec<u8>, PlanFault> {
+    let file = path.display().to_string();
+    let mut content = Vec::new();
+    let read = File::open(path).and_then(|it| it.take(bytes_max + 1).read_to_end(&mut content));
+    if let Err(error) = read {
+        return Err(PlanFault::Unread { file, cause: error.to_string() });
+    }
+    if content.len() as u64 > bytes_max {
+        return Err(PlanFault::Long { file, bytes_max });
+    }
+    Ok(content)
 }
 
 fn example(name: &str) -> Result<&'static str, PlanFault> {
@@ -188,15 +273,10 @@ fn read(path: &Path, of_program: &[(&str, &str)]) -> Result<(String, String), Pl
     if let Some((_, text)) = of_program.iter().find(|(known, _)| *known == name) {
         return Ok((name, (*text).to_owned()));
     }
-    let mut text = String::new();
-    let unread = |error: std::io::Error| PlanFault::Unread {
-        file: path.display().to_string(),
-        cause: error.to_string(),
-    };
-    let mut file = File::open(path).map_err(unread)?.take(FILE_BYTES_MAX + 1);
-    file.read_to_string(&mut text).map_err(unread)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(PlanFault::Long { file: name, bytes_max: FILE_BYTES_MAX });
-    }
-    Ok((name, text))
+    let text = String::from_utf8(bytes(path, FILE_BYTES_MAX)?);
+    let text = text.map_err(|error| PlanFault::Unread {
+        file: name.clone(),
+        cause: format!("it is not text: {error}"),
+    });
+    Ok((name, text?))
 }

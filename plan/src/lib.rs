@@ -9,6 +9,8 @@ mod fault;
 pub mod money;
 pub mod published;
 pub mod simulate;
+pub mod size;
 mod text;
+pub mod trace;
 
 pub use fault::PlanFault;

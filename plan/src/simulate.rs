@@ -9,7 +9,7 @@
 pub mod calendar;
 pub mod closed;
 pub mod scenario;
-mod show;
+pub(crate) mod show;
 pub mod variate;
 pub mod world;
 

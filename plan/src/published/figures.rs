@@ -25,6 +25,7 @@ pub(super) fn ours() -> Result<Figures, PlanFault> {
     servers(&mut ours, &cost::compare(&three)?.bills, &cost::compare(&six)?.bills);
     drives(&mut ours, six)?;
     upgrade(&mut ours, &three);
+    connections(&mut ours);
     Ok(ours)
 }
 
@@ -83,4 +84,31 @@ fn upgrade(ours: &mut Figures, rack: &RackForm) {
     let ratio = |value| of("e7-8870-v2", value) / of("e7-8850-v2", value);
     ours.insert("upgrade.price", ratio(|part| part.price_usd.0));
     ours.insert("upgrade.cores", ratio(|part| part.size));
+}
+
+/// Nodes and cores of the XRC slides' cluster, all of whose processes talk to one another (FT).
+const NODES: u64 = 8;
+const CORES: u64 = 16;
+/// Bytes of a queue pair: "12KB memory for each QP".
+const QUEUE_PAIR_BYTES: u64 = 12 << 10;
+/// Nodes of 64K processes.
+const NODES_OF_64K: u64 = 65_536 / CORES;
+
+/// Connections by XRC. A process has one to each place whose processes share a receive queue: a
+/// VM, or with VM-proof XRC a node, its own one included, since it has other VMs.
+fn connections(ours: &mut Figures) {
+    let to_vms = |of_vm: u64| (NODES * CORES / of_vm - 1) as f64;
+    for (name, of_vm) in [("xrc.vm1", 1), ("xrc.vm2", 2), ("xrc.vm4", 4), ("xrc.vm8", 8)] {
+        ours.insert(name, to_vms(of_vm));
+    }
+    let proof = NODES as f64;
+    ours.insert("xrc.proof", proof);
+    ours.insert("xrc.native", proof - 1.0);
+    ours.insert("xrc.node", to_vms(1) * CORES as f64);
+    ours.insert("xrc.node.proof", proof * CORES as f64);
+    ours.insert("xrc.fewer", to_vms(1) / proof);
+    // The slides' formulas of memory leave out what is on the node itself.
+    let of_node = |each: u64| ((NODES_OF_64K - 1) * CORES * each * QUEUE_PAIR_BYTES) as f64 / 1e6;
+    ours.insert("xrc.memory", of_node(CORES));
+    ours.insert("xrc.memory.proof", of_node(1));
 }

@@ -1,10 +1,13 @@
 //! The form of a scenario, its checks, and one scenario with several values of a key.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::fault::{PlanFault, key, within};
 use crate::money::Fraction;
+use crate::trace::{Trace, TraceForm};
 
 /// Guests of all hosts.
 pub const GUESTS_MAX: u64 = 1 << 22;
@@ -96,6 +99,8 @@ pub enum Arrivals {
     Bursts,
     /// A number of requests is always under way.
     Closed,
+    /// As in a trace, which each guest begins at a place of its own.
+    Trace,
 }
 
 /// The load.
@@ -125,9 +130,22 @@ pub struct SimulatedLoad {
     #[serde(default = "whole")]
     pub busy: Fraction,
     /// The share of spans that a guest has in common with all guests of its rack: 0 if bursts are
-    /// independent, 1 if all guests have theirs at once.
+    /// independent, 1 if all guests have theirs at once. With `trace`, the share of guests that
+    /// begin the trace at the same place.
     #[serde(default = "no_share")]
     pub correlation: Fraction,
+    /// The file, with `trace`.
+    pub trace: Option<String>,
+    /// Its form.
+    pub form: Option<TraceForm>,
+    /// The volume of the file whose requests count; by default all.
+    pub volume: Option<String>,
+    /// The trace runs at so many times its speed.
+    #[serde(default = "one")]
+    pub speed: u64,
+    /// The requests of the file.
+    #[serde(skip)]
+    pub playing: Option<Arc<Trace>>,
 }
 
 fn no_share() -> Fraction {
@@ -222,6 +240,9 @@ pub struct StepCosts {
     pub vmhost_back_ns: u64,
     /// A serving sidecore, for a request on its way down.
     pub serve_ns: u64,
+    /// The same for each KiB of its data.
+    #[serde(default)]
+    pub serve_ns_per_kib: u64,
     /// The same on its way up.
     #[serde(default)]
     pub complete_ns: u64,
@@ -350,11 +371,24 @@ impl Scenario {
                     + 2 * self.network.hop_ns;
                 load.depth.saturating_mul(1_000_000_000 / cycle.max(1))
             }
+            Arrivals::Trace => load.playing.as_ref().map_or(0, |trace| {
+                let of_second = trace.requests.len() as u128 * 1_000_000_000;
+                (of_second / u128::from(trace.length_ns.max(1))) as u64
+            }),
             _ => load.requests_per_second,
         };
         let a_second = u128::from(guests) * u128::from(each);
         let all = a_second * u128::from(self.milliseconds) / 1000;
         u64::try_from(all).unwrap_or(u64::MAX)
+    }
+
+    /// Gives the scenario the requests of its trace.
+    ///
+    /// # Errors
+    /// When the guests' requests are too many then.
+    pub fn play(&mut self, trace: Trace) -> Result<(), PlanFault> {
+        self.load.playing = Some(Arc::new(trace.faster(self.load.speed)));
+        within("the number of requests", self.expected(), 0, REQUESTS_MAX)
     }
 
     fn check(&self) -> Result<(), PlanFault> {
@@ -378,9 +412,16 @@ impl Scenario {
 
     fn check_load(&self) -> Result<(), PlanFault> {
         let load = &self.load;
-        if load.arrivals != Arrivals::Closed {
+        if load.arrivals == Arrivals::Trace {
+            let (Some(_), Some(_)) = (&load.trace, load.form) else {
+                let way_out =
+                    "set load.trace and load.form (blktrace, alibaba, tencent, msr, vscsi)";
+                return Err(key("load.arrivals", "no trace is named", way_out));
+            };
+        } else if load.arrivals != Arrivals::Closed {
             within("load.requests_per_second", load.requests_per_second, 1, 100_000_000)?;
         }
+        within("load.speed", load.speed, 1, 1_000_000)?;
         within("load.depth", load.depth, 1, 65_536)?;
         within("load.bytes", load.bytes, 0, BYTES_MAX)?;
         within("load.burst_ms", load.burst_ms, 1, MILLISECONDS_MAX)?;
@@ -424,6 +465,7 @@ impl Scenario {
             ("costs.vmhost_ns", costs.vmhost_ns),
             ("costs.vmhost_back_ns", costs.vmhost_back_ns),
             ("costs.serve_ns", costs.serve_ns),
+            ("costs.serve_ns_per_kib", costs.serve_ns_per_kib),
             ("costs.complete_ns", costs.complete_ns),
             ("costs.device_ns", costs.device_ns),
             ("costs.guest_ns", costs.guest_ns),

@@ -81,6 +81,8 @@ struct UnderWay {
     server: u32,
     /// The IOhost of the copy.
     copy_on: u32,
+    /// Its data.
+    bytes: u32,
     /// Copies that it waits for, and its own drive.
     waits_for: u8,
     step: RequestStep,
@@ -126,13 +128,23 @@ impl From<&SimulatedDeath> for Death {
     }
 }
 
-/// Bytes on the wire as time, for each kind of message.
+/// Bytes on the wire as time.
 #[derive(Clone, Copy, Debug)]
 struct WireTimes {
-    /// A message with data, on a VMhost's card and on an IOhost's.
-    full: [u64; 2],
-    /// A message without data.
-    bare: [u64; 2],
+    head_bytes: u64,
+    /// Of a VMhost's card and of an IOhost's; 0 if it takes no time.
+    gbit: [u64; 2],
+}
+
+impl WireTimes {
+    /// A message with so much data, on one of the cards.
+    #[inline]
+    fn of(self, card: usize, bytes: u64) -> u64 {
+        match self.gbit[card] {
+            0 => 0,
+            gbit => ((self.head_bytes + bytes) * 8).div_ceil(gbit),
+        }
+    }
 }
 
 /// A VMhost's card and an IOhost's card.
@@ -176,10 +188,6 @@ impl<'a> World<'a> {
         let stations = |count: usize| vec![Station::default(); count];
         let of_server = |each: u64| stations(servers * each as usize);
         let network = &scenario.network;
-        let times = |bytes: u64| {
-            [network.vmhost_gbit, network.iohost_gbit]
-                .map(|gbit| if gbit == 0 { 0 } else { (bytes * 8).div_ceil(gbit) })
-        };
         let mut random = Random::new(scenario.seed);
         let death = scenario.death.as_ref().map(Death::from);
         let end_ns = scenario.milliseconds * NS_PER_MS;
@@ -199,8 +207,8 @@ impl<'a> World<'a> {
             requests: Vec::new(),
             free: Vec::new(),
             wire: WireTimes {
-                full: times(network.head_bytes + scenario.load.bytes),
-                bare: times(network.head_bytes),
+                head_bytes: network.head_bytes,
+                gbit: [network.vmhost_gbit, network.iohost_gbit],
             },
             has_died: false,
             latencies: BegunLatencies::new(
@@ -255,15 +263,17 @@ impl<'a> World<'a> {
 
     /// Takes a request of a guest.
     fn admit(&mut self, guest: u32, now_ns: u64) {
+        let (bytes, is_write) = self.guests.request(guest);
         let request = UnderWay {
             begun_ns: now_ns,
             sent_ns: now_ns,
+            bytes,
             of: guest,
             server: self.homes[guest as usize],
             copy_on: 0,
             waits_for: 0,
             step: self.first_step(),
-            is_write: self.guests.draws_write(guest),
+            is_write,
         };
         match self.slot(request) {
             Some(slot) => self.step(slot, now_ns),
@@ -322,7 +332,9 @@ impl<'a> World<'a> {
             return self.lose(slot, now_ns);
         }
         let costs = &self.scenario.costs;
-        let (full_out, full_back) = (request.is_write, !request.is_write);
+        let bytes = u64::from(request.bytes);
+        let (out, back) = if request.is_write { (bytes, 0) } else { (0, bytes) };
+        let serve_ns = costs.serve_ns + costs.serve_ns_per_kib * bytes / 1024;
         let (next, ends) = match step {
             RequestStep::VmhostOut => {
                 (RequestStep::VmhostSend, self.vm_core(&request, now_ns, costs.vmhost_ns))
@@ -331,11 +343,9 @@ impl<'a> World<'a> {
                 Some(ends) => (RequestStep::Receive, ends),
                 None => return self.death.map_or(now_ns, |death| death.back_ns),
             },
-            RequestStep::Receive => {
-                (RequestStep::Serve, self.card_in(request.server, now_ns, full_out))
-            }
+            RequestStep::Receive => (RequestStep::Serve, self.card_in(request.server, now_ns, out)),
             RequestStep::Serve => {
-                (RequestStep::Device, self.core(request.server, request.of, now_ns, costs.serve_ns))
+                (RequestStep::Device, self.core(request.server, request.of, now_ns, serve_ns))
             }
             RequestStep::Device => {
                 self.fork(slot, now_ns);
@@ -349,10 +359,10 @@ impl<'a> World<'a> {
                 (next, self.core(request.server, request.of, now_ns, costs.complete_ns))
             }
             RequestStep::Send => {
-                (RequestStep::VmhostReceive, self.card_out(request.server, now_ns, full_back))
+                (RequestStep::VmhostReceive, self.card_out(request.server, now_ns, back))
             }
             RequestStep::VmhostReceive => {
-                let time = self.wire_time(OF_VMHOST, full_back);
+                let time = self.wire.of(OF_VMHOST, back);
                 let host = self.host_of(request.of);
                 (RequestStep::VmhostIn, self.vm_in[host].serve(now_ns, time))
             }
@@ -360,21 +370,21 @@ impl<'a> World<'a> {
                 (RequestStep::Done, self.vm_core(&request, now_ns, costs.vmhost_back_ns))
             }
             RequestStep::CopySend => {
-                (RequestStep::CopyReceive, self.card_out(request.server, now_ns, true))
+                (RequestStep::CopyReceive, self.card_out(request.server, now_ns, bytes))
             }
             RequestStep::CopyReceive => {
-                (RequestStep::CopyServe, self.card_in(request.copy_on, now_ns, true))
+                (RequestStep::CopyServe, self.card_in(request.copy_on, now_ns, bytes))
             }
             RequestStep::CopyServe => {
                 let guest = self.requests[request.of as usize].of;
-                (RequestStep::CopyDevice, self.core(request.copy_on, guest, now_ns, costs.serve_ns))
+                (RequestStep::CopyDevice, self.core(request.copy_on, guest, now_ns, serve_ns))
             }
             RequestStep::CopyDevice => (RequestStep::CopyAck, self.lane(request.copy_on, now_ns)),
             RequestStep::CopyAck => {
-                (RequestStep::CopyAcked, self.card_out(request.copy_on, now_ns, false))
+                (RequestStep::CopyAcked, self.card_out(request.copy_on, now_ns, 0))
             }
             RequestStep::CopyAcked => {
-                (RequestStep::CopyDone, self.card_in(request.server, now_ns, false))
+                (RequestStep::CopyDone, self.card_in(request.server, now_ns, 0))
             }
             RequestStep::Join | RequestStep::Done | RequestStep::CopyDone => (step, now_ns),
         };
@@ -388,7 +398,8 @@ impl<'a> World<'a> {
         let server = self.route(guest, now_ns)?;
         let request = &mut self.requests[slot as usize];
         (request.server, request.sent_ns) = (server, now_ns);
-        let time = self.wire_time(OF_VMHOST, self.requests[slot as usize].is_write);
+        let bytes = if request.is_write { request.bytes.into() } else { 0 };
+        let time = self.wire.of(OF_VMHOST, bytes);
         let host = self.host_of(guest);
         Some(self.vm_out[host].serve(now_ns, time) + self.scenario.network.hop_ns)
     }
@@ -508,7 +519,7 @@ impl<'a> World<'a> {
             sent_ns: done_ns,
             server: self.homes[request.of as usize],
             step: self.first_step(),
-            is_write: self.guests.draws_write(request.of),
+            is_write: self.guests.request(request.of).1,
             ..request
         };
         Some(done_ns)
@@ -518,18 +529,14 @@ impl<'a> World<'a> {
         guest as usize / self.scenario.hosts.guests as usize
     }
 
-    fn wire_time(&self, card: usize, has_data: bool) -> u64 {
-        if has_data { self.wire.full[card] } else { self.wire.bare[card] }
-    }
-
-    fn card_in(&mut self, server: u32, now_ns: u64, has_data: bool) -> u64 {
-        let time = self.wire_time(OF_IOHOST, has_data);
+    fn card_in(&mut self, server: u32, now_ns: u64, bytes: u64) -> u64 {
+        let time = self.wire.of(OF_IOHOST, bytes);
         self.cards_in[server as usize].serve(now_ns, time)
     }
 
-    /// The time when what an IOhost sends is at the other card.
-    fn card_out(&mut self, server: u32, now_ns: u64, has_data: bool) -> u64 {
-        let time = self.wire_time(OF_IOHOST, has_data);
+    /// The time when a message of an IOhost is at the other card.
+    fn card_out(&mut self, server: u32, now_ns: u64, bytes: u64) -> u64 {
+        let time = self.wire.of(OF_IOHOST, bytes);
         self.cards_out[server as usize].serve(now_ns, time) + self.scenario.network.hop_ns
     }
 

@@ -1,10 +1,13 @@
 //! The times of guests' requests. Each guest has a stream of randomness of its own, so that its
 //! requests come at the same times under each policy.
 
+use std::sync::Arc;
+
 use random::Random;
 
 use super::super::scenario::{Arrivals, Scenario};
 use super::super::variate::{exponential, hash};
+use crate::trace::Trace;
 
 /// A number of the draws of busy spans, beside those of other draws.
 const OWN_SPAN: u64 = 1 << 40;
@@ -27,6 +30,18 @@ pub(super) struct GuestLoad {
     busy_ppm: u64,
     common_ppm: u64,
     end_ns: u64,
+    bytes: u32,
+    playing: Option<Playing>,
+}
+
+/// The places of guests in a trace.
+#[derive(Debug)]
+struct Playing {
+    trace: Arc<Trace>,
+    /// The next request of each guest.
+    places: Vec<u32>,
+    /// The time of each guest at which its trace would have begun; it may lie before the start.
+    begins_ns: Vec<i64>,
 }
 
 impl GuestLoad {
@@ -47,7 +62,31 @@ impl GuestLoad {
             busy_ppm,
             common_ppm: load.correlation.ppm(),
             end_ns,
+            bytes: load.bytes as u32,
+            playing: None,
         }
+        .with_trace(load.playing.clone())
+    }
+
+    /// Gives each guest its place in a trace: the trace's start for those that have it in common,
+    /// and any other place.
+    fn with_trace(mut self, trace: Option<Arc<Trace>>) -> Self {
+        let Some(trace) = trace.filter(|_| self.arrivals == Arrivals::Trace) else { return self };
+        let shift_ns = |guest: u64| {
+            let draw = |of: u64| hash(self.seed, of, 0);
+            let is_common = draw(CHOICE + guest) % 1_000_000 < self.common_ppm;
+            if is_common { 0 } else { draw(OWN_SPAN + guest) % trace.length_ns }
+        };
+        let shifts: Vec<u64> = (0..self.streams.len() as u64).map(shift_ns).collect();
+        let place = |shift_ns: &u64| {
+            trace.requests.partition_point(|request| request.at_ns < *shift_ns) as u32
+        };
+        self.playing = Some(Playing {
+            places: shifts.iter().map(place).collect(),
+            begins_ns: shifts.iter().map(|shift_ns| -(*shift_ns as i64)).collect(),
+            trace,
+        });
+        self
     }
 
     pub(super) fn is_idle(&self, guest: u32) -> bool {
@@ -63,6 +102,9 @@ impl GuestLoad {
             let gap_ns = (self.gap_ns as u64).max(1);
             return Some(self.streams[guest as usize].below(gap_ns));
         }
+        if let Some(playing) = &mut self.playing {
+            return playing.time(guest as usize).filter(|time_ns| *time_ns <= self.end_ns);
+        }
         self.next(guest, 0)
     }
 
@@ -74,6 +116,11 @@ impl GuestLoad {
             Arrivals::Poisson => now_ns + exponential(stream, self.gap_ns),
             Arrivals::Even => now_ns + (self.gap_ns as u64).max(1),
             Arrivals::Bursts => return self.next_of_bursts(guest, now_ns),
+            Arrivals::Trace => {
+                let playing = self.playing.as_mut()?;
+                playing.places[guest as usize] += 1;
+                playing.time(guest as usize)?
+            }
             Arrivals::Closed => return None,
         };
         (next_ns <= self.end_ns).then_some(next_ns)
@@ -104,9 +151,28 @@ impl GuestLoad {
         draw(of) < self.busy_ppm
     }
 
-    /// Whether the guest's next request is a write.
+    /// The data of the guest's present request, and whether it is a write.
     #[inline]
-    pub(super) fn draws_write(&mut self, guest: u32) -> bool {
-        self.writes_ppm > 0 && self.streams[guest as usize].hits(self.writes_ppm)
+    pub(super) fn request(&mut self, guest: u32) -> (u32, bool) {
+        if let Some(playing) = &self.playing {
+            let request = playing.trace.requests[playing.places[guest as usize] as usize];
+            return (request.bytes, request.is_write);
+        }
+        let is_write = self.writes_ppm > 0 && self.streams[guest as usize].hits(self.writes_ppm);
+        (self.bytes, is_write)
+    }
+}
+
+impl Playing {
+    /// The time of a guest's next request. Behind the trace's end it begins anew.
+    fn time(&mut self, guest: usize) -> Option<u64> {
+        let place = &mut self.places[guest];
+        if *place as usize >= self.trace.requests.len() {
+            *place = 0;
+            self.begins_ns[guest] =
+                self.begins_ns[guest].checked_add_unsigned(self.trace.length_ns)?;
+        }
+        let at_ns = self.trace.requests[*place as usize].at_ns;
+        self.begins_ns[guest].checked_add_unsigned(at_ns)?.try_into().ok()
     }
 }
