@@ -18,6 +18,7 @@ mod man;
 mod mpi;
 mod nodes;
 mod output;
+mod plan;
 mod report;
 mod results;
 mod snippets;
@@ -119,6 +120,9 @@ enum Command {
     /// Make a page of results (plots, tables, differences) for a browser; it needs no server.
     #[command(after_help = report::REPORT_EXAMPLES)]
     Report(report::ReportArgs),
+    /// Plan a rack: its price, the sizes in which pooling pays, and the latencies of its guests.
+    #[command(subcommand, after_help = ::plan::command::PLAN_EXAMPLES)]
+    Plan(::plan::command::PlanCommand),
     /// Watch a guest use a remote disk while the node that serves it is killed.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::DemoArgs),
@@ -164,6 +168,7 @@ fn run(command: Command) -> Result<(), CommandFailure> {
         Command::Results(command) => results::results(&command),
         Command::Bench(command) => bench::bench(&command),
         Command::Report(args) => report::report(&args),
+        Command::Plan(command) => plan::plan(&command),
         Command::Demo(args) => demo::demo(&args),
         Command::Man { directory } => man::write(Cli::command(), &directory),
         Command::Completion { shell } => output::print(&completion::script(shell, Cli::command())),

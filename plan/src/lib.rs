@@ -1,0 +1,16 @@
+//! The planner: the price of a rack with and without IOhosts, and the latencies of a load on it.
+//!
+//! Nothing here knows the data path or measures. Files are read by [`command`] alone; all other
+//! modules take texts and numbers, and give the same result for the same input on each machine.
+
+pub mod command;
+pub mod cost;
+mod fault;
+pub mod money;
+pub mod published;
+pub mod simulate;
+pub mod size;
+mod text;
+pub mod trace;
+
+pub use fault::PlanFault;

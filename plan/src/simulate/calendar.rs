@@ -1,0 +1,143 @@
+//! The queue of events: a ring of buckets, each of a short span of time, and a heap for all that
+//! lies beyond the ring.
+//!
+//! Most events lie a few microseconds ahead, so a push is an append, and a bucket is sorted once,
+//! when its time has come. A heap alone has log(n) cache misses for each event of some 65,000
+//! pending ones.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Buckets of the ring, a power of two: with some ten events in each, it spans the time between
+/// two requests of most guests.
+const BUCKETS: usize = 1 << 15;
+/// The most events that a bucket holds if they come at the expected rate: few to sort, and enough
+/// for the ring to reach the next request of most guests.
+const EVENTS_PER_BUCKET: u64 = 64;
+/// The widest bucket, as a power of two of nanoseconds: 16 ms.
+const SHIFT_MAX: u32 = 24;
+
+/// An event: its time, and the number of its owner. An owner has one pending event at most, so
+/// the order of events is total, and does not depend on the order of pushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Event {
+    /// Its time in nanoseconds.
+    pub time_ns: u64,
+    /// Its owner.
+    pub owner: u32,
+}
+
+/// Pending events in the order of time.
+#[derive(Debug)]
+pub struct Calendar {
+    shift: u32,
+    /// The number of the bucket that is being taken.
+    current: u64,
+    /// Its events, the next one last.
+    sorted: Vec<Event>,
+    ring: Vec<Vec<Event>>,
+    in_ring: usize,
+    far: BinaryHeap<Reverse<Event>>,
+}
+
+impl Calendar {
+    /// A queue for so many events a second.
+    pub fn new(events_per_second: u64) -> Self {
+        let width_ns = EVENTS_PER_BUCKET * 1_000_000_000 / events_per_second.max(1);
+        Self {
+            shift: width_ns.max(1).ilog2().min(SHIFT_MAX),
+            current: 0,
+            sorted: Vec::new(),
+            ring: vec![Vec::new(); BUCKETS],
+            in_ring: 0,
+            far: BinaryHeap::new(),
+        }
+    }
+
+    /// Adds an event, which is not before the last that was taken.
+    #[inline]
+    pub fn push(&mut self, event: Event) {
+        let bucket = event.time_ns >> self.shift;
+        if bucket <= self.current {
+            let at = self.sorted.partition_point(|later| *later > event);
+            self.sorted.insert(at, event);
+        } else if bucket - self.current < BUCKETS as u64 {
+            self.ring[bucket as usize % BUCKETS].push(event);
+            self.in_ring += 1;
+        } else {
+            self.far.push(Reverse(event));
+        }
+    }
+
+    /// Takes the next event.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.sorted.pop() {
+                return Some(event);
+            }
+            self.advance()?;
+        }
+    }
+
+    /// Goes on to the next bucket that may have events; none if no event is left.
+    fn advance(&mut self) -> Option<()> {
+        if self.in_ring == 0 {
+            let Reverse(next) = self.far.peek()?;
+            self.current = next.time_ns >> self.shift;
+        } else {
+            self.current += 1;
+        }
+        let place = self.current as usize % BUCKETS;
+        self.in_ring -= self.ring[place].len();
+        std::mem::swap(&mut self.sorted, &mut self.ring[place]);
+        // Far events come into the ring as soon as it reaches them, also into this bucket.
+        while let Some(Reverse(event)) = self.far.peek() {
+            let bucket = event.time_ns >> self.shift;
+            if bucket >= self.current + BUCKETS as u64 {
+                break;
+            }
+            let event = *event;
+            self.far.pop();
+            if bucket == self.current {
+                self.sorted.push(event);
+            } else {
+                self.ring[bucket as usize % BUCKETS].push(event);
+                self.in_ring += 1;
+            }
+        }
+        self.sorted.sort_unstable_by(|one, other| other.cmp(one));
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use random::Random;
+
+    use super::*;
+
+    /// A heap is the oracle, with steps from a nanosecond to minutes.
+    #[test]
+    fn events_come_in_the_order_of_a_heap() {
+        for seed in 0..8 {
+            let mut random = Random::new(seed);
+            let mut calendar = Calendar::new(1 << random.below(30));
+            let mut heap = BinaryHeap::new();
+            let mut now = 0;
+            let mut owner = 0;
+            for _ in 0..20_000 {
+                for _ in 0..random.below(3) {
+                    let ahead = random.draw() >> random.between(26, 63);
+                    let event = Event { time_ns: now + ahead, owner };
+                    owner += 1;
+                    calendar.push(event);
+                    heap.push(Reverse(event));
+                }
+                let expected = heap.pop().map(|Reverse(event)| event);
+                assert_eq!(calendar.pop(), expected, "seed {seed}");
+                now = expected.map_or(now, |event| event.time_ns);
+            }
+        }
+    }
+}

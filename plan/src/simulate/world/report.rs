@@ -1,0 +1,204 @@
+//! The report of a simulated world.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::super::scenario::{Arrivals, Scenario, ServedAt, Steering};
+use super::{Station, World};
+
+/// The longest latency that is told apart: an hour.
+const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
+
+/// Digits of a latency.
+const DIGITS: u8 = 3;
+
+/// Latencies of requests. Percentiles have three digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LatencySummary {
+    /// Requests.
+    pub requests: u64,
+    /// Their mean.
+    pub mean_ns: u64,
+    /// Half of them take no longer.
+    pub p50_ns: u64,
+    /// 99 of 100 take no longer.
+    pub p99_ns: u64,
+    /// 999 of 1000 take no longer.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// The use of stations of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StationUse {
+    /// The kind.
+    pub stations: &'static str,
+    /// Their number.
+    pub count: u64,
+    /// The mean share of time that they were busy, in parts of a million.
+    pub mean_ppm: u64,
+    /// That of the idlest.
+    pub least_ppm: u64,
+    /// That of the busiest.
+    pub most_ppm: u64,
+}
+
+/// The outcome of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SimulationReport {
+    /// The scenario's title.
+    pub title: String,
+    /// Its seed.
+    pub seed: u64,
+    /// The place where guests are served.
+    pub served: ServedAt,
+    /// The rule that gives requests their sidecores.
+    pub steering: Steering,
+    /// The simulated time.
+    pub simulated_ns: u64,
+    /// Hosts, guests and IOhosts.
+    pub hosts: u64,
+    /// Guests of all hosts.
+    pub guests: u64,
+    /// IOhosts, spare ones included; 0 if hosts serve their own guests.
+    pub iohosts: u64,
+    /// Events.
+    pub events: u64,
+    /// Latencies of all requests that were begun after the warm-up and answered.
+    pub latency: LatencySummary,
+    /// Requests that had no answer at the end.
+    pub unanswered: u64,
+    /// Requests beyond the limit of those under way.
+    pub refused: u64,
+    /// Requests that were sent again, since their IOhost died.
+    pub sent_again: u64,
+    /// Latencies of requests that were begun before the death, until it was known, and after that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub around_death: Option<[LatencySummary; 3]>,
+    /// The use of stations.
+    pub used: Vec<StationUse>,
+}
+
+/// Latencies by the time of their beginning.
+#[derive(Debug)]
+pub(super) struct BegunLatencies {
+    warm_up_ns: u64,
+    bounds_ns: Option<(u64, u64)>,
+    parts: Vec<(Histogram<u64>, u128)>,
+}
+
+impl BegunLatencies {
+    pub(super) fn new(scenario: &Scenario, bounds_ns: Option<(u64, u64)>) -> Self {
+        let histogram = || {
+            let bounds = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
+            (bounds.unwrap_or_else(|error| panic!("fixed bounds: {error}")), 0)
+        };
+        let parts = if bounds_ns.is_some() { 3 } else { 1 };
+        Self {
+            warm_up_ns: scenario.warm_up_ms * super::NS_PER_MS,
+            bounds_ns,
+            parts: (0..parts).map(|_| histogram()).collect(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn record(&mut self, begun_ns: u64, done_ns: u64) {
+        if begun_ns < self.warm_up_ns {
+            return;
+        }
+        let part = self.bounds_ns.map_or(0, |(died_ns, known_ns)| {
+            usize::from(begun_ns >= died_ns) + usize::from(begun_ns >= known_ns)
+        });
+        let (histogram, sum) = &mut self.parts[part];
+        histogram.saturating_record(done_ns - begun_ns);
+        *sum += u128::from(done_ns - begun_ns);
+    }
+
+    fn summary(&self) -> LatencySummary {
+        let mut all = self.parts[0].clone();
+        for (histogram, sum) in &self.parts[1..] {
+            all.0.add(histogram).unwrap_or_else(|error| panic!("the same bounds: {error}"));
+            all.1 += sum;
+        }
+        summary_of(&all)
+    }
+
+    fn around_death(&self) -> Option<[LatencySummary; 3]> {
+        let [before, until_known, after] = self.parts.as_slice() else { return None };
+        Some([before, until_known, after].map(summary_of))
+    }
+}
+
+fn summary_of((histogram, sum): &(Histogram<u64>, u128)) -> LatencySummary {
+    let requests = histogram.len();
+    if requests == 0 {
+        return LatencySummary::default();
+    }
+    let at = |quantile: f64| histogram.value_at_quantile(quantile);
+    LatencySummary {
+        requests,
+        mean_ns: (sum / u128::from(requests)) as u64,
+        p50_ns: at(0.5),
+        p99_ns: at(0.99),
+        p999_ns: at(0.999),
+        max_ns: histogram.max(),
+    }
+}
+
+impl World<'_> {
+    /// The report at the end.
+    pub(super) fn report(self) -> SimulationReport {
+        let scenario = self.scenario;
+        let is_pool = scenario.served == ServedAt::Pool;
+        let kinds: [(&'static str, &[Station]); 7] = [
+            ("VMhosts' sidecores", &self.vm_cores),
+            ("VMhosts' cards, out", &self.vm_out),
+            ("VMhosts' cards, in", &self.vm_in),
+            ("IOhosts' cards, in", &self.cards_in),
+            ("IOhosts' cards, out", &self.cards_out),
+            (if is_pool { "IOhosts' sidecores" } else { "hosts' sidecores" }, &self.cores),
+            ("lanes of drives", &self.lanes),
+        ];
+        let used = kinds.iter().filter_map(|(name, all)| self.used(name, all));
+        let slots = (self.requests.len() - self.free.len()) as u64;
+        SimulationReport {
+            title: scenario.title.clone(),
+            seed: scenario.seed,
+            served: scenario.served,
+            steering: scenario.pool.steering,
+            simulated_ns: self.end_ns,
+            hosts: scenario.hosts.count,
+            guests: self.homes.len() as u64,
+            iohosts: if is_pool { scenario.servers() } else { 0 },
+            events: self.events,
+            latency: self.latencies.summary(),
+            // Places of a closed load always have a request.
+            unanswered: if scenario.load.arrivals == Arrivals::Closed { 0 } else { slots },
+            refused: self.refused,
+            sent_again: self.sent_again,
+            around_death: self.latencies.around_death(),
+            used: used.collect(),
+        }
+    }
+
+    /// The use of stations that did anything.
+    fn used(&self, name: &'static str, stations: &[Station]) -> Option<StationUse> {
+        let share = |station: &Station| {
+            // Work that was taken on and is not done yet.
+            let ahead_ns = station.free_at_ns.saturating_sub(self.end_ns);
+            let done_ns = station.busy_ns.saturating_sub(ahead_ns);
+            (u128::from(done_ns) * 1_000_000 / u128::from(self.end_ns)) as u64
+        };
+        let shares: Vec<u64> = stations.iter().map(share).collect();
+        let most = *shares.iter().max()?;
+        let sum: u64 = shares.iter().sum();
+        (sum > 0).then(|| StationUse {
+            stations: name,
+            count: shares.len() as u64,
+            mean_ppm: sum / shares.len() as u64,
+            least_ppm: shares.iter().copied().min().unwrap_or(0),
+            most_ppm: most,
+        })
+    }
+}
