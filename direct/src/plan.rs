@@ -183,7 +183,7 @@ impl AttachPlan {
         if let Some(path) = &self.placements {
             let found = nodes_of(path, &self.volume.volume, &self.name);
             let found: Vec<_> = found.unwrap_or_default().iter().map(attach_peer).collect();
-            // Users of a disk wait for the nodes that it had, whatever the file has become.
+            // Users of a disk wait for the nodes that it had, also if the file is gone.
             let nodes = match found.is_empty() {
                 true => self.last_nodes(),
                 false => found,

@@ -152,8 +152,8 @@ impl fmt::Display for CopiesReport {
             "vrio's packets are sealed, the others' are in clear. vrio's and md's user is on a \
              third host;\nDRBD's user is on a host with a copy, so a write crosses one cable, and \
              a read none.\nvrio loses the copy that does not serve first, and the other one in a \
-             second run; NVMe/TCP\nhas a keep-alive of 5 s and fast_io_fail_tmo=1, DRBD its defaults. Packets that hosts send \
-             without requests in the same time\nare subtracted."
+             second run; NVMe/TCP\nhas a keep-alive of 5 s and fast_io_fail_tmo=1, DRBD its \
+             defaults. Packets that hosts send without requests\nin the same time are subtracted."
         )?;
         self.missing.iter().try_for_each(|missing| writeln!(f, "not measured: {missing}"))?;
         let Machine { cores, processor, kernel, .. } = &self.machine;
