@@ -180,7 +180,8 @@ pub fn size_text(scenario: &Scenario, p99_ns: u64, rows: &[SizeRow]) -> String {
             &format!("Of the trace's {all} each guest had {part}: correlations see other parts.\n");
     }
     if rows.iter().any(|row| row.hosts_sidecores.is_none() || row.pool.is_none()) {
-        text += "A dash: no number of sidecores does; the other steps take longer than the p99.\n";
+        text += "A dash: no number of sidecores does. The other steps take longer than the p99,\n\
+                 or a guest needs more sidecores than an IOhost has (pool.sidecores).\n";
     }
     text
 }

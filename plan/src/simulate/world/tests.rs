@@ -212,6 +212,8 @@ fn hostile_scenarios_are_named_faults() {
         ("load.writes", "nan", "share"),
         ("load.writes", "3/2", "load.writes"),
         ("load.busy", "0", "load.busy"),
+        ("load.arrivals", "trace", "load.trace and load.form"),
+        ("load.speed", "0", "load.speed"),
         ("load.requests_per_second", "100000000", "number of requests"),
         ("pool.sidecores", "0", "pool.sidecores"),
         ("pool.replicas", "2", "pool.replicas"),
