@@ -126,6 +126,11 @@ fn writes_go_back_while_the_guest_works() {
     guest.compare_image(&pair.io().file("root.img")).expect("the IOhost has all of it");
     // The guest goes. A drained node would not add the disk again, so a change does not remove it.
     guest.disconnect();
+    let has_guest = |vm: &Node| {
+        let status = vm.status().expect("it answers");
+        status["disks"][0]["state"] == "running"
+    };
+    vm.wait_until("it sees that its front end is gone", |vm| !has_guest(vm)).expect("it is");
     told(&vm, "node drain");
     refused(&vm, "disk cache alice --none", "the node is drained");
     pair.vm("vm1", CACHE).write().expect("the file");
