@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -10,9 +11,10 @@ use serde::Serialize;
 use crate::cost::{self, RACKS, RackForm};
 use crate::fault::{PlanFault, key};
 use crate::published;
-use crate::simulate::{self, Scenario, SimulationReport, Vary, scenario::assignment};
+use crate::simulate::scenario::{Arrivals, assignment};
+use crate::simulate::{self, Scenario, SimulationReport, Vary};
 use crate::size;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceForm};
 
 /// The longest file: a plan is written by hand.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -80,10 +82,11 @@ pub enum PlanCommand {
 /// The arguments of `vrio plan cost`.
 #[derive(Debug, Args)]
 pub struct CostArgs {
-    /// The rack: a file, or r930-3, r930-6 or example.
+    /// The rack: a file, or rack, r930-3 or r930-6 as `vrio plan example` has them.
     #[arg(value_name = "RACK.toml")]
     rack: PathBuf,
-    /// Try all sizes of the rack and all shares of its sidecores, with and without a spare IOhost.
+    /// Try 14 sizes of the rack and 8 shares of its sidecores, with and without a spare IOhost.
+    /// Power counts if the watts of all parts are known.
     #[arg(long)]
     search: bool,
     /// Print JSON; prices are in cents, changes in hundredths of a percent.
@@ -94,7 +97,7 @@ pub struct CostArgs {
 /// The arguments of `vrio plan simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// The scenario: a file, or example or large.
+    /// The scenario: a file, or scenario or large as `vrio plan example` has them.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// Give a key of the scenario another value; may be repeated.
@@ -111,10 +114,10 @@ pub struct SimulateArgs {
 /// The arguments of `vrio plan size`.
 #[derive(Debug, Args)]
 pub struct SizeArgs {
-    /// The load and the costs: a scenario's file, or example or large.
+    /// The load and the costs: a scenario's file, or scenario or large.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
-    /// The wanted p99 of all requests, such as 500us or 2ms.
+    /// The wanted p99 of all requests, such as 500us or 1.5ms.
     #[arg(long, value_name = "TIME", value_parser = duration_ns)]
     p99: u64,
     /// Give a key of the scenario another value; may be repeated.
@@ -127,7 +130,7 @@ pub struct SizeArgs {
 
 /// A time with its unit, in nanoseconds.
 fn duration_ns(text: &str) -> Result<u64, String> {
-    let fault = || format!("'{text}' is no time: write 500us, 2ms or 1s");
+    let fault = || format!("'{text}' is no time: write 500us, 1.5ms or 1s");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match &text[digits.len()..] {
         "ns" => 1,
@@ -136,8 +139,16 @@ fn duration_ns(text: &str) -> Result<u64, String> {
         "s" => 1_000_000_000,
         _ => return Err(fault()),
     };
-    let number: u64 = digits.parse().map_err(|_| fault())?;
-    number.checked_mul(unit).ok_or_else(fault)
+    // Digits behind the point are parts of the unit, to the nanosecond.
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    if !is_number(whole) || !is_number(part) || part.len() > 9 {
+        return Err(fault());
+    }
+    let number = |text: &str| text.parse::<u64>().map_err(|_| fault());
+    let of_part = number(part)? * unit / 10_u64.pow(part.len() as u32);
+    let ns = number(whole)?.checked_mul(unit).and_then(|ns| ns.checked_add(of_part));
+    ns.ok_or_else(fault)
 }
 
 /// The arguments of `vrio plan published`.
@@ -166,7 +177,7 @@ impl PlanCommand {
             Self::Simulate(args) => simulate(args),
             Self::Size(args) => {
                 let (name, text) = read(&args.scenario, &SCENARIOS)?;
-                let scenario = scenario(&name, &text, &args.set)?;
+                let scenario = Traces::default().scenario(&name, &text, &args.set)?;
                 let rows = size::size(&scenario, args.p99)?;
                 Ok(if args.json {
                     json(&rows)
@@ -195,23 +206,29 @@ fn cost(args: &CostArgs) -> Result<String, PlanFault> {
 }
 
 /// Scenarios of the program.
-const SCENARIOS: [(&str, &str); 2] = [("example", simulate::EXAMPLE), ("large", simulate::LARGE)];
+const SCENARIOS: [(&str, &str); 2] = [("scenario", simulate::EXAMPLE), ("large", simulate::LARGE)];
 
 fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     let (name, text) = read(&args.scenario, &SCENARIOS)?;
+    let mut traces = Traces::default();
     let Some(vary) = &args.vary else {
-        let report = simulate::simulate(&scenario(&name, &text, &args.set)?);
+        let report = simulate::simulate(&traces.scenario(&name, &text, &args.set)?)?;
         return Ok(if args.json { json(&report) } else { simulate::report_text(&report) });
     };
-    // All values are checked before the first is simulated.
-    let with = |value: &String| {
+    let mut with = |value: &String| {
         let mut set = args.set.clone();
         set.push((vary.key.clone(), value.clone()));
-        scenario(&name, &text, &set).map(|scenario| (value.clone(), scenario))
+        traces.scenario(&name, &text, &set)
     };
-    let scenarios: Result<Vec<(String, Scenario)>, _> = vary.values.iter().map(with).collect();
-    let one = |(value, it): (String, Scenario)| (value, simulate::simulate(&it));
-    let reports: Vec<(String, SimulationReport)> = scenarios?.into_iter().map(one).collect();
+    // All values are checked before the first is simulated. A trace at another speed is a copy of
+    // it, so one scenario at a time is held.
+    for value in &vary.values {
+        with(value)?;
+    }
+    let mut reports: Vec<(String, SimulationReport)> = Vec::new();
+    for value in &vary.values {
+        reports.push((value.clone(), simulate::simulate(&with(value)?)?));
+    }
     if args.json {
         let reports: Vec<&SimulationReport> = reports.iter().map(|(_, report)| report).collect();
         return Ok(json(&reports));
@@ -219,18 +236,42 @@ fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     Ok(simulate::rows_text(&vary.key, &reports))
 }
 
-/// A scenario with its trace.
-fn scenario(name: &str, text: &str, set: &[(String, String)]) -> Result<Scenario, PlanFault> {
-    let mut scenario = Scenario::read(name, text, set)?;
-    let load = &scenario.load;
-    if let (simulate::scenario::Arrivals::Trace, Some(file), Some(form)) =
-        (load.arrivals, &load.trace, load.form)
-    {
-        let content = bytes(Path::new(file), TRACE_BYTES_MAX)?;
-        let trace = Trace::read(file, form, &content, load.volume.as_deref())?;
-        scenario.play(trace)?;
+/// The trace that was read last: scenarios that differ in another key share it.
+#[derive(Default)]
+struct Traces {
+    last: Option<(TraceName, Arc<Trace>)>,
+}
+
+/// The file, the form and the volume of a trace.
+type TraceName = (String, TraceForm, Option<String>);
+
+impl Traces {
+    /// A scenario with its trace.
+    fn scenario(
+        &mut self,
+        name: &str,
+        text: &str,
+        set: &[(String, String)],
+    ) -> Result<Scenario, PlanFault> {
+        let mut scenario = Scenario::read(name, text, set)?;
+        let load = &scenario.load;
+        if let (Arrivals::Trace, Some(file), Some(form)) = (load.arrivals, &load.trace, load.form) {
+            let trace = self.read((file.clone(), form, load.volume.clone()))?;
+            scenario.play(&trace)?;
+        }
+        Ok(scenario)
     }
-    Ok(scenario)
+
+    fn read(&mut self, name: TraceName) -> Result<Arc<Trace>, PlanFault> {
+        if let Some((_, trace)) = self.last.as_ref().filter(|(last, _)| *last == name) {
+            return Ok(Arc::clone(trace));
+        }
+        let (file, form, volume) = &name;
+        let content = bytes(Path::new(file), TRACE_BYTES_MAX)?;
+        let trace = Arc::new(Trace::read(file, *form, &content, volume.as_deref())?);
+        self.last = Some((name, Arc::clone(&trace)));
+        Ok(trace)
+    }
 }
 
 /// The content of a file that has so many bytes at most.
@@ -248,16 +289,12 @@ fn bytes(path: &Path, bytes_max: u64) -> Result<Vec<u8>, PlanFault> {
 }
 
 fn example(name: &str) -> Result<&'static str, PlanFault> {
-    let all = [
-        ("rack", RACKS[2].1),
-        ("r930-3", RACKS[0].1),
-        ("r930-6", RACKS[1].1),
-        ("scenario", simulate::EXAMPLE),
-        ("large", simulate::LARGE),
-    ];
-    let found = all.iter().find(|(known, _)| *known == name);
+    let mut all = RACKS.iter().chain(&SCENARIOS);
+    let found = all.find(|(known, _)| *known == name);
     found.map(|(_, text)| *text).ok_or_else(|| {
-        let names = all.map(|(name, _)| name).join(", ");
+        let all = RACKS.iter().chain(&SCENARIOS);
+        let names: Vec<&str> = all.map(|(name, _)| *name).collect();
+        let names = names.join(", ");
         key("NAME", format!("there is no example '{name}'"), format!("name one of: {names}"))
     })
 }

@@ -58,6 +58,21 @@ pub(crate) fn key(
     PlanFault::Key { key: key.into(), cause: cause.into(), way_out: way_out.into() }
 }
 
+/// Characters of titles and names: they stand in columns of tables.
+pub(crate) const NAME_MAX: usize = 64;
+
+/// Refuses words that no table or terminal shows as they are.
+pub(crate) fn named(at: &str, words: &str, chars_max: usize) -> Result<(), PlanFault> {
+    let way_out = format!("give {chars_max} characters at most, none of them a control character");
+    if words.chars().nth(chars_max).is_some() {
+        return Err(key(at, "it is too long", way_out));
+    }
+    if words.chars().any(char::is_control) {
+        return Err(key(at, "it has a control character", way_out));
+    }
+    Ok(())
+}
+
 /// Refuses a number outside of its range.
 pub(crate) fn within(name: &str, value: u64, least: u64, most: u64) -> Result<(), PlanFault> {
     if (least..=most).contains(&value) {

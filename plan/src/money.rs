@@ -79,6 +79,29 @@ impl<'de> Deserialize<'de> for Cents {
     }
 }
 
+/// The price of a small unit, such as a kWh: dollars from 0 to 100, to the millionth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitPrice(u64);
+
+impl UnitPrice {
+    /// In millionths of a dollar.
+    pub const fn millionths(self) -> u64 {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for UnitPrice {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        let dollars = f64::deserialize(source)?;
+        let millionths = (dollars * 1e6).round();
+        if !(0.0..=100e6).contains(&millionths) || (dollars * 1e6 - millionths).abs() > 1e-4 {
+            let range = "give 0 to 100 dollars, with six decimals at most";
+            return Err(D::Error::custom(format!("{dollars} is out of range; {range}")));
+        }
+        Ok(Self(millionths as u64))
+    }
+}
+
 /// A part of a whole, or a multiple of it: `"1/3"` or a number such as 0.57.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fraction {

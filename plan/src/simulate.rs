@@ -7,7 +7,8 @@
 //! sidecore that polls costs no event.
 
 pub mod calendar;
-pub mod closed;
+#[cfg(test)]
+mod closed;
 pub mod scenario;
 pub(crate) mod show;
 pub mod variate;
@@ -15,6 +16,7 @@ pub mod world;
 
 pub use scenario::{Scenario, Vary};
 pub use show::{report_text, rows_text};
+pub(crate) use world::simulate_tail;
 pub use world::{LatencySummary, SimulationReport, simulate};
 
 /// The scenario that `vrio plan example scenario` prints.

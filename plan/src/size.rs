@@ -6,9 +6,10 @@
 
 use serde::Serialize;
 
-use crate::fault::{PlanFault, within};
+use crate::fault::{PlanFault, key, within};
 use crate::money::{Fraction, grouped};
-use crate::simulate::{Scenario, scenario::ServedAt, show::time, simulate};
+use crate::simulate::scenario::{Arrivals, ServedAt};
+use crate::simulate::{Scenario, show::time, simulate_tail};
 use crate::text::table;
 
 /// Sidecores of one host that are tried.
@@ -19,8 +20,8 @@ pub const POOL_SIDECORES_MAX: u64 = 4096;
 pub const CARDS_TRIED: [u64; 8] = [1, 10, 25, 40, 50, 100, 200, 400];
 /// Correlations that are tried, in percent.
 pub const CORRELATIONS_TRIED: [u64; 5] = [0, 25, 50, 75, 100];
-/// One of so many requests may have no answer at the end of a scenario that holds its p99.
-const ANSWERED_OF: u64 = 100;
+/// The fewest requests that have a p99: ten of them take longer.
+const REQUESTS_LEAST: u64 = 1000;
 
 /// The IOhosts of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -29,6 +30,8 @@ pub struct PoolSize {
     pub iohosts: u64,
     /// Sidecores of all of them.
     pub sidecores: u64,
+    /// Sidecores of all VMhosts, as the scenario has them.
+    pub vmhost_sidecores: u64,
     /// The slowest card of an IOhost with which the p99 holds, in Gbit/s; none of those that are
     /// tried may do.
     pub card_gbit: Option<u64>,
@@ -45,105 +48,144 @@ pub struct SizeRow {
     pub hosts_sidecores: Option<u64>,
     /// The IOhosts; none if no number does.
     pub pool: Option<PoolSize>,
-    /// The pool's sidecores for a million of the hosts'.
+    /// The pool's sidecores, those of VMhosts included, for a million of the hosts'.
     pub share_ppm: Option<u64>,
 }
 
 /// The sizes of one rack for a p99, by correlation.
 ///
 /// # Errors
-/// When the p99 is out of range.
+/// When the p99 is out of range, or the scenario is too short or too large.
 pub fn size(scenario: &Scenario, p99_ns: u64) -> Result<Vec<SizeRow>, PlanFault> {
     within("--p99 in ns", p99_ns, 1, 3_600_000_000_000)?;
     let mut rack = scenario.clone();
     rack.hosts.count = rack.hosts_in_rack().min(rack.hosts.count);
     rack.death = None;
     rack.pool.spare = 0;
+    let has_bursts = matches!(rack.load.arrivals, Arrivals::Bursts | Arrivals::Trace);
+    let lanes = rack_lanes(&rack);
     let row = |percent: u64| {
         let mut rack = rack.clone();
         rack.load.correlation = Fraction::of(percent, 100).unwrap_or(Fraction::NONE);
-        let hosts = hosts_sidecores(&rack, p99_ns).map(|each| each * rack.hosts.count);
-        let pool = pool_size(&rack, p99_ns);
-        SizeRow {
+        let hosts = hosts_sidecores(&rack, lanes, p99_ns)?.map(|each| each * rack.hosts.count);
+        let pool = pool_size(&rack, lanes, p99_ns)?;
+        let share = |(hosts, pool): (u64, PoolSize)| {
+            (pool.sidecores + pool.vmhost_sidecores) * 1_000_000 / hosts
+        };
+        Ok(SizeRow {
             correlation_percent: percent,
             hosts_sidecores: hosts,
             pool,
-            share_ppm: hosts.zip(pool).map(|(hosts, pool)| pool.sidecores * 1_000_000 / hosts),
-        }
+            share_ppm: hosts.zip(pool).map(share),
+        })
     };
-    Ok(CORRELATIONS_TRIED.map(row).to_vec())
+    // Without bursts the correlation changes nothing.
+    let tried = if has_bursts { &CORRELATIONS_TRIED[..] } else { &CORRELATIONS_TRIED[..1] };
+    tried.iter().copied().map(row).collect()
 }
 
-/// The p99, if the scenario keeps up with its load.
-fn p99(scenario: &Scenario) -> Option<u64> {
-    let report = simulate(scenario);
-    let lost = report.unanswered + report.refused;
-    (lost <= report.latency.requests / ANSWERED_OF).then_some(report.latency.p99_ns)
+/// Lanes of all drives of the rack: both sides have the same drives.
+fn rack_lanes(rack: &Scenario) -> u64 {
+    let servers = match rack.served {
+        ServedAt::Host => rack.hosts.count,
+        ServedAt::Pool => rack.pool.iohosts,
+    };
+    rack.pool.device_lanes * servers
+}
+
+/// The p99, if it is no longer than the wanted one.
+fn p99(scenario: &Scenario, wanted_ns: u64) -> Result<Option<u64>, PlanFault> {
+    scenario.check_pool()?;
+    let tail = simulate_tail(scenario, wanted_ns)?;
+    // Too few sidecores make a closed load's requests few: then it is no fault of the scenario.
+    if tail.requests < REQUESTS_LEAST && scenario.load.arrivals != Arrivals::Closed {
+        let cause = format!("{} requests have no p99", tail.requests);
+        let way_out =
+            format!("raise it or the load, for {REQUESTS_LEAST} requests after warm_up_ms");
+        return Err(key("milliseconds", cause, way_out));
+    }
+    let is_enough = tail.requests >= REQUESTS_LEAST;
+    Ok(tail.p99_ns.filter(|p99_ns| is_enough && *p99_ns <= wanted_ns))
 }
 
 /// The fewest sidecores of a host.
-fn hosts_sidecores(rack: &Scenario, p99_ns: u64) -> Option<u64> {
+fn hosts_sidecores(rack: &Scenario, lanes: u64, p99_ns: u64) -> Result<Option<u64>, PlanFault> {
     let mut rack = rack.clone();
     rack.served = ServedAt::Host;
     rack.pool.iohosts = 1;
     rack.pool.replicas = 1;
+    rack.pool.device_lanes = lanes.div_ceil(rack.hosts.count);
     fewest(HOST_SIDECORES_MAX, |sidecores| {
         rack.pool.sidecores = sidecores;
-        p99(&rack).is_some_and(|found| found <= p99_ns)
+        Ok(p99(&rack, p99_ns)?.is_some())
     })
 }
 
 /// The fewest sidecores of a rack's IOhosts, which have as many as the scenario's at most.
-fn pool_size(rack: &Scenario, p99_ns: u64) -> Option<PoolSize> {
+fn pool_size(rack: &Scenario, lanes: u64, p99_ns: u64) -> Result<Option<PoolSize>, PlanFault> {
     let mut rack = rack.clone();
     rack.served = ServedAt::Pool;
     let most = rack.pool.sidecores;
     let with = |rack: &mut Scenario, sidecores: u64| {
         rack.pool.iohosts = sidecores.div_ceil(most).max(rack.pool.replicas);
         rack.pool.sidecores = sidecores.div_ceil(rack.pool.iohosts);
+        rack.pool.device_lanes = lanes.div_ceil(rack.pool.iohosts);
     };
     let found = fewest(POOL_SIDECORES_MAX, |sidecores| {
         with(&mut rack, sidecores);
-        p99(&rack).is_some_and(|found| found <= p99_ns)
+        Ok(p99(&rack, p99_ns)?.is_some())
     })?;
+    let Some(found) = found else { return Ok(None) };
     with(&mut rack, found);
-    let own = p99(&rack)?;
+    let Some(own) = p99(&rack, p99_ns)? else { return Ok(None) };
     let (iohosts, sidecores) = (rack.pool.iohosts, rack.pool.iohosts * rack.pool.sidecores);
     let slowest = fewest(CARDS_TRIED.len() as u64, |card| {
         rack.network.iohost_gbit = CARDS_TRIED[card as usize - 1];
-        p99(&rack).is_some_and(|found| found <= p99_ns)
-    });
+        Ok(p99(&rack, p99_ns)?.is_some())
+    })?;
     let card_gbit = slowest.map(|card| CARDS_TRIED[card as usize - 1]);
-    Some(PoolSize { iohosts, sidecores, card_gbit, p99_ns: own })
+    let vmhost_sidecores = rack.hosts.count * rack.hosts.sidecores;
+    Ok(Some(PoolSize { iohosts, sidecores, vmhost_sidecores, card_gbit, p99_ns: own }))
 }
 
 /// The least number up to `most` that is enough.
-fn fewest(most: u64, mut is_enough: impl FnMut(u64) -> bool) -> Option<u64> {
+fn fewest(
+    most: u64,
+    mut is_enough: impl FnMut(u64) -> Result<bool, PlanFault>,
+) -> Result<Option<u64>, PlanFault> {
     // A p99 that no number holds is told by one try.
-    if !is_enough(most) {
-        return None;
+    if !is_enough(most)? {
+        return Ok(None);
     }
     let mut enough = 1;
-    while enough < most && !is_enough(enough) {
+    while enough < most && !is_enough(enough)? {
         enough = (enough * 2).min(most);
     }
     let mut too_few = enough / 2;
     while enough - too_few > 1 {
         let middle = too_few + (enough - too_few) / 2;
-        if is_enough(middle) {
+        if is_enough(middle)? {
             enough = middle;
         } else {
             too_few = middle;
         }
     }
-    Some(enough)
+    Ok(Some(enough))
 }
 
 /// The sizes as a table.
 pub fn size_text(scenario: &Scenario, p99_ns: u64, rows: &[SizeRow]) -> String {
     let hosts = scenario.hosts_in_rack().min(scenario.hosts.count);
-    let head =
-        ["bursts in common", "hosts' sidecores", "IOhosts'", "share", "IOhosts", "card", "p99"];
+    let head = [
+        "bursts in common",
+        "hosts' sidecores",
+        "IOhosts'",
+        "VMhosts'",
+        "share",
+        "IOhosts",
+        "card",
+        "p99",
+    ];
     let mut cells = vec![head.map(str::to_owned).to_vec()];
     for row in rows {
         let none = || "-".to_owned();
@@ -152,6 +194,7 @@ pub fn size_text(scenario: &Scenario, p99_ns: u64, rows: &[SizeRow]) -> String {
             format!("{} %", row.correlation_percent),
             row.hosts_sidecores.map_or_else(none, grouped),
             pool.map_or_else(none, |pool| grouped(pool.sidecores)),
+            pool.map_or_else(none, |pool| grouped(pool.vmhost_sidecores)),
             row.share_ppm.map_or_else(none, |ppm| {
                 let hundredths = (ppm + 5_000) / 10_000;
                 format!("{}.{:02}", hundredths / 100, hundredths % 100)
@@ -168,6 +211,9 @@ pub fn size_text(scenario: &Scenario, p99_ns: u64, rows: &[SizeRow]) -> String {
         time(p99_ns),
         table(&cells, 1),
     );
+    if rows.len() == 1 {
+        text += "The load has no bursts, so they have none in common.\n";
+    }
     let stops = rows.iter().find(|row| row.share_ppm.is_some_and(|ppm| ppm >= 1_000_000));
     if let Some(row) = stops {
         let percent = row.correlation_percent;
@@ -180,8 +226,16 @@ pub fn size_text(scenario: &Scenario, p99_ns: u64, rows: &[SizeRow]) -> String {
             &format!("Of the trace's {all} each guest had {part}: correlations see other parts.\n");
     }
     if rows.iter().any(|row| row.hosts_sidecores.is_none() || row.pool.is_none()) {
-        text += "A dash: no number of sidecores does. The other steps take longer than the p99,\n\
-                 or a guest needs more sidecores than an IOhost has (pool.sidecores).\n";
+        text += &format!(
+            "A dash: no number of sidecores does, up to {HOST_SIDECORES_MAX} of a host and \
+             {} of the IOhosts. The other\nsteps take longer than the p99, or a guest needs more \
+             sidecores than an IOhost has (pool.sidecores).\n",
+            grouped(POOL_SIDECORES_MAX),
+        );
+    }
+    if rows.iter().filter_map(|row| row.pool).any(|pool| pool.card_gbit.is_none()) {
+        let most = CARDS_TRIED[CARDS_TRIED.len() - 1];
+        text += &format!("A dash as the card: none up to {most} Gbit/s holds the p99.\n");
     }
     text
 }
@@ -226,9 +280,9 @@ mod tests {
     #[test]
     fn the_fewest_are_found() {
         for wanted in 1..=300 {
-            let found = fewest(300, |number| number >= wanted);
-            assert_eq!(found, Some(wanted));
+            let found = fewest(300, |number| Ok(number >= wanted));
+            assert_eq!(found, Ok(Some(wanted)));
         }
-        assert_eq!(fewest(300, |_| false), None);
+        assert_eq!(fewest(300, |_| Ok(false)), Ok(None));
     }
 }

@@ -9,6 +9,8 @@ use crate::money::{Cents, change};
 
 /// Hours of a year, leap years included.
 const HOURS_PER_YEAR: u64 = 8766;
+/// Millionths of a dollar in a cent.
+const MILLIONTHS_PER_CENT: u128 = 10_000;
 
 /// The bill of one plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,9 +35,10 @@ pub struct Bill {
 }
 
 impl Bill {
-    /// Parts and power.
-    pub fn cost(&self) -> Cents {
-        Cents(self.total_cents.0.saturating_add(self.power_cents.map_or(0, |power| power.0)))
+    /// Parts and power; none if the power is not known.
+    pub fn cost(&self) -> Option<Cents> {
+        let power = self.power_cents?;
+        Some(Cents(self.total_cents.0.saturating_add(power.0)))
     }
 }
 
@@ -90,10 +93,7 @@ pub fn compare(rack: &RackForm) -> Result<RackComparison, PlanFault> {
     let bills = bills?;
     let first = &bills[0];
     let parts = bills.iter().map(|it| change(first.total_cents, it.total_cents)).collect();
-    let with_power = |it: &Bill| {
-        let _both = (first.power_cents?, it.power_cents?);
-        change(first.cost(), it.cost())
-    };
+    let with_power = |it: &Bill| change(first.cost()?, it.cost()?);
     Ok(RackComparison {
         title: rack.title.clone(),
         source: rack.source.clone(),
@@ -169,7 +169,8 @@ fn added(sum: u64, each: u64, count: u64) -> Result<u64, PlanFault> {
 fn power_price(power: &PowerForm, watts: u64) -> Result<Cents, PlanFault> {
     let watt_hours = u128::from(watts) * u128::from(HOURS_PER_YEAR * power.years);
     let of_building = watt_hours * u128::from(power.pue_percent) / 100;
-    let cents = of_building * u128::from(power.usd_per_kwh.0) / 1000;
+    let cents =
+        of_building * u128::from(power.usd_per_kwh.millionths()) / 1000 / MILLIONTHS_PER_CENT;
     let cents = u64::try_from(cents).ok();
     cents.map(Cents).ok_or(PlanFault::Overflow { sum: "the price of power" })
 }

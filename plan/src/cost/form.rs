@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::shipped::PRICE_LISTS;
-use crate::fault::{PlanFault, key, within};
-use crate::money::{Cents, Fraction};
+use crate::fault::{NAME_MAX, PlanFault, key, named, within};
+use crate::money::{Cents, Fraction, UnitPrice};
 
 /// Servers of a rack: many rows of a hall.
 pub const SERVERS_MAX: u64 = 100_000;
@@ -185,8 +185,8 @@ fn one() -> u64 {
 pub struct PowerForm {
     /// Years that the rack runs.
     pub years: u64,
-    /// The price of a kWh in dollars, of two decimals.
-    pub usd_per_kwh: Cents,
+    /// The price of a kWh in dollars, of six decimals at most.
+    pub usd_per_kwh: UnitPrice,
     /// Power of the building for each unit of the rack's, in hundredths: 150 is 1.5.
     #[serde(default = "pue")]
     pub pue_percent: u64,
@@ -251,6 +251,8 @@ impl RackForm {
         name: &str,
         kind: PartKind,
     ) -> Result<&PartForm, PlanFault> {
+        // Another name would be printed as it is.
+        named(at, name, NAME_MAX)?;
         match self.part.get(name) {
             Some(part) if part.kind == kind => Ok(part),
             Some(part) => {
@@ -270,7 +272,9 @@ impl RackForm {
     fn check(&self) -> Result<(), PlanFault> {
         within("the number of parts", self.part.len() as u64, 1, ENTRIES_MAX as u64)?;
         within("the number of [[plan]]", self.plan.len() as u64, 1, ENTRIES_MAX as u64)?;
+        named("title", &self.title, NAME_MAX)?;
         for (name, part) in &self.part {
+            named("the name of a [part]", name, NAME_MAX)?;
             let least = u64::from(part.kind != PartKind::Base);
             within(&format!("part.{name}.size"), part.size, least, SIZE_MAX)?;
             within(&format!("part.{name}.watts"), part.watts.unwrap_or(0), 0, WATTS_MAX)?;
@@ -278,10 +282,10 @@ impl RackForm {
         if let Some(power) = &self.power {
             within("power.years", power.years, 1, YEARS_MAX)?;
             within("power.pue_percent", power.pue_percent, 100, 1000)?;
-            within("power.usd_per_kwh in cents", power.usd_per_kwh.0, 0, 10_000)?;
         }
         self.check_hosts()?;
         for (at, plan) in self.plan.iter().enumerate() {
+            named(&format!("plan[{at}].name"), &plan.name, NAME_MAX)?;
             self.check_plan(&format!("plan[{at}] '{}'", plan.name), plan)?;
         }
         Ok(())
@@ -326,6 +330,7 @@ impl RackForm {
         within(&format!("{at}.spare_iohosts"), plan.spare_iohosts, 0, SERVERS_MAX)?;
         for (keys, dimms) in [("dimms", &plan.dimms), ("iohost_dimms", &plan.iohost_dimms)] {
             for (name, count) in dimms {
+                named(&format!("{at}.{keys}"), name, NAME_MAX)?;
                 let here = format!("{at}.{keys}.{name}");
                 self.part_of(&here, name, PartKind::Dimm)?;
                 within(&here, *count, 0, self.hosts.dimm_slots)?;
@@ -352,6 +357,7 @@ impl RackForm {
 
 /// A list of the program.
 fn price_list(wanted: &str) -> Result<PriceListForm, PlanFault> {
+    named("prices", wanted, NAME_MAX)?;
     let names: Vec<&str> = PRICE_LISTS.iter().map(|(name, _)| *name).collect();
     let Some((_, text)) = PRICE_LISTS.iter().find(|(name, _)| *name == wanted) else {
         let way_out = format!("name one of: {}; or leave it out", names.join(", "));

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::bill::bill;
+use super::bill::{Bill, bill};
 use super::form::{Policy, RackForm};
 use crate::fault::{PlanFault, key};
 use crate::money::{Cents, Fraction, change};
@@ -22,6 +22,8 @@ pub struct SearchCell {
     pub sidecores_percent: u64,
     /// Spare IOhosts.
     pub spare_iohosts: u64,
+    /// Whether prices have the power of the rack's years: it is known of each rack then.
+    pub with_power: bool,
     /// The price when each host serves its own guests.
     pub per_host_cents: Cents,
     /// The price of the pool; none if its parts do not fit into its servers.
@@ -51,28 +53,42 @@ pub fn search(rack: &RackForm) -> Result<Vec<SearchCell>, PlanFault> {
     }
     let drives = Fraction::of(pooled.ssds, rack.hosts.servers).unwrap_or(Fraction::NONE);
     let mut rack = rack.clone();
-    let mut cells = Vec::new();
+    let mut bills = Vec::new();
     for spare_iohosts in [0, 1] {
         for servers in SERVERS_TRIED {
             rack.hosts.servers = servers;
             pooled.ssds = drives.up(servers);
-            let per_host = bill(&rack, &own)?.cost();
+            let per_host = bill(&rack, &own)?;
             for sidecores_percent in SHARES_TRIED {
                 pooled.spare_iohosts = spare_iohosts;
                 pooled.sidecores = Fraction::of(sidecores_percent, 100).unwrap_or(Fraction::ALL);
-                let cost = bill(&rack, &pooled).ok().map(|bill| bill.cost());
-                cells.push(SearchCell {
-                    servers,
-                    sidecores_percent,
-                    spare_iohosts,
-                    per_host_cents: per_host,
-                    pooled_cents: cost,
-                    change: cost.and_then(|cost| change(per_host, cost)),
-                });
+                let place = (servers, sidecores_percent, spare_iohosts);
+                bills.push((place, per_host.clone(), bill(&rack, &pooled).ok()));
             }
         }
     }
-    Ok(cells)
+    // A price with power beside one without would compare nothing.
+    let is_known = |bill: &Bill| bill.power_cents.is_some();
+    let with_power =
+        bills.iter().all(|(_, own, pool)| is_known(own) && pool.as_ref().is_none_or(is_known));
+    let price = |bill: &Bill| match bill.cost() {
+        Some(cost) if with_power => cost,
+        _ => bill.total_cents,
+    };
+    let cell = |(place, own, pool): (_, Bill, Option<Bill>)| {
+        let (servers, sidecores_percent, spare_iohosts) = place;
+        let (per_host_cents, pooled_cents) = (price(&own), pool.as_ref().map(&price));
+        SearchCell {
+            servers,
+            sidecores_percent,
+            spare_iohosts,
+            with_power,
+            per_host_cents,
+            pooled_cents,
+            change: pooled_cents.and_then(|pooled| change(per_host_cents, pooled)),
+        }
+    };
+    Ok(bills.into_iter().map(cell).collect())
 }
 
 #[cfg(test)]

@@ -10,5 +10,5 @@ pub const PRICE_LISTS: [(&str, &str); 2] = [
 pub const RACKS: [(&str, &str); 3] = [
     ("r930-3", include_str!("../../data/rack-r930-3.toml")),
     ("r930-6", include_str!("../../data/rack-r930-6.toml")),
-    ("example", include_str!("../../data/rack-example.toml")),
+    ("rack", include_str!("../../data/rack-example.toml")),
 ];

@@ -45,11 +45,15 @@ pub fn comparison_text(comparison: &RackComparison) -> String {
         ]);
     }
     let _ = write!(text, "\nPLANS\n{}", table(&rows, 1));
-    for (bill, change) in comparison.bills.iter().zip(&comparison.change_of_parts).skip(1) {
+    let first = &comparison.bills[0].name;
+    for (at, bill) in comparison.bills.iter().enumerate().skip(1) {
+        let (sum, change) = match comparison.change_with_power[at] {
+            Some(change) => ("parts and power", Some(change)),
+            None => ("parts", comparison.change_of_parts[at]),
+        };
         if change.is_some_and(|change| change > 0) {
-            let first = &comparison.bills[0].name;
-            let _ =
-                writeln!(text, "'{}' does not pay: its parts cost more than '{first}'.", bill.name);
+            let name = &bill.name;
+            let _ = writeln!(text, "'{name}' does not pay: its {sum} cost more than '{first}'.");
         }
     }
     let mut unknown: Vec<&String> =
@@ -94,6 +98,8 @@ fn bill_text(bill: &Bill) -> String {
 /// The search as two tables of changes, without and with a spare IOhost.
 pub fn search_text(cells: &[SearchCell]) -> String {
     let mut text = String::new();
+    let with_power = cells.iter().all(|it| it.with_power);
+    let sum = if with_power { "parts and power" } else { "parts alone" };
     for spare in [0, 1] {
         let title = if spare == 0 { "NO SPARE IOHOST" } else { "ONE SPARE IOHOST" };
         let mut head = vec!["servers".to_owned()];
@@ -108,20 +114,24 @@ pub fn search_text(cells: &[SearchCell]) -> String {
         }
         let _ = write!(
             text,
-            "{title}: price of the pool beside hosts that serve themselves, by the\n\
-            share of their sidecores that the pool needs\n{}\n",
+            "{title}: price of the pool ({sum}) beside hosts that serve themselves,\n\
+            by the share of their sidecores that the pool needs\n{}\n",
             table(&rows, 0)
         );
-        let pays = SHARES_TRIED.map(|share| {
-            let mut of_share = cells.iter().filter(|it| {
+        text.push_str("Racks that pay, in servers:\n");
+        for share in SHARES_TRIED {
+            let of_share = cells.iter().filter(|it| {
                 let is_here = it.sidecores_percent == share && it.spare_iohosts == spare;
                 is_here && it.change.is_some_and(|change| change < 0)
             });
-            of_share.next().map_or_else(|| "none".to_owned(), |it| it.servers.to_string())
-        });
-        let named = SHARES_TRIED.iter().zip(pays).map(|(share, size)| format!("{share} %: {size}"));
-        let named: Vec<String> = named.collect();
-        let _ = writeln!(text, "The smallest rack that pays, in servers: {}.\n", named.join(", "));
+            let sizes: Vec<String> = of_share.map(|it| it.servers.to_string()).collect();
+            let sizes = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
+            let _ = writeln!(text, "  {share} %: {sizes}");
+        }
+        text.push('\n');
+    }
+    if !with_power {
+        text.push_str("Power is left out: the rack has no [power], or a part has no watts.\n");
     }
     text.push_str("A dash: the parts do not fit into the servers.\n");
     text

@@ -94,7 +94,7 @@ impl Calendar {
         // Far events come into the ring as soon as it reaches them, also into this bucket.
         while let Some(Reverse(event)) = self.far.peek() {
             let bucket = event.time_ns >> self.shift;
-            if bucket >= self.current + BUCKETS as u64 {
+            if bucket - self.current >= BUCKETS as u64 {
                 break;
             }
             let event = *event;
@@ -116,6 +116,16 @@ mod tests {
     use random::Random;
 
     use super::*;
+
+    /// The last bucket of all is as any other.
+    #[test]
+    fn the_end_of_all_numbers_is_no_end_of_the_queue() {
+        let mut calendar = Calendar::new(u64::MAX);
+        let events = [u64::MAX, u64::MAX - 1, 7].map(|time_ns| Event { time_ns, owner: 1 });
+        events.into_iter().for_each(|event| calendar.push(event));
+        let taken = [calendar.pop(), calendar.pop(), calendar.pop(), calendar.pop()];
+        assert_eq!(taken, [Some(events[2]), Some(events[1]), Some(events[0]), None]);
+    }
 
     /// A heap is the oracle, with steps from a nanosecond to minutes.
     #[test]

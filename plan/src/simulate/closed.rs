@@ -1,14 +1,14 @@
-//! Closed forms of queues: the simulator is tried against them, and sizes are first guessed by
-//! them. All times have one unit, all rates its inverse.
+//! Closed forms of queues, for tests alone: the simulator is tried against them, and sizes are
+//! found by it. All times have one unit, all rates its inverse.
 
 /// The probability that all `servers` are busy and an arrival is turned away (Erlang B), for a load
 /// in Erlang.
-pub fn erlang_b(servers: u64, load: f64) -> f64 {
+pub(super) fn erlang_b(servers: u64, load: f64) -> f64 {
     (1..=servers).fold(1.0, |blocked, server| load * blocked / (server as f64 + load * blocked))
 }
 
 /// The probability that an arrival waits (Erlang C); 1 if the load is more than the servers do.
-pub fn erlang_c(servers: u64, load: f64) -> f64 {
+pub(super) fn erlang_c(servers: u64, load: f64) -> f64 {
     let free = servers as f64 - load;
     if free <= 0.0 {
         return 1.0;
@@ -18,31 +18,31 @@ pub fn erlang_c(servers: u64, load: f64) -> f64 {
 }
 
 /// The mean time in M/M/c, waiting and service; none if the load is more than the servers do.
-pub fn mmc_mean(servers: u64, rate: f64, service: f64) -> Option<f64> {
+pub(super) fn mmc_mean(servers: u64, rate: f64, service: f64) -> Option<f64> {
     let load = rate * service;
     let free = servers as f64 - load;
     (free > 0.0).then(|| service + erlang_c(servers, load) * service / free)
 }
 
-/// The time that a share `quantile` of the arrivals wait at most in M/M/c.
-pub fn mmc_wait(servers: u64, rate: f64, service: f64, quantile: f64) -> Option<f64> {
+/// The share of the arrivals that take longer than a time in M/M/c: waiting, with the chance of
+/// Erlang C, and service.
+pub(super) fn mmc_longer(servers: u64, rate: f64, service: f64, time: f64) -> f64 {
     let load = rate * service;
-    let free = servers as f64 - load;
-    if free <= 0.0 {
-        return None;
-    }
     let waits = erlang_c(servers, load);
-    Some((waits / (1.0 - quantile)).ln().max(0.0) * service / free)
+    // The free servers' rate for each one's, whose difference from 1 the sum divides by.
+    let free = servers as f64 - load;
+    let (served, drained) = ((-time / service).exp(), (-free * time / service).exp());
+    served + waits * (served - drained) / (free - 1.0)
 }
 
 /// The time that a share `quantile` of the arrivals take at most in M/M/1.
-pub fn mm1_time(rate: f64, service: f64, quantile: f64) -> Option<f64> {
+pub(super) fn mm1_time(rate: f64, service: f64, quantile: f64) -> Option<f64> {
     let free = 1.0 - rate * service;
     (free > 0.0).then(|| -(1.0 - quantile).ln() * service / free)
 }
 
 /// The mean time in M/D/1: half of M/M/1's wait, and the service.
-pub fn md1_mean(rate: f64, service: f64) -> Option<f64> {
+pub(super) fn md1_mean(rate: f64, service: f64) -> Option<f64> {
     let load = rate * service;
     (load < 1.0).then(|| service + load * service / (2.0 * (1.0 - load)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::fault::{PlanFault, key, within};
+use crate::fault::{NAME_MAX, PlanFault, key, named, within};
 use crate::money::Fraction;
 use crate::trace::{Trace, TraceForm};
 
@@ -20,6 +20,17 @@ pub const REQUESTS_MAX: u64 = 4_000_000_000;
 /// Requests under way: at this number, more arrivals are refused and counted. Without a bound, a
 /// load beyond the stations' would take all memory.
 pub const UNDER_WAY_MAX: u64 = 1 << 24;
+/// Spans of all guests, with bursts: a guest whose spans are quiet goes through them one by one, in
+/// some seconds for all.
+pub const SPANS_MAX: u64 = 1 << 28;
+/// The most requests of a guest in a second while it is busy: one in a nanosecond.
+const BUSY_RATE_MAX: u64 = 1_000_000_000;
+/// Keys of a path, with one more than any scenario has.
+const PATH_KEYS_MAX: usize = 3;
+/// Keys whose values are words, also if these are numbers.
+const WORD_KEYS: [&str; 3] = ["title", "load.trace", "load.volume"];
+/// The longest name of a file.
+const FILE_NAME_MAX: usize = 4096;
 /// Values of one key beside one another: a table that a person reads.
 pub const VARIED_MAX: usize = 64;
 /// The longest cost of a step: a second.
@@ -354,7 +365,8 @@ impl Scenario {
         }
     }
 
-    /// Requests that are expected.
+    /// Requests that are expected. With `closed` it is a guess: stations may make them fewer, and
+    /// times that are drawn may make them more.
     pub fn expected(&self) -> u64 {
         let load = &self.load;
         let guests = self.hosts.count * self.hosts.guests;
@@ -386,12 +398,29 @@ impl Scenario {
     ///
     /// # Errors
     /// When the guests' requests are too many then.
-    pub fn play(&mut self, trace: Trace) -> Result<(), PlanFault> {
-        self.load.playing = Some(Arc::new(trace.faster(self.load.speed)));
-        within("the number of requests", self.expected(), 0, REQUESTS_MAX)
+    pub fn play(&mut self, trace: &Arc<Trace>) -> Result<(), PlanFault> {
+        self.load.playing = Some(Trace::faster(trace, self.load.speed));
+        self.check_requests()
+    }
+
+    fn check_requests(&self) -> Result<(), PlanFault> {
+        let expected = self.expected();
+        if expected <= REQUESTS_MAX {
+            return Ok(());
+        }
+        let load = match self.load.arrivals {
+            // The events of a closed load are counted while it runs.
+            Arrivals::Closed => return Ok(()),
+            Arrivals::Trace => "load.speed",
+            _ => "load.requests_per_second",
+        };
+        let cause = format!("they make {expected} requests, more than {REQUESTS_MAX}");
+        let keys = format!("hosts.count x hosts.guests x {load} x milliseconds");
+        Err(key(keys, cause, "lower one of them"))
     }
 
     fn check(&self) -> Result<(), PlanFault> {
+        named("title", &self.title, NAME_MAX)?;
         within("milliseconds", self.milliseconds, 1, MILLISECONDS_MAX)?;
         within("warm_up_ms", self.warm_up_ms, 0, self.milliseconds - 1)?;
         within("hosts.count", self.hosts.count, 1, GUESTS_MAX)?;
@@ -406,7 +435,7 @@ impl Scenario {
             let under_way = self.hosts.count * self.hosts.guests * self.load.depth;
             within("guests x load.depth", under_way, 1, UNDER_WAY_MAX)?;
         }
-        within("the number of requests", self.expected(), 0, REQUESTS_MAX)?;
+        self.check_requests()?;
         self.death.as_ref().map_or(Ok(()), |death| self.check_death(death))
     }
 
@@ -439,10 +468,30 @@ impl Scenario {
         if load.busy.ppm() == 0 {
             return Err(key("load.busy", "no span is busy", "give more than 0"));
         }
+        for (name, words) in [("load.trace", &load.trace), ("load.volume", &load.volume)] {
+            words.as_ref().map_or(Ok(()), |words| named(name, words, FILE_NAME_MAX))?;
+        }
+        if load.arrivals == Arrivals::Bursts { self.check_bursts() } else { Ok(()) }
+    }
+
+    fn check_bursts(&self) -> Result<(), PlanFault> {
+        let load = &self.load;
+        if load.requests_per_second * 1_000_000 > BUSY_RATE_MAX * load.busy.ppm() {
+            let cause = "a busy guest would have more than a request in a nanosecond";
+            let way_out = "raise load.busy, or lower load.requests_per_second";
+            return Err(key("load.requests_per_second / load.busy", cause, way_out));
+        }
+        let guests = self.hosts.count * self.hosts.guests;
+        let spans = guests.saturating_mul(self.milliseconds.div_ceil(load.burst_ms));
+        if spans > SPANS_MAX {
+            let cause = format!("they make {spans} spans, more than {SPANS_MAX}");
+            let way_out = "raise load.burst_ms, or lower another of them";
+            return Err(key("guests x milliseconds / load.burst_ms", cause, way_out));
+        }
         Ok(())
     }
 
-    fn check_pool(&self) -> Result<(), PlanFault> {
+    pub(crate) fn check_pool(&self) -> Result<(), PlanFault> {
         let pool = &self.pool;
         within("pool.iohosts", pool.iohosts, 1, GUESTS_MAX)?;
         within("pool.spare", pool.spare, 0, GUESTS_MAX)?;
@@ -521,6 +570,9 @@ impl std::str::FromStr for Vary {
         if values.len() > VARIED_MAX {
             return Err(format!("{} values: give {VARIED_MAX} at most", values.len()));
         }
+        for value in [&key].into_iter().chain(&values) {
+            named("--vary", value, FILE_NAME_MAX).map_err(|fault| fault.to_string())?;
+        }
         Ok(Self { key, values })
     }
 }
@@ -541,7 +593,11 @@ pub fn assignment(text: &str) -> Result<(String, String), String> {
 /// Puts a value at a path of keys. A value that is no TOML is a word.
 fn put(table: &mut Table, path: &str, value: &str) -> Result<(), PlanFault> {
     let mut at = table;
-    let mut keys: Vec<&str> = path.split('.').collect();
+    let mut keys: Vec<&str> = path.split('.').take(PATH_KEYS_MAX + 1).collect();
+    if keys.len() > PATH_KEYS_MAX {
+        let cause = format!("the path has more than {PATH_KEYS_MAX} keys");
+        return Err(key("--set", cause, "name a key of the scenario, such as pool.sidecores"));
+    }
     let last = keys.pop().unwrap_or(path);
     for name in keys {
         let below = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
@@ -554,6 +610,8 @@ fn put(table: &mut Table, path: &str, value: &str) -> Result<(), PlanFault> {
     let read: Result<Table, _> = toml::from_str(&format!("value = {value}"));
     let read =
         read.ok().and_then(|mut read| if read.len() == 1 { read.remove("value") } else { None });
+    // A volume whose name is a number is a word as well.
+    let read = read.filter(|read| read.is_str() || !WORD_KEYS.contains(&path));
     at.insert(last.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned())));
     Ok(())
 }

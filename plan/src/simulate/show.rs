@@ -25,7 +25,8 @@ fn share(ppm: u64) -> String {
 fn latency_row(name: &str, latency: &LatencySummary) -> Vec<String> {
     let mut row = vec![name.to_owned(), grouped(latency.requests)];
     let times = [latency.mean_ns, latency.p50_ns, latency.p99_ns, latency.p999_ns, latency.max_ns];
-    row.extend(times.map(time));
+    // The times of no request are none.
+    row.extend(times.map(|ns| if latency.requests == 0 { "-".to_owned() } else { time(ns) }));
     row
 }
 
@@ -51,8 +52,14 @@ pub fn report_text(report: &SimulationReport) -> String {
     }
     rows.push(latency_row("in all", &report.latency));
     let _ = write!(text, "\nLATENCY\n{}", table(&rows, 1));
+    if let Some(oldest_ns) = report.oldest_ns {
+        let (count, oldest) = (grouped(report.unanswered), time(oldest_ns));
+        let _ = writeln!(
+            text,
+            "{count} requests had no answer at the end; the oldest had waited for {oldest}."
+        );
+    }
     for (count, words) in [
-        (report.unanswered, "had no answer at the end"),
         (report.sent_again, "were sent again, since their IOhost died"),
         (report.refused, "were refused, since too many were under way"),
     ] {

@@ -4,10 +4,11 @@ use random::Random;
 
 use super::calendar::{Calendar, Event};
 use super::scenario::{
-    Arrivals, Refuge, Scenario, ServedAt, SimulatedDeath, SpreadOver, Spreading, Steering,
-    UNDER_WAY_MAX,
+    Arrivals, REQUESTS_MAX, Refuge, Scenario, ServedAt, SimulatedDeath, SpreadOver, Spreading,
+    Steering, UNDER_WAY_MAX,
 };
 use super::variate::{exponential, hash};
+use crate::fault::{PlanFault, key};
 
 mod arrivals;
 mod report;
@@ -16,15 +17,36 @@ pub use report::{LatencySummary, SimulationReport, StationUse};
 
 use arrivals::GuestLoad;
 use report::BegunLatencies;
+pub(crate) use report::Tail;
 
 const NS_PER_MS: u64 = 1_000_000;
 
+/// Events of a scenario, some ten for each request: hours of one core of the simulating machine.
+/// The number of a closed load's requests is not known before.
+const EVENTS_MAX: u64 = 10 * REQUESTS_MAX;
+
 /// Simulates a scenario to its end.
-pub fn simulate(scenario: &Scenario) -> SimulationReport {
+///
+/// # Errors
+/// When it has too many events.
+pub fn simulate(scenario: &Scenario) -> Result<SimulationReport, PlanFault> {
+    Ok(simulated(scenario, EVENTS_MAX)?.report())
+}
+
+/// The p99 of a scenario's requests, of which one that had no answer within `wanted_ns` at the end,
+/// or was refused, took for ever.
+///
+/// # Errors
+/// When it has too many events.
+pub(crate) fn simulate_tail(scenario: &Scenario, wanted_ns: u64) -> Result<Tail, PlanFault> {
+    Ok(simulated(scenario, EVENTS_MAX)?.tail(wanted_ns))
+}
+
+fn simulated(scenario: &Scenario, events_max: u64) -> Result<World<'_>, PlanFault> {
     let mut world = World::new(scenario);
     world.begin();
-    world.run();
-    world.report()
+    world.run(events_max)?;
+    Ok(world)
 }
 
 /// The next place of a request.
@@ -89,6 +111,22 @@ struct UnderWay {
     is_write: bool,
 }
 
+impl UnderWay {
+    /// Whether it is a copy of a request.
+    fn is_copy(&self) -> bool {
+        matches!(
+            self.step,
+            RequestStep::CopySend
+                | RequestStep::CopyReceive
+                | RequestStep::CopyServe
+                | RequestStep::CopyDevice
+                | RequestStep::CopyAck
+                | RequestStep::CopyAcked
+                | RequestStep::CopyDone
+        )
+    }
+}
+
 /// A server of one request at a time, in the order of arrival.
 #[derive(Clone, Copy, Debug, Default)]
 struct Station {
@@ -100,8 +138,9 @@ impl Station {
     /// Takes a request now, and says when it is done.
     #[inline]
     fn serve(&mut self, now_ns: u64, cost_ns: u64) -> u64 {
-        self.free_at_ns = self.free_at_ns.max(now_ns) + cost_ns;
-        self.busy_ns += cost_ns;
+        // Sums end at the last number of all, which is far behind the end of each scenario.
+        self.free_at_ns = self.free_at_ns.max(now_ns).saturating_add(cost_ns);
+        self.busy_ns = self.busy_ns.saturating_add(cost_ns);
         self.free_at_ns
     }
 }
@@ -234,18 +273,30 @@ impl<'a> World<'a> {
                     self.admit(guest, 0);
                 }
             } else if let Some(time_ns) = self.guests.first(guest) {
-                self.calendar.push(Event { time_ns, owner: guest });
+                self.push(Event { time_ns, owner: guest });
             }
         }
     }
 
-    fn run(&mut self) {
+    /// Adds an event, if it is not behind the end: a request of which nothing is known any more
+    /// stays under way.
+    #[inline]
+    fn push(&mut self, event: Event) {
+        if event.time_ns <= self.end_ns {
+            self.calendar.push(event);
+        }
+    }
+
+    fn run(&mut self, events_max: u64) -> Result<(), PlanFault> {
         let guests = self.homes.len() as u32;
         while let Some(event) = self.calendar.pop() {
-            if event.time_ns > self.end_ns {
-                break;
-            }
             self.events += 1;
+            if self.events > events_max {
+                let at_ms = event.time_ns / NS_PER_MS;
+                let cause = format!("more than {events_max} events in its first {at_ms} ms");
+                let way_out = "lower milliseconds, hosts.count, hosts.guests or the load";
+                return Err(key("the scenario", cause, way_out));
+            }
             if !self.has_died && self.death.is_some_and(|death| event.time_ns >= death.at_ns) {
                 self.has_died = true;
                 self.clear_dead();
@@ -253,12 +304,13 @@ impl<'a> World<'a> {
             if event.owner < guests {
                 self.admit(event.owner, event.time_ns);
                 if let Some(time_ns) = self.guests.next(event.owner, event.time_ns) {
-                    self.calendar.push(Event { time_ns, owner: event.owner });
+                    self.push(Event { time_ns, owner: event.owner });
                 }
             } else {
                 self.step(event.owner - guests, event.time_ns);
             }
         }
+        Ok(())
     }
 
     /// Takes a request of a guest.
@@ -319,7 +371,7 @@ impl<'a> World<'a> {
             };
             if ends > now_ns {
                 let owner = self.homes.len() as u32 + slot;
-                return self.calendar.push(Event { time_ns: ends, owner });
+                return self.push(Event { time_ns: ends, owner });
             }
         }
     }
@@ -401,7 +453,8 @@ impl<'a> World<'a> {
         let bytes = if request.is_write { request.bytes.into() } else { 0 };
         let time = self.wire.of(OF_VMHOST, bytes);
         let host = self.host_of(guest);
-        Some(self.vm_out[host].serve(now_ns, time) + self.scenario.network.hop_ns)
+        let sent_ns = self.vm_out[host].serve(now_ns, time);
+        Some(sent_ns.saturating_add(self.scenario.network.hop_ns))
     }
 
     /// The IOhost for a guest as its VMhost knows it.
@@ -537,7 +590,8 @@ impl<'a> World<'a> {
     /// The time when a message of an IOhost is at the other card.
     fn card_out(&mut self, server: u32, now_ns: u64, bytes: u64) -> u64 {
         let time = self.wire.of(OF_IOHOST, bytes);
-        self.cards_out[server as usize].serve(now_ns, time) + self.scenario.network.hop_ns
+        let sent_ns = self.cards_out[server as usize].serve(now_ns, time);
+        sent_ns.saturating_add(self.scenario.network.hop_ns)
     }
 
     /// The time of a step, drawn from its distribution.

@@ -26,6 +26,8 @@ pub(super) fn lines(
     volume: Option<&str>,
 ) -> Result<Vec<RawRecord>, PlanFault> {
     let mut records = Vec::new();
+    // A mark of UTF-8 is no part of the first line.
+    let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
     for (at, line) in content.split(|byte| *byte == b'\n').enumerate() {
         let place = || format!("line {}", at + 1);
         if line.len() > LINE_MAX {

@@ -100,7 +100,9 @@ fn records_of_vscsi_are_read() {
 
 #[test]
 fn speed_divides_times() {
-    let trace = read(TraceForm::Blktrace, BLKPARSE).unwrap().faster(1000);
+    let own = Arc::new(read(TraceForm::Blktrace, BLKPARSE).unwrap());
+    assert!(Arc::ptr_eq(&own, &Trace::faster(&own, 1)), "its own speed is no copy");
+    let trace = Trace::faster(&own, 1000);
     assert_eq!(trace.requests[2].at_ns, 600_000);
     assert!(trace.length_ns > 600_000);
 }

@@ -22,8 +22,8 @@ pub(super) struct GuestLoad {
     /// Between two requests of a guest; with bursts, inside of a busy span.
     gap_ns: f64,
     writes_ppm: u64,
-    /// Guests below this number have no load.
-    first_busy: u32,
+    /// Guests at the first so many places of each rack have no load.
+    idle_in_rack: u64,
     guests_in_rack: u64,
     seed: u64,
     span_ns: u64,
@@ -48,6 +48,7 @@ impl GuestLoad {
     pub(super) fn new(scenario: &Scenario, end_ns: u64) -> Self {
         let (hosts, load) = (&scenario.hosts, &scenario.load);
         let guests = hosts.count * hosts.guests;
+        let in_rack = scenario.hosts_in_rack().min(hosts.count);
         let busy_ppm = if load.arrivals == Arrivals::Bursts { load.busy.ppm() } else { 1_000_000 };
         let mean_gap_ns = 1e9 / load.requests_per_second.max(1) as f64;
         Self {
@@ -55,7 +56,7 @@ impl GuestLoad {
             arrivals: load.arrivals,
             gap_ns: mean_gap_ns * busy_ppm as f64 / 1e6,
             writes_ppm: load.writes.ppm(),
-            first_busy: (load.idle_hosts.down(hosts.count) * hosts.guests) as u32,
+            idle_in_rack: load.idle_hosts.down(in_rack) * hosts.guests,
             guests_in_rack: scenario.hosts_in_rack() * hosts.guests,
             seed: scenario.seed,
             span_ns: load.burst_ms * super::NS_PER_MS,
@@ -90,7 +91,7 @@ impl GuestLoad {
     }
 
     pub(super) fn is_idle(&self, guest: u32) -> bool {
-        guest < self.first_busy
+        u64::from(guest) % self.guests_in_rack < self.idle_in_rack
     }
 
     /// The first request of a guest.
@@ -113,7 +114,7 @@ impl GuestLoad {
     pub(super) fn next(&mut self, guest: u32, now_ns: u64) -> Option<u64> {
         let stream = &mut self.streams[guest as usize];
         let next_ns = match self.arrivals {
-            Arrivals::Poisson => now_ns + exponential(stream, self.gap_ns),
+            Arrivals::Poisson => now_ns + exponential(stream, self.gap_ns).max(1),
             Arrivals::Even => now_ns + (self.gap_ns as u64).max(1),
             Arrivals::Bursts => return self.next_of_bursts(guest, now_ns),
             Arrivals::Trace => {
@@ -132,7 +133,9 @@ impl GuestLoad {
             let span = now_ns / self.span_ns;
             let ends_ns = (span + 1) * self.span_ns;
             if self.is_busy(guest, span) {
-                let next_ns = now_ns + exponential(&mut self.streams[guest as usize], self.gap_ns);
+                // A gap of 0 for ever would be a burst without end.
+                let gap_ns = exponential(&mut self.streams[guest as usize], self.gap_ns).max(1);
+                let next_ns = now_ns + gap_ns;
                 if next_ns < ends_ns {
                     return (next_ns <= self.end_ns).then_some(next_ns);
                 }

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::super::scenario::{Arrivals, Scenario, ServedAt, Steering};
+use super::super::scenario::{Scenario, ServedAt, Steering};
 use super::{Station, World};
 
 /// The longest latency that is told apart: an hour.
@@ -12,8 +12,10 @@ const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 /// Digits of a latency.
 const DIGITS: u8 = 3;
 
-/// Latencies of requests. Percentiles have three digits.
+/// Latencies of requests. Percentiles have three digits; without requests all times are 0 here,
+/// and nothing in reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "LatencyForm")]
 pub struct LatencySummary {
     /// Requests.
     pub requests: u64,
@@ -27,6 +29,40 @@ pub struct LatencySummary {
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+}
+
+/// The same in JSON, where times of no request are null.
+#[derive(Serialize)]
+struct LatencyForm {
+    requests: u64,
+    mean_ns: Option<u64>,
+    p50_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    p999_ns: Option<u64>,
+    max_ns: Option<u64>,
+}
+
+impl From<LatencySummary> for LatencyForm {
+    fn from(of: LatencySummary) -> Self {
+        let known = |time_ns: u64| (of.requests > 0).then_some(time_ns);
+        Self {
+            requests: of.requests,
+            mean_ns: known(of.mean_ns),
+            p50_ns: known(of.p50_ns),
+            p99_ns: known(of.p99_ns),
+            p999_ns: known(of.p999_ns),
+            max_ns: known(of.max_ns),
+        }
+    }
+}
+
+/// The p99 of requests of which some have no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    /// Requests, with those that took for ever.
+    pub(crate) requests: u64,
+    /// Their p99; none if it is for ever.
+    pub(crate) p99_ns: Option<u64>,
 }
 
 /// The use of stations of one kind.
@@ -67,8 +103,11 @@ pub struct SimulationReport {
     pub events: u64,
     /// Latencies of all requests that were begun after the warm-up and answered.
     pub latency: LatencySummary,
-    /// Requests that had no answer at the end.
+    /// Requests that had no answer at the end. Places of a closed load always have a request.
     pub unanswered: u64,
+    /// The time that the oldest of them had waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_ns: Option<u64>,
     /// Requests beyond the limit of those under way.
     pub refused: u64,
     /// Requests that were sent again, since their IOhost died.
@@ -116,12 +155,26 @@ impl BegunLatencies {
     }
 
     fn summary(&self) -> LatencySummary {
+        summary_of(&self.summary_histogram())
+    }
+
+    fn summary_histogram(&self) -> (Histogram<u64>, u128) {
         let mut all = self.parts[0].clone();
         for (histogram, sum) in &self.parts[1..] {
             all.0.add(histogram).unwrap_or_else(|error| panic!("the same bounds: {error}"));
             all.1 += sum;
         }
-        summary_of(&all)
+        all
+    }
+
+    /// The p99 when `late` requests beside the recorded ones took for ever.
+    fn tail(&self, late: u64) -> Tail {
+        let requests: u64 = self.parts.iter().map(|(part, _)| part.len()).sum::<u64>() + late;
+        let all = self.summary_histogram();
+        let rank = (requests * 99).div_ceil(100);
+        let is_answered = rank > 0 && rank <= all.0.len();
+        let at = || all.0.value_at_quantile(rank as f64 / all.0.len() as f64);
+        Tail { requests, p99_ns: is_answered.then(at) }
     }
 
     fn around_death(&self) -> Option<[LatencySummary; 3]> {
@@ -147,6 +200,24 @@ fn summary_of((histogram, sum): &(Histogram<u64>, u128)) -> LatencySummary {
 }
 
 impl World<'_> {
+    /// The ages of the requests that have no answer at the end; copies are no requests.
+    fn ages_ns(&self) -> impl Iterator<Item = u64> {
+        let mut is_free = vec![false; self.requests.len()];
+        self.free.iter().for_each(|slot| is_free[*slot as usize] = true);
+        let under_way = self.requests.iter().zip(is_free).filter(|(it, is_free)| {
+            let is_begun = it.begun_ns <= self.end_ns;
+            !is_free && is_begun && !it.is_copy()
+        });
+        under_way.map(|(request, _)| self.end_ns - request.begun_ns)
+    }
+
+    /// The p99 at the end; a request is late once it has waited for longer than `wanted_ns`, and
+    /// the younger ones do not count.
+    pub(super) fn tail(&self, wanted_ns: u64) -> Tail {
+        let late = self.ages_ns().filter(|age_ns| *age_ns > wanted_ns).count() as u64;
+        self.latencies.tail(late + self.refused)
+    }
+
     /// The report at the end.
     pub(super) fn report(self) -> SimulationReport {
         let scenario = self.scenario;
@@ -161,7 +232,6 @@ impl World<'_> {
             ("lanes of drives", &self.lanes),
         ];
         let used = kinds.iter().filter_map(|(name, all)| self.used(name, all));
-        let slots = (self.requests.len() - self.free.len()) as u64;
         SimulationReport {
             title: scenario.title.clone(),
             seed: scenario.seed,
@@ -173,8 +243,8 @@ impl World<'_> {
             iohosts: if is_pool { scenario.servers() } else { 0 },
             events: self.events,
             latency: self.latencies.summary(),
-            // Places of a closed load always have a request.
-            unanswered: if scenario.load.arrivals == Arrivals::Closed { 0 } else { slots },
+            unanswered: self.ages_ns().count() as u64,
+            oldest_ns: self.ages_ns().max(),
             refused: self.refused,
             sent_again: self.sent_again,
             around_death: self.latencies.around_death(),

@@ -1,6 +1,6 @@
 //! The simulator against closed forms, and its rules. Times are simulated alone: no test measures.
 
-use super::super::closed::{md1_mean, mm1_time, mmc_mean};
+use super::super::closed::{md1_mean, mm1_time, mmc_longer, mmc_mean};
 use super::super::{EXAMPLE, LARGE};
 use super::*;
 
@@ -18,7 +18,7 @@ const BARE: &str = r#"
 
 fn with(text: &str, set: &[(&str, &str)]) -> SimulationReport {
     let set: Vec<_> = set.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-    simulate(&Scenario::read("test", text, &set).unwrap())
+    simulate(&Scenario::read("test", text, &set).unwrap()).unwrap()
 }
 
 fn expect_near(ours: u64, form_ns: f64, percent: f64) {
@@ -44,7 +44,20 @@ fn several_servers_with_one_queue_have_the_latencies_of_erlang() {
         let report = with(BARE, &set);
         let form = mmc_mean(servers.parse().unwrap(), rate, 1.0).unwrap();
         expect_near(report.latency.mean_ns, form * 1000.0, 3.0);
+        // One of a hundred takes longer than the p99.
+        let p99 = report.latency.p99_ns as f64 / 1000.0;
+        let longer = mmc_longer(servers.parse().unwrap(), rate, 1.0, p99);
+        assert!((longer * 100.0 - 1.0).abs() < 0.15, "{longer} take longer than {p99} us");
     }
+}
+
+/// Nothing else bounds a closed load, which may have more requests than its steps say.
+#[test]
+fn events_are_bounded() {
+    let set = [("load.arrivals".to_owned(), "closed".to_owned())];
+    let scenario = Scenario::read("test", BARE, &set).unwrap();
+    let fault = simulated(&scenario, 1000).unwrap_err().to_string();
+    assert!(fault.contains("more than 1000 events") && fault.contains("lower"), "{fault}");
 }
 
 #[test]
@@ -214,7 +227,8 @@ fn hostile_scenarios_are_named_faults() {
         ("load.busy", "0", "load.busy"),
         ("load.arrivals", "trace", "load.trace and load.form"),
         ("load.speed", "0", "load.speed"),
-        ("load.requests_per_second", "100000000", "number of requests"),
+        ("load.requests_per_second", "100000000", "lower one of them"),
+        ("death.at_ms.x.y", "1", "more than 3 keys"),
         ("pool.sidecores", "0", "pool.sidecores"),
         ("pool.replicas", "2", "pool.replicas"),
         ("pool.iohosts", "4194304", "sidecores, cards and drives"),

@@ -1,0 +1,250 @@
+//! The commands of `vrio plan` as a user gives them, and their faults for inputs without an answer.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use plan::command::PlanCommand;
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: PlanCommand,
+}
+
+/// The text or the fault of a command.
+fn run(arguments: &[&str]) -> Result<String, String> {
+    let cli = Cli::try_parse_from([&["plan"], arguments].concat());
+    cli.map_err(|fault| fault.to_string())?.command.run().map_err(|fault| fault.to_string())
+}
+
+/// A file with this text.
+fn file(name: &str, text: &str) -> String {
+    let path: PathBuf = std::env::temp_dir().join(format!("plan-{}-{name}", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// The example of a rack, with one text in place of another.
+fn rack(name: &str, old: &str, new: &str) -> String {
+    let text = run(&["example", "rack"]).unwrap();
+    assert!(text.contains(old), "the rack has no {old}");
+    file(name, &text.replacen(old, new, 1))
+}
+
+/// A host, or two with an IOhost, with nothing but sidecores.
+const BARE: &str = r#"
+title = "bare"
+milliseconds = 50
+served = "host"
+hosts = { count = 2, guests = 4 }
+load = { arrivals = "poisson", requests_per_second = 20_000, bytes = 0 }
+pool = { sidecores = 8 }
+costs = { serve_ns = 1000 }
+"#;
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_search_without_watts_compares_parts_alone() {
+    let part = "[part.x]\nkind = \"nic\"\nprice_usd = 1800\nsize = 400\n[hosts]";
+    let text = run(&["example", "rack"]).unwrap();
+    let text = text.replacen("[hosts]", part, 1);
+    let text = text.replace("iohost_nic = \"nic-200g-dp\"", "iohost_nic = \"x\"");
+    let known = run(&["cost", &rack("known.toml", "16", "16"), "--search"]).unwrap();
+    assert!(known.contains("parts and power"), "{known}");
+    let path = file("unknown.toml", &text);
+    let unknown = run(&["cost", &path, "--search"]).unwrap();
+    assert!(unknown.contains("parts alone") && unknown.contains("Power is left out"), "{unknown}");
+    // The pool without its power beside hosts with theirs would save more than half.
+    let cells = json(&run(&["cost", &path, "--search", "--json"]).unwrap());
+    let changes = cells.as_array().unwrap().iter().filter_map(|cell| cell["change"].as_i64());
+    assert!(changes.min().unwrap() > -4000, "{unknown}");
+}
+
+#[test]
+fn all_racks_that_pay_are_named() {
+    let text = run(&["cost", "r930-6", "--search"]).unwrap();
+    assert!(text.contains("Racks that pay, in servers:"), "{text}");
+    assert!(text.contains("  100 %: none"), "{text}");
+}
+
+#[test]
+fn power_counts_for_whether_a_plan_pays() {
+    let text = run(&["cost", &rack("power.toml", "= 0.20", "= 0.125")]).unwrap();
+    assert!(text.contains("its parts and power cost more than"), "{text}");
+}
+
+#[test]
+fn a_size_of_too_few_requests_is_refused() {
+    let path = file("few.toml", BARE);
+    for set in ["load.requests_per_second=1", "load.idle_hosts=1"] {
+        let fault = run(&["size", &path, "--p99", "1ms", "--set", set]).unwrap_err();
+        assert!(fault.contains("milliseconds") && fault.contains("1000 requests"), "{fault}");
+    }
+}
+
+#[test]
+fn requests_without_an_answer_are_over_the_p99() {
+    // A step of a second is never done within 50 ms, so no number of sidecores is enough.
+    let path = file("over.toml", BARE);
+    let set = ["--set", "costs.serve_ns=1000000000", "--json"];
+    let rows = json(&run(&[&["size", &path, "--p99", "1ms"], &set[..]].concat()).unwrap());
+    assert!(rows[0]["hosts_sidecores"].is_null() && rows[0]["pool"].is_null(), "{rows}");
+}
+
+#[test]
+fn a_share_counts_the_sidecores_of_vmhosts() {
+    let path = file("vmhosts.toml", BARE);
+    let share = |sidecores: &str| {
+        let set = format!("hosts.sidecores={sidecores}");
+        let rows = run(&["size", &path, "--p99", "1ms", "--set", &set, "--json"]).unwrap();
+        json(&rows)[0]["share_ppm"].as_u64().unwrap()
+    };
+    // Both hosts have one sidecore each, and the IOhost has one for both of them.
+    assert_eq!((share("0"), share("1")), (500_000, 1_500_000));
+}
+
+#[test]
+fn both_sides_have_the_same_drives() {
+    let path = file("drives.toml", BARE);
+    // The IOhost's two lanes are one for each host, which 80,000 requests of 12 us fill to 96 %.
+    let set = ["pool.device_lanes=2", "costs.device_ns=12000", "served=pool"];
+    let set: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
+    let rows = run(&[&["size", &path, "--p99", "90us", "--json"], &set[..]].concat()).unwrap();
+    // One lane of a host is nearly full, and two that are shared are not as slow.
+    let rows = json(&rows);
+    assert!(rows[0]["hosts_sidecores"].is_null(), "{rows}");
+    assert!(rows[0]["pool"]["sidecores"].is_u64(), "{rows}");
+}
+
+#[test]
+fn correlations_are_tried_for_bursts_alone() {
+    let path = file("even.toml", BARE);
+    let rows = json(&run(&["size", &path, "--p99", "1ms", "--json"]).unwrap());
+    assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+    let text = run(&["size", &path, "--p99", "1.5ms"]).unwrap();
+    assert!(text.contains("no bursts") && text.contains("1.50 ms"), "{text}");
+}
+
+#[test]
+fn the_outage_of_a_closed_load_is_told() {
+    let death = "\n[death]\nat_ms = 10\ndetect_ms = 5\nrefuge = \"wait\"\n";
+    let text = BARE.replace("\"poisson\"", "\"closed\"").replace("\"host\"", "\"pool\"") + death;
+    let path = file("outage.toml", &text);
+    let text = run(&["simulate", &path]).unwrap();
+    assert!(text.contains("8 requests had no answer at the end; the oldest had waited"), "{text}");
+    let report = json(&run(&["simulate", &path, "--json"]).unwrap());
+    assert!(report["oldest_ns"].as_u64().unwrap() > 39_000_000, "{report}");
+    // Nothing begins after the IOhost is known to be dead.
+    let after = &report["around_death"][2];
+    assert!(after["requests"] == 0 && after["p99_ns"].is_null(), "{report}");
+    let row = text.lines().find(|line| line.starts_with("after that")).unwrap();
+    assert!(row.ends_with('-'), "{row}");
+}
+
+#[test]
+fn idle_hosts_are_those_of_each_rack() {
+    const ONE: &str = "pool.sidecores=1";
+    let path = file("idle.toml", BARE);
+    let set = ["served=pool", "hosts.count=4", "hosts.in_rack=2", "load.idle_hosts=1/2", ONE];
+    let set: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
+    let report = json(&run(&[&["simulate", &path, "--json"], &set[..]].concat()).unwrap());
+    let used = report["used"].as_array().unwrap();
+    let of = used.iter().find(|used| used["stations"] == "IOhosts' sidecores").unwrap();
+    // With one busy host in each rack the sidecore of each IOhost is used.
+    assert!(of["least_ppm"].as_u64().unwrap() > 0, "{of}");
+}
+
+#[test]
+fn scenarios_without_an_end_are_refused() {
+    const R: &str = "load.requests_per_second=1";
+    let path = file("endless.toml", BARE);
+    for (set, words) in [
+        (&["load.busy=0.000001", "load.requests_per_second=100000000"][..], "load.busy"),
+        (&["load.busy=0.000001", "hosts.guests=100000", "milliseconds=300000", R], "spans"),
+    ] {
+        let set = [&["load.arrivals=bursts", "load.burst_ms=1"], set].concat();
+        let set: Vec<&str> = set.into_iter().flat_map(|set| ["--set", set]).collect();
+        let fault = run(&[&["simulate", &path], &set[..]].concat()).unwrap_err();
+        assert!(fault.contains(words), "{fault}");
+    }
+    let set = ["--set", "load.requests_per_second=100000000", "--set", "milliseconds=300000"];
+    let fault = run(&[&["simulate", &path], &set[..]].concat()).unwrap_err();
+    assert!(fault.contains("hosts.guests x load.requests_per_second"), "{fault}");
+    assert!(fault.contains("lower one of them"), "{fault}");
+}
+
+#[test]
+fn names_fit_into_tables() {
+    let long = "n".repeat(70_000);
+    for (old, new, at) in [
+        ("name = \"pooled\"", format!("name = \"{long}\""), "plan[1].name"),
+        ("name = \"pooled\"", "name = \"a\\u001b[31mb\"".to_owned(), "plan[1].name"),
+        ("title = \"A rack of", format!("title = \"{long}"), "title"),
+        ("[part.nic-mine]", format!("[part.{long}]"), "[part]"),
+        ("base = \"server-2u\"", "base = \"\\u001b[31m\"".to_owned(), "hosts.base"),
+    ] {
+        let fault = run(&["cost", &rack("names.toml", old, &new)]).unwrap_err();
+        assert!(fault.starts_with(at) || fault.contains(at), "{at}");
+        assert!(fault.len() < 300 && !fault.contains('\u{1b}'), "{at}");
+    }
+    let path = file("title.toml", &BARE.replace("\"bare\"", &format!("\"{long}\"")));
+    assert!(run(&["simulate", &path]).unwrap_err().contains("64 characters"));
+}
+
+#[test]
+fn paths_of_keys_are_short() {
+    let path = file("dots.toml", BARE);
+    let set = format!("a{}=1", ".a".repeat(100));
+    let fault = run(&["simulate", &path, "--set", &set]).unwrap_err();
+    assert!(fault.contains("more than 3 keys"), "{fault}");
+}
+
+#[test]
+fn a_volume_may_have_a_number_as_its_name() {
+    let lines: String = (0..2000).map(|at| format!("{},R,0,4096,{}\n", at % 2, at * 20)).collect();
+    let trace = file("trace.csv", &lines);
+    let path = file("volume.toml", BARE);
+    let trace = format!("load.trace={trace}");
+    let set = ["load.arrivals=trace", &trace, "load.form=alibaba", "load.volume=0"];
+    let set: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
+    let vary = ["--vary", "pool.sidecores=1,2,4"];
+    let text = run(&[&["simulate", &path], &set[..], &vary].concat()).unwrap();
+    assert!(text.contains("pool.sidecores"), "{text}");
+}
+
+#[test]
+fn sizes_beyond_the_stations_are_refused() {
+    let path = file("stations.toml", BARE);
+    let set = ["--set", "hosts.count=200000", "--set", "hosts.guests=1"];
+    let fault = run(&[&["size", &path, "--p99", "1ms"], &set[..]].concat()).unwrap_err();
+    assert!(fault.contains("sidecores, cards and drives"), "{fault}");
+}
+
+#[test]
+fn the_dearest_steps_are_counted() {
+    let path = file("dear.toml", BARE);
+    let set = [
+        "costs.serve_ns=1000000000",
+        "costs.serve_ns_per_kib=1000000000",
+        "load.bytes=67108864",
+        "load.requests_per_second=2000000",
+        "costs.spreading=exponential",
+        "pool.sidecores=1",
+    ];
+    let set: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
+    assert!(run(&[&["simulate", &path], &set[..]].concat()).unwrap().contains("no answer"));
+}
+
+#[test]
+fn examples_have_the_same_names_everywhere() {
+    for name in ["rack", "r930-3", "r930-6"] {
+        assert!(run(&["example", name]).is_ok() && run(&["cost", name]).is_ok(), "{name}");
+    }
+    assert!(run(&["simulate", "scenario", "--set", "milliseconds=1001"]).is_ok());
+    for time in ["1.5", "1.5.5ms", ".5ms", "5.ms", "1e3ms", "99999999999999999999s"] {
+        assert!(run(&["size", "scenario", "--p99", time]).unwrap_err().contains(time), "{time}");
+    }
+}
