@@ -88,8 +88,8 @@ pub fn rows_text(key: &str, reports: &[(String, SimulationReport)]) -> String {
     for (value, report) in reports {
         let mut row = latency_row(value, &report.latency);
         row.push(grouped(report.unanswered + report.refused));
-        let cores = report.used.iter().filter(|used| used.stations.ends_with("sidecores"));
-        row.push(cores.last().map_or_else(|| "-".to_owned(), |used| share(used.mean_ppm)));
+        let mut cores = report.used.iter().filter(|used| used.stations.ends_with("sidecores"));
+        row.push(cores.next_back().map_or_else(|| "-".to_owned(), |used| share(used.mean_ppm)));
         rows.push(row);
     }
     format!("{}\n\n{}", first.title, table(&rows, 1))
