@@ -2,7 +2,7 @@
 //! all of it costs, and which power it takes over the years.
 //!
 //! [`form`] reads and checks `RACK.toml`, [`build`] derives the servers of a policy, [`bill`] adds
-//! their parts up, [`search`] looks for the racks in which pooling pays.
+//! their parts up, [`search()`] looks for the racks in which pooling pays.
 
 pub mod bill;
 pub mod build;
