@@ -144,7 +144,7 @@ make_md() {
     DISK=/dev/md0
 }
 
-drbd_states() { awk "/^ *0: cs:$1 .*ds:$2/" /proc/drbd | grep -q .; }
+drbd_states() { grep -q "^ *0: cs:$1 .*ds:$2" /proc/drbd; }
 
 make_drbd() {
     modprobe drbd

@@ -97,6 +97,8 @@ impl SideTurn {
         };
         let requests = number("requests")?;
         ensure!(requests > 0.0, "no request was completed: {answer:?}");
+        let is_more = number("packets")? >= 0.0 && number("bytes")? >= 0.0;
+        ensure!(is_more, "more was sent without requests: this machine is too busy: {answer:?}");
         Ok(Self {
             packets: number("packets")? / requests,
             bytes: number("bytes")? / requests,
@@ -167,6 +169,8 @@ mod tests {
         let wanted =
             SideTurn { packets: 4.1, bytes: 8800.0, switches: 9.0, rate: 50.0, p50_us: 20.0 };
         assert_eq!(turn, wanted);
+        let busy = "requests=1 iops=1 p50_us=1 packets=-4 bytes=-9 switches=1";
+        assert!(SideTurn::of(busy).unwrap_err().to_string().contains("too busy"));
         for wrong in ["", "requests=0", "requests=1 iops=x", "requests=1 iops=1 p50_us=1"] {
             assert!(SideTurn::of(wrong).is_err(), "{wrong}");
         }
