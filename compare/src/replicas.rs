@@ -89,7 +89,7 @@ impl CopiesOptions {
         CASES.into_iter().filter(|case| self.plan.wants_case(&case.name())).collect()
     }
 
-    /// vrio, and the sides whose names have the words.
+    /// vrio, and each side that has one of the words in its name.
     fn sides(&self) -> Vec<Side> {
         let wants = |side: &Side| *side == Side::Vrio || self.plan.wants_contest(side.name());
         Side::ALL.into_iter().filter(wants).collect()

@@ -35,7 +35,7 @@ const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// How long a volume with several nodes may be refused for each of them: each is asked in a second,
-/// and a node whose copy is not open yet refuses.
+/// and a node refuses until its copy is open.
 const REFUSED_TIME: Duration = Duration::from_secs(2);
 
 /// The time between two looks at the nodes of a placed volume, as a node's agent has it.

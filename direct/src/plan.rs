@@ -164,7 +164,7 @@ impl AttachPlan {
             let text = format!("--attachment {:?} is no name", self.attachment);
             return Err(PlanError::Words(text));
         }
-        // Before there is a device: no command could remove a device whose client has no socket.
+        // Before there is a device: a client without a socket cannot be told to remove it.
         let socket = Home::at(&self.directory, &self.volume).socket();
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             return Err(PlanError::Words(format!(
@@ -220,7 +220,7 @@ impl AttachPlan {
         record.map(|it| it.nodes.into_iter().collect()).unwrap_or_default()
     }
 
-    /// Our address on the way to the nodes: to the first one that there is a route to.
+    /// Our address on the way to the nodes: to the first node with a route.
     fn listen(&self, peers: &[(String, AttachPeer)]) -> Result<SocketAddr, PlanError> {
         let mut refused = None;
         for (_, AttachPeer { address, .. }) in peers {

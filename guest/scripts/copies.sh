@@ -4,7 +4,7 @@
 #
 #   vrio   a volume with two copies, as a disk by `vrio attach`
 #   md     Linux's mirror of two disks by NVMe/TCP
-#   drbd   Linux's DRBD, whose user is on one of its two hosts. Its driver knows no namespaces, so
+#   drbd   Linux's DRBD; its user is on one of the two hosts. Its driver knows no namespaces, so
 #          its other host is this guest too, by the loopback device.
 #
 # The host types a number, one more each time since a line may come twice, and then

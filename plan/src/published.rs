@@ -1,4 +1,4 @@
-//! Published figures beside those that the planner computes of the same parts.
+//! Published figures beside figures that the planner computes of the same parts.
 
 use std::collections::BTreeMap;
 

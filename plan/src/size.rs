@@ -48,7 +48,7 @@ pub struct SizeRow {
     pub hosts_sidecores: Option<u64>,
     /// The IOhosts; none if no number does.
     pub pool: Option<PoolSize>,
-    /// The pool's sidecores, those of VMhosts included, for a million of the hosts'.
+    /// The pool's sidecores, with the VMhosts' sidecores, for a million of the hosts'.
     pub share_ppm: Option<u64>,
 }
 
@@ -244,7 +244,7 @@ pub fn size_text(scenario: &Scenario, p99_ns: u64, rows: &[SizeRow]) -> String {
 mod tests {
     use super::*;
 
-    /// Three hosts whose guests are busy a quarter of the time.
+    /// Three hosts with guests that are busy a quarter of the time.
     const BURSTS: &str = r#"
         title = "bursts"
         milliseconds = 60

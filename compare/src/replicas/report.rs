@@ -114,7 +114,7 @@ pub struct CopiesReport {
     pub version: u32,
     /// The options of this run.
     pub asked: CopiesOptions,
-    /// Whether guests were emulated: then their times are those of no real machine.
+    /// Whether guests were emulated: then no real machine has their times.
     pub is_emulated: bool,
     /// Each case.
     pub cases: Vec<CaseFigures>,

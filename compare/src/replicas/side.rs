@@ -29,7 +29,7 @@ pub enum Side {
     Vrio,
     /// Linux's mirror of two NVMe/TCP disks.
     MdRaid1,
-    /// Linux's DRBD, protocol C, whose user is on one of the two hosts.
+    /// Linux's DRBD, protocol C; its user is on one of the two hosts.
     Drbd,
 }
 
@@ -109,7 +109,7 @@ impl SideTurn {
     }
 }
 
-/// The copy whose host is cut off.
+/// The copy that loses its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LostCopy {
@@ -119,7 +119,7 @@ pub enum LostCopy {
     Serving,
 }
 
-/// A side whose guest runs.
+/// A side with its guest running.
 pub(super) struct RunningSide {
     pub(super) side: Side,
     guest: Guest,

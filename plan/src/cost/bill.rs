@@ -27,7 +27,7 @@ pub struct Bill {
     pub sidecores: u64,
     /// Watts under load, if each part's are known.
     pub watts: Option<u64>,
-    /// The parts whose watts are not known.
+    /// The parts without known watts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without_watts: Vec<String>,
     /// The price of power over the years.

@@ -54,7 +54,7 @@ pub struct PartForm {
     /// Cores, GB or Gbit/s, as its kind says.
     #[serde(default)]
     pub size: u64,
-    /// Watts under load; a plan whose parts lack it has no power.
+    /// Watts under load; a plan with a part that lacks it has no power.
     pub watts: Option<u64>,
 }
 
@@ -204,14 +204,14 @@ pub struct RackForm {
     pub title: String,
     /// A list of the program, by its name.
     pub prices: Option<String>,
-    /// Parts beside those of the list, or instead of them.
+    /// Parts beside the list's parts, or instead of them.
     #[serde(default)]
     pub part: BTreeMap<String, PartForm>,
     /// The hosts.
     pub hosts: HostsForm,
     /// The price of power; without it no plan has power.
     pub power: Option<PowerForm>,
-    /// The plans; the others are compared with the first.
+    /// The plans; each later plan is compared with the first.
     pub plan: Vec<PlanForm>,
     /// The source of the list's prices.
     #[serde(skip)]

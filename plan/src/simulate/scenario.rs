@@ -27,7 +27,7 @@ pub const SPANS_MAX: u64 = 1 << 28;
 const BUSY_RATE_MAX: u64 = 1_000_000_000;
 /// Keys of a path, with one more than any scenario has.
 const PATH_KEYS_MAX: usize = 3;
-/// Keys whose values are words, also if these are numbers.
+/// Keys with words as values, also if a word is a number.
 const WORD_KEYS: [&str; 3] = ["title", "load.trace", "load.volume"];
 /// The longest name of a file.
 const FILE_NAME_MAX: usize = 4096;
@@ -49,7 +49,7 @@ pub struct Scenario {
     pub seed: u64,
     /// The simulated time.
     pub milliseconds: u64,
-    /// The time at the beginning whose requests are not reported.
+    /// The time at the beginning; its requests are not reported.
     #[serde(default)]
     pub warm_up_ms: u64,
     /// Where guests are served.
@@ -91,7 +91,7 @@ pub struct SimulatedHosts {
     pub count: u64,
     /// Guests of a host.
     pub guests: u64,
-    /// Hosts of a rack, whose guests share the rack's IOhosts; by default all of them.
+    /// Hosts of a rack; their guests share its IOhosts. By default all hosts.
     pub in_rack: Option<u64>,
     /// Sidecores of a VMhost, on a request's way out and back; 0 if the guest itself sends.
     #[serde(default)]
@@ -131,7 +131,7 @@ pub struct SimulatedLoad {
     /// The share of writes.
     #[serde(default = "no_share")]
     pub writes: Fraction,
-    /// The share of hosts whose guests have no load.
+    /// The share of hosts with guests that have no load.
     #[serde(default = "no_share")]
     pub idle_hosts: Fraction,
     /// The length of a busy span and of a quiet one, with `bursts`.
@@ -149,7 +149,7 @@ pub struct SimulatedLoad {
     pub trace: Option<String>,
     /// Its form.
     pub form: Option<TraceForm>,
-    /// The volume of the file whose requests count; by default all.
+    /// The volume of the file with the requests that count; by default all.
     pub volume: Option<String>,
     /// The trace runs at so many times its speed.
     #[serde(default = "one")]
@@ -293,7 +293,7 @@ pub struct SimulatedNetwork {
     pub head_bytes: u64,
 }
 
-/// The way of guests whose IOhost is dead.
+/// The way of guests after the death of their IOhost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refuge {
@@ -314,7 +314,7 @@ pub struct SimulatedDeath {
     pub iohost: u64,
     /// The time of its death.
     pub at_ms: u64,
-    /// The time until its guests turn to others.
+    /// The time until its guests turn to other IOhosts.
     pub detect_ms: u64,
     /// The time of its return; by default after the end.
     pub back_ms: Option<u64>,
@@ -333,7 +333,7 @@ impl Scenario {
             cause: cause.trim_end().to_owned(),
             example: "vrio plan example scenario",
         };
-        // Faults of the text itself have their line; those of changed values have their key.
+        // Faults of the text itself have their line; faults of changed values have their key.
         let scenario: Self = if set.is_empty() {
             toml::from_str(text).map_err(|error| form(error.to_string()))?
         } else {
@@ -520,7 +520,7 @@ impl Scenario {
             ("costs.guest_ns", costs.guest_ns),
             ("network.hop_ns", self.network.hop_ns),
         ] {
-            // A closed load whose requests take no time would never end.
+            // A closed load of requests that take no time would never end.
             let least = u64::from(name == "costs.serve_ns");
             within(name, cost, least, COST_NS_MAX)?;
         }
@@ -610,7 +610,7 @@ fn put(table: &mut Table, path: &str, value: &str) -> Result<(), PlanFault> {
     let read: Result<Table, _> = toml::from_str(&format!("value = {value}"));
     let read =
         read.ok().and_then(|mut read| if read.len() == 1 { read.remove("value") } else { None });
-    // A volume whose name is a number is a word as well.
+    // A volume's name is a word, also if it is a number.
     let read = read.filter(|read| read.is_str() || !WORD_KEYS.contains(&path));
     at.insert(last.to_owned(), read.unwrap_or_else(|| Value::String(value.to_owned())));
     Ok(())

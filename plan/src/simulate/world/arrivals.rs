@@ -9,7 +9,7 @@ use super::super::scenario::{Arrivals, Scenario};
 use super::super::variate::{exponential, hash};
 use crate::trace::Trace;
 
-/// A number of the draws of busy spans, beside those of other draws.
+/// A number of the draws of busy spans, beside the numbers of other draws.
 const OWN_SPAN: u64 = 1 << 40;
 const COMMON_SPAN: u64 = 2 << 40;
 const CHOICE: u64 = 3 << 40;
@@ -127,7 +127,7 @@ impl GuestLoad {
         (next_ns <= self.end_ns).then_some(next_ns)
     }
 
-    /// Draws in busy spans and skips the others, as many as the scenario has.
+    /// Draws in busy spans and skips the other draws, as many as the scenario has.
     fn next_of_bursts(&mut self, guest: u32, mut now_ns: u64) -> Option<u64> {
         while now_ns <= self.end_ns {
             let span = now_ns / self.span_ns;

@@ -59,7 +59,7 @@ impl From<LatencySummary> for LatencyForm {
 /// The p99 of requests of which some have no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
-    /// Requests, with those that took for ever.
+    /// Requests, also the requests that took for ever.
     pub(crate) requests: u64,
     /// Their p99; none if it is for ever.
     pub(crate) p99_ns: Option<u64>,
@@ -108,7 +108,7 @@ pub struct SimulationReport {
     /// The time that the oldest of them had waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_ns: Option<u64>,
-    /// Requests beyond the limit of those under way.
+    /// Requests beyond the limit of requests under way.
     pub refused: u64,
     /// Requests that were sent again, since their IOhost died.
     pub sent_again: u64,

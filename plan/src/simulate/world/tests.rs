@@ -148,7 +148,7 @@ fn a_dead_iohost_is_a_pause_and_loses_no_request() {
         let known = if refuge == "wait" { 400_000_000 } else { 0 };
         assert!(after.max_ns > known, "{refuge}: {after:?}");
         assert!(report.sent_again > 100, "{refuge}");
-        // Those of the last moment are under way.
+        // Requests of the last moment are under way.
         assert!(report.unanswered < 20, "{refuge}: {}", report.unanswered);
     }
 }
