@@ -34,8 +34,8 @@ demo: ## Watch guests use a remote disk, a network and MPI while the node that s
 	    VRIO_GUEST=guest/cache "$(BUILT)/vrio" demo $$without
 
 test: ## Run all tests, real guests included (what CI runs)
-	@scripts/install test && $(GUESTS) || [ $$? = 1 ]
-	@scripts/test
+	@from=$$(date +%s); scripts/install test && $(GUESTS) || [ $$? = 1 ] || exit 1; \
+	    VRIO_PREPARED_S=$$(($$(date +%s) - from)) scripts/test
 
 nightly: ## The same in release mode with many more seeds and kills
 	@scripts/install test && $(GUESTS) && guest/build database && guest/build copies

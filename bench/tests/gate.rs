@@ -81,6 +81,10 @@ fn run_on(free_gib: u64, failing: &str, said: &str, ci: bool) -> (bool, String) 
 fn a_passing_test_passes_the_gate() {
     let (passed, end) = run("", "", true);
     assert!(passed && end.contains("vrio: 9 passed, 0 failed, 0 skipped, 0 flaky"), "{end}");
+    // A gate that takes too long says where.
+    for line in [" lints\n", " tests, with their build\n", "    0 one::two a::good\n"] {
+        assert!(end.contains(line), "{line:?}: {end}");
+    }
 }
 
 #[test]

@@ -246,16 +246,17 @@ fn a_disk_whose_queues_have_moved_allocates_nothing() {
 }
 
 fn check(rig: &mut Rig) {
-    check_for(rig, 100);
+    check_for(rig, (30, 100));
 }
 
 /// On a storage device each ninth request is a flush, which takes tenths of a second where others
 /// use the device as well. All kinds of requests are in nine batches.
-const BATCHES_OF_FILES: u64 = 20;
+const BATCHES_OF_FILES: (u64, u64) = (30, 9);
 
-fn check_for(rig: &mut Rig, batches: u64) {
+/// Warms up by so many batches, and counts over so many.
+fn check_for(rig: &mut Rig, (warm_up, batches): (u64, u64)) {
     // More at a time than later, so that every slot of every table has been used.
-    rig.work(30, 16);
+    rig.work(warm_up, 16);
     let (before, warm) = (allocations(), rig.completed);
     assert!(before > 0, "allocations are counted");
     rig.work(batches, 8);
@@ -339,7 +340,7 @@ fn a_warm_disk_of_a_pool_allocates_nothing() {
     // each of these turns.
     let allocates = |_: &u32| {
         let before = allocations();
-        rig.work(BATCHES_OF_FILES, 8);
+        rig.work(BATCHES_OF_FILES.1, 8);
         allocations() > before
     };
     assert_ne!((0..20).take_while(allocates).count(), 20, "a request allocates");

@@ -61,7 +61,8 @@ fn assert_messages(report: &Value, guests: u64) {
     let messages = &report["messages"];
     assert_eq!(messages["guests"], guests, "{report}");
     assert!(messages["ranks"].as_u64().unwrap() >= 4, "{report}");
-    assert!(messages["verified"].as_u64().unwrap() >= 200, "{report}");
+    // Two rounds of five sizes between each two of four ranks.
+    assert!(messages["verified"].as_u64().unwrap() >= 2 * 5 * 12, "{report}");
     let times = messages["all_to_all"].as_array().unwrap();
     assert!(times.iter().all(|it| it["p50_us"].as_f64().unwrap() > 0.0), "{report}");
 }

@@ -27,6 +27,7 @@ use zeroize::Zeroizing;
 use super::options::{BlockOptions, ChainStage, Volume};
 use super::place::{FILL_DEPTH, client_of, disk_of};
 use crate::load::{Load, LoadOutcome, LoadPattern, Places, STUCK};
+use crate::measure::DISK_BYTES;
 use testbed::events::Side;
 use testbed::pair::LinkKind;
 use testbed::stage::{Stage, inside};
@@ -34,8 +35,8 @@ use testbed::stage::{Stage, inside};
 /// The time between two looks at whether a run has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A volume without a wire: more than caches hold, and as large as the one on another node.
-const LOCAL_BYTES: u64 = 512 << 20;
+/// A volume without a wire: as large as the one on another node.
+const LOCAL_BYTES: u64 = DISK_BYTES;
 
 /// The name of the client's thread, by which the kernel tells its processor time.
 const THREAD: &str = "sidecore-0";

@@ -11,7 +11,7 @@ use super::direct::{self, DirectLoad, LocalLoad, LocalPlan, run_all};
 use super::options::{BlockOptions, Path, Volume};
 use super::pool;
 use crate::load::{Load, LoadOutcome};
-use crate::measure::{DriverPlan, MeasuredDisks};
+use crate::measure::{DISK_BYTES, DriverPlan, MeasuredDisks};
 use testbed::cleanup::Cleanup;
 use testbed::events::{DEVICE_INTERRUPTS, EventsSnapshot, POOL_BLOCKS_WRITTEN, Role};
 use testbed::interrupts::Interrupts;
@@ -20,11 +20,9 @@ use testbed::pair::{Pair, RoleCores};
 use testbed::progress::Progress;
 use testbed::stage::{self, NodeNetwork, Stage};
 
-/// The size of a null volume, and of a new file or all memory volumes together. Both are more than
-/// caches hold.
+/// The size of a null volume, and of a new file or all memory volumes together.
 const NULL_SIZE: &str = "1TiB";
-const SIZE_MIB: u64 = 512;
-const SIZE_IF_MADE: &str = ", size = \"512MiB\"";
+const SIZE_MIB: u64 = DISK_BYTES >> 20;
 
 /// Requests outstanding while the disk is filled.
 pub(super) const FILL_DEPTH: u16 = 32;
@@ -295,7 +293,8 @@ impl BlockNodes<'_> {
             }
             Volume::File(path) | Volume::DirectFile(path) => {
                 let direct = matches!(self.options.volume, Volume::DirectFile(_));
-                let size = if path.exists() { "" } else { SIZE_IF_MADE };
+                let made = || format!(", size = \"{SIZE_MIB}MiB\"");
+                let size = if path.exists() { String::new() } else { made() };
                 format!("file = {path:?}, direct = {direct}{size}")
             }
             Volume::Pool(_) => pool::backend(),

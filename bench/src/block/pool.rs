@@ -17,12 +17,12 @@ use crate::measure::DISK_BYTES;
 
 /// The length of the file: the volume has a third of its room, so that a measurement of some
 /// seconds ends before the pool collects.
-const ROOMY_BYTES: u64 = 2 << 30;
-const ROOMY_SEGMENT_BYTES: u64 = 8 << 20;
+const ROOMY_BYTES: u64 = 4 * DISK_BYTES;
+const ROOMY_SEGMENT_BYTES: u64 = DISK_BYTES / 64;
 
 /// The same of a pool of which the volume has four fifths.
-const TIGHT_BYTES: u64 = 832 << 20;
-const TIGHT_SEGMENT_BYTES: u64 = 4 << 20;
+const TIGHT_BYTES: u64 = DISK_BYTES / 8 * 13;
+const TIGHT_SEGMENT_BYTES: u64 = if cfg!(debug_assertions) { 1 << 20 } else { 4 << 20 };
 
 /// A pool's device is written this often before it counts as collecting: its free segments are
 /// used up, and what is left of old ones has been moved.

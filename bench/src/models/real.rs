@@ -343,7 +343,7 @@ impl ModelBench<'_> {
             USER[1],
             keys.public("io1")
         );
-        let builder = self.builder(true, "attach")?.program(&self.options.program)?;
+        let builder = self.builder(true, "attach")?.program_as(&self.options.program, "vrio")?;
         let builder = builder
             .script(scripts::MODELS_ATTACH)
             .memory_mib(CLIENT_MIB)

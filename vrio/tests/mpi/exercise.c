@@ -57,7 +57,7 @@ static void ping_pong(void) {
     unsigned char *bytes = memory(SIZE_MAX_BYTES);
     int other = rank ^ 1;
     for (int s = 0; s < SIZE_COUNT && other < ranks; s++) {
-        int size = SIZES[s], rounds = size > 65536 ? 5 : 50;
+        int size = SIZES[s], rounds = size > 65536 ? 3 : 12;
         for (int round = 0; round < rounds; round++) {
             unsigned seed = s * 1000 + round;
             if (rank % 2 == 0) {
@@ -125,7 +125,7 @@ static void all_to_all(void) {
         free(in);
     }
     double mine = rank + 1, sum = 0;
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < 50; round++) {
         MPI_Allreduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
         CHECK(sum == ranks * (ranks + 1) / 2.0);
         MPI_Barrier(MPI_COMM_WORLD);
