@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use results::Measurement;
 use serde::Serialize;
 
+use crate::application::{self, PLATFORMS, Platform, Predicted, Profile};
 use crate::cost::{self, RACKS, RackForm};
-use crate::fault::{PlanFault, key};
+use crate::fault::{PlanFault, key, within};
+use crate::measured::{self, MeasuredCost};
 use crate::published;
 use crate::simulate::scenario::{Arrivals, assignment};
 use crate::simulate::{self, Scenario, SimulationReport, Vary};
@@ -20,6 +23,14 @@ use crate::trace::{Trace, TraceForm};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The longest trace: it is in memory as a whole.
 const TRACE_BYTES_MAX: u64 = 2 << 30;
+/// The longest file of results: a run with all ways of several MPIs has some MiB.
+const RESULT_BYTES_MAX: u64 = 64 << 20;
+/// Files of a run's directory, one for each measurement.
+const RUN_FILES_MAX: u64 = 4096;
+/// The bytes of all files of results of one command: they are in memory together.
+const RESULTS_BYTES_MAX: u64 = 256 << 20;
+/// Platforms beside one another, named by the user.
+const PLATFORMS_MAX: u64 = 64;
 
 /// Examples of `vrio plan`.
 pub const PLAN_EXAMPLES: &str = "Examples:
@@ -27,6 +38,7 @@ pub const PLAN_EXAMPLES: &str = "Examples:
   vrio plan cost rack.toml                 what it costs, and whether pooling pays
   vrio plan simulate scenario.toml         latencies, and what an IOhost's death does to them
   vrio plan size scenario.toml --p99 500us   sidecores and IOhosts for a latency
+  vrio plan application profile.toml       an MPI application's run time on published platforms
   vrio plan published                      published figures beside ours";
 
 const SIZE_EXAMPLES: &str = "Examples:
@@ -34,6 +46,8 @@ const SIZE_EXAMPLES: &str = "Examples:
   vrio plan size scenario.toml --p99 2ms --set hosts.count=6 --set load.arrivals=bursts
   vrio plan size scenario.toml --p99 2ms --set load.arrivals=trace \\
       --set load.trace=web.csv --set load.form=msr --set load.volume=web.0
+  vrio bench block --path remote --depth 32 --json > own.json
+  vrio plan size scenario.toml --p99 500us --costs own.json       with this machine's costs
   vrio plan size scenario.toml --p99 500us --json | jq '.[].share_ppm'";
 
 const COST_EXAMPLES: &str = "Examples:
@@ -46,9 +60,19 @@ const SIMULATE_EXAMPLES: &str = "Examples:
   vrio plan example scenario > scenario.toml
   vrio plan simulate scenario.toml
   vrio plan simulate scenario.toml --vary pool.steering=static,random,two,shared
-  vrio plan simulate scenario.toml --set death.refuge=wait --set milliseconds=8000
+  vrio plan simulate death --vary death.refuge=spare,wait
   vrio plan simulate large                 4,096 hosts with 65,536 guests for a second
   vrio plan simulate scenario.toml --vary pool.sidecores=1,2,4 --json | jq '.[].latency.p99_ns'";
+
+const APPLICATION_EXAMPLES: &str = "Examples:
+  vrio plan example pmpi > profile.c                     a recorder; its head says how to use it
+  mpicc -O2 -shared -fPIC -o libprofile.so profile.c
+  mpirun -x LD_PRELOAD=$PWD/libprofile.so ./application > /dev/null      writes profile.toml
+  vrio plan application profile.toml                     on all published platforms
+  vrio plan application profile.toml --platform ib-native --platform ec2-cc2
+  vrio bench mpi --hosts 2 --json > two.json; vrio bench mpi --json > one.json
+  vrio plan application profile.toml --platform two.json,one.json
+  vrio plan application profile.toml --json | jq '.platforms[].run.likely_ns'";
 
 const PUBLISHED_EXAMPLES: &str = "Examples:
   vrio plan published
@@ -57,6 +81,9 @@ const PUBLISHED_EXAMPLES: &str = "Examples:
 const EXAMPLE_EXAMPLES: &str = "Examples:
   vrio plan example rack > rack.toml
   vrio plan example scenario > scenario.toml
+  vrio plan example profile > profile.toml
+  vrio plan example pmpi > profile.c       a program in C that records a profile
+  vrio plan example ec2-cc2 > mine.toml    a published platform
   vrio plan example r930-6                 the slides' rack of six servers";
 
 /// The commands of `vrio plan`.
@@ -71,7 +98,10 @@ pub enum PlanCommand {
     /// Find the fewest sidecores, IOhosts and Gbit/s for a p99, by how much bursts coincide.
     #[command(after_help = SIZE_EXAMPLES)]
     Size(SizeArgs),
-    /// Print published figures beside those that the planner computes of the same parts.
+    /// Predict the run time of an MPI application on platforms, from a profile of its messages.
+    #[command(after_help = APPLICATION_EXAMPLES)]
+    Application(ApplicationArgs),
+    /// Print published figures beside the planner's own of the same parts.
     #[command(after_help = PUBLISHED_EXAMPLES)]
     Published(PublishedArgs),
     /// Print a file with every key, to be changed.
@@ -97,10 +127,14 @@ pub struct CostArgs {
 /// The arguments of `vrio plan simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// The scenario: a file, or scenario or large as `vrio plan example` has them.
+    /// The scenario: a file, or scenario, death or large as `vrio plan example` has them.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
-    /// Give a key of the scenario another value; may be repeated.
+    /// Take the processor time of a request from results of `vrio bench block` (JSON, or a run's
+    /// directory; several with commas); `--set` comes after it.
+    #[arg(long, value_name = "FILE[,FILE..]")]
+    costs: Option<String>,
+    /// Give a key of the scenario another value; may be repeated. death=none is no death.
     #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
     /// Simulate with each of these values of a key, and print a row of each.
@@ -114,12 +148,17 @@ pub struct SimulateArgs {
 /// The arguments of `vrio plan size`.
 #[derive(Debug, Args)]
 pub struct SizeArgs {
-    /// The load and the costs: a scenario's file, or scenario or large.
+    /// The load and the costs: a scenario's file, or scenario or large. Its [death] and its spare
+    /// IOhosts count for nothing here.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// The wanted p99 of all requests, such as 500us or 1.5ms.
     #[arg(long, value_name = "TIME", value_parser = duration_ns)]
     p99: u64,
+    /// Take the processor time of a request from results of `vrio bench block` (JSON, or a run's
+    /// directory; several with commas); `--set` comes after it.
+    #[arg(long, value_name = "FILE[,FILE..]")]
+    costs: Option<String>,
     /// Give a key of the scenario another value; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
@@ -151,6 +190,22 @@ fn duration_ns(text: &str) -> Result<u64, String> {
     ns.ok_or_else(fault)
 }
 
+/// The arguments of `vrio plan application`.
+#[derive(Debug, Args)]
+pub struct ApplicationArgs {
+    /// The profile: a file, or profile as `vrio plan example` has it.
+    #[arg(value_name = "PROFILE.toml")]
+    profile: PathBuf,
+    /// A platform: one of the program's, a platform's file, or results of `vrio bench mpi` (JSON,
+    /// or a run's directory; several with commas become one). May be repeated; default: all of the
+    /// program's.
+    #[arg(long, value_name = "NAME|FILE[,FILE..]")]
+    platform: Vec<String>,
+    /// Print JSON; times are in nanoseconds.
+    #[arg(long)]
+    json: bool,
+}
+
 /// The arguments of `vrio plan published`.
 #[derive(Debug, Args)]
 pub struct PublishedArgs {
@@ -162,7 +217,7 @@ pub struct PublishedArgs {
 /// The arguments of `vrio plan example`.
 #[derive(Debug, Args)]
 pub struct ExampleArgs {
-    /// The file: rack, r930-3, r930-6, scenario or large.
+    /// The file: rack, r930-3, r930-6, scenario, death, large, profile, pmpi or a platform.
     name: String,
 }
 
@@ -177,14 +232,16 @@ impl PlanCommand {
             Self::Simulate(args) => simulate(args),
             Self::Size(args) => {
                 let (name, text) = read(&args.scenario, &SCENARIOS)?;
-                let scenario = Traces::default().scenario(&name, &text, &args.set)?;
+                let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
+                let scenario = Traces::default().scenario(&name, &text, &set)?;
                 let rows = size::size(&scenario, args.p99)?;
                 Ok(if args.json {
                     json(&rows)
                 } else {
-                    size::size_text(&scenario, args.p99, &rows)
+                    below(&costs, &size::size_text(&scenario, args.p99, &rows))
                 })
             }
+            Self::Application(args) => application(args),
             Self::Published(args) => {
                 let judged = published::judged()?;
                 Ok(if args.json { json(&judged) } else { published::judged_text(&judged) })
@@ -205,18 +262,126 @@ fn cost(args: &CostArgs) -> Result<String, PlanFault> {
     Ok(if args.json { json(&compared) } else { cost::comparison_text(&compared) })
 }
 
+/// Profiles of the program.
+const PROFILES: [(&str, &str); 1] = [("profile", application::EXAMPLE)];
+/// Programs in C that are printed, and never read.
+const RECORDERS: [(&str, &str); 1] = [("pmpi", application::RECORDER)];
+
+fn application(args: &ApplicationArgs) -> Result<String, PlanFault> {
+    let (name, text) = read(&args.profile, &PROFILES)?;
+    let profile = Profile::read(&name, &text)?;
+    let mut platforms = Vec::new();
+    let all = PLATFORMS.map(|(name, _)| name.to_owned());
+    let wanted = if args.platform.is_empty() { &all[..] } else { &args.platform };
+    within("the number of --platform", wanted.len() as u64, 1, PLATFORMS_MAX)?;
+    for wanted in wanted {
+        platforms.extend(platforms_of(wanted)?);
+    }
+    let predicted = Predicted {
+        held_out: published::held_out()?,
+        platforms: application::predict(&profile, &platforms)?,
+    };
+    Ok(if args.json {
+        json(&predicted)
+    } else {
+        application::predictions_text(&profile, &predicted)
+    })
+}
+
+/// The platforms of a name, a file, or results in several files.
+fn platforms_of(wanted: &str) -> Result<Vec<Platform>, PlanFault> {
+    let is_file = |name: &str| Path::new(name).exists();
+    if PLATFORMS.iter().any(|(known, _)| *known == wanted) {
+        return Ok(vec![Platform::shipped(wanted)?]);
+    }
+    let names: Vec<&str> = if is_file(wanted) { vec![wanted] } else { wanted.split(',').collect() };
+    if let Some(missing) = names.iter().find(|name| !is_file(name)) {
+        return Platform::shipped(missing).map(|it| vec![it]);
+    }
+    if let [name] = names.as_slice()
+        && Path::new(name).extension().is_some_and(|it| it == "toml")
+    {
+        let (name, text) = read(Path::new(name), &[])?;
+        return Ok(vec![Platform::read(&name, &text)?]);
+    }
+    application::measured::platforms(wanted, &measurements(&names)?)
+}
+
+/// The measurements of results in several files.
+fn measurements(names: &[&str]) -> Result<Vec<Measurement>, PlanFault> {
+    let mut all = Vec::new();
+    let mut left = RESULTS_BYTES_MAX;
+    for name in names {
+        for file in result_files(Path::new(name))? {
+            let text = text_of(&file, left.min(RESULT_BYTES_MAX))?;
+            left -= text.len() as u64;
+            all.extend(measured::measurements(&file.display().to_string(), &text)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Keys of a scenario, each with its value.
+type Assignments = Vec<(String, String)>;
+
+/// The costs of `--costs`, and the assignments of keys with them; `--set` comes after.
+fn with_costs(
+    files: Option<&str>,
+    set: &[(String, String)],
+) -> Result<(Vec<MeasuredCost>, Assignments), PlanFault> {
+    let Some(files) = files else { return Ok((Vec::new(), set.to_vec())) };
+    let names: Vec<&str> = files.split(',').collect();
+    let costs = measured::costs(files, &measurements(&names)?)?;
+    let all = measured::assignments(&costs).into_iter().chain(set.iter().cloned());
+    Ok((costs, all.collect()))
+}
+
+/// A text below the costs that were measured, if any were.
+fn below(costs: &[MeasuredCost], text: &str) -> String {
+    if costs.is_empty() { text.to_owned() } else { measured::costs_text(costs) + text }
+}
+
+/// A file of results, or the measurements in the directory of a run.
+fn result_files(path: &Path) -> Result<Vec<PathBuf>, PlanFault> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let file = path.display().to_string();
+    let fault =
+        |error: std::io::Error| PlanFault::Unread { file: file.clone(), cause: error.to_string() };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(fault)? {
+        let path = entry.map_err(fault)?.path();
+        let is_run = path.file_name().is_some_and(|name| name == "run.json");
+        // A pipe in it would be waited for; the user has named the directory alone.
+        if !is_run && path.extension().is_some_and(|it| it == "json") && path.is_file() {
+            files.push(path);
+        }
+        within("the number of files in a run", files.len() as u64, 0, RUN_FILES_MAX)?;
+    }
+    // The order of a directory is the file system's.
+    files.sort();
+    Ok(files)
+}
+
 /// Scenarios of the program.
-const SCENARIOS: [(&str, &str); 2] = [("scenario", simulate::EXAMPLE), ("large", simulate::LARGE)];
+const SCENARIOS: [(&str, &str); 3] =
+    [("scenario", simulate::EXAMPLE), ("death", simulate::DEATH), ("large", simulate::LARGE)];
 
 fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     let (name, text) = read(&args.scenario, &SCENARIOS)?;
     let mut traces = Traces::default();
+    let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
     let Some(vary) = &args.vary else {
-        let report = simulate::simulate(&traces.scenario(&name, &text, &args.set)?)?;
-        return Ok(if args.json { json(&report) } else { simulate::report_text(&report) });
+        let report = simulate::simulate(&traces.scenario(&name, &text, &set)?)?;
+        return Ok(if args.json {
+            json(&report)
+        } else {
+            below(&costs, &simulate::report_text(&report))
+        });
     };
     let mut with = |value: &String| {
-        let mut set = args.set.clone();
+        let mut set = set.clone();
         set.push((vary.key.clone(), value.clone()));
         traces.scenario(&name, &text, &set)
     };
@@ -233,7 +398,7 @@ fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
         let reports: Vec<&SimulationReport> = reports.iter().map(|(_, report)| report).collect();
         return Ok(json(&reports));
     }
-    Ok(simulate::rows_text(&vary.key, &reports))
+    Ok(below(&costs, &simulate::rows_text(&vary.key, &reports)))
 }
 
 /// The trace that was read last: scenarios that differ in another key share it.
@@ -289,11 +454,11 @@ fn bytes(path: &Path, bytes_max: u64) -> Result<Vec<u8>, PlanFault> {
 }
 
 fn example(name: &str) -> Result<&'static str, PlanFault> {
-    let mut all = RACKS.iter().chain(&SCENARIOS);
-    let found = all.find(|(known, _)| *known == name);
+    let all =
+        || RACKS.iter().chain(&SCENARIOS).chain(&PROFILES).chain(&RECORDERS).chain(&PLATFORMS);
+    let found = all().find(|(known, _)| *known == name);
     found.map(|(_, text)| *text).ok_or_else(|| {
-        let all = RACKS.iter().chain(&SCENARIOS);
-        let names: Vec<&str> = all.map(|(name, _)| *name).collect();
+        let names: Vec<&str> = all().map(|(name, _)| *name).collect();
         let names = names.join(", ");
         key("NAME", format!("there is no example '{name}'"), format!("name one of: {names}"))
     })
@@ -310,10 +475,13 @@ fn read(path: &Path, of_program: &[(&str, &str)]) -> Result<(String, String), Pl
     if let Some((_, text)) = of_program.iter().find(|(known, _)| *known == name) {
         return Ok((name, (*text).to_owned()));
     }
-    let text = String::from_utf8(bytes(path, FILE_BYTES_MAX)?);
-    let text = text.map_err(|error| PlanFault::Unread {
-        file: name.clone(),
+    Ok((name, text_of(path, FILE_BYTES_MAX)?))
+}
+
+fn text_of(path: &Path, bytes_max: u64) -> Result<String, PlanFault> {
+    let text = String::from_utf8(bytes(path, bytes_max)?);
+    text.map_err(|error| PlanFault::Unread {
+        file: path.display().to_string(),
         cause: format!("it is not text: {error}"),
-    });
-    Ok((name, text?))
+    })
 }

@@ -174,20 +174,41 @@ fn from_number(number: f64) -> Option<Fraction> {
     Fraction::of(millionths as u64, 1_000_000)
 }
 
+/// A number, or a text such as `"1/3"`. `words` stand in the fault of a number.
+fn written<'de, D: Deserializer<'de>>(
+    source: D,
+    from: impl Fn(f64) -> Option<Fraction>,
+    words: &str,
+) -> Result<Fraction, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(f64),
+        Text(String),
+    }
+    match Written::deserialize(source)? {
+        Written::Number(number) => {
+            from(number).ok_or_else(|| D::Error::custom(format!("{number} is no {words}")))
+        }
+        Written::Text(text) => text.parse().map_err(D::Error::custom),
+    }
+}
+
 impl<'de> Deserialize<'de> for Fraction {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Number(f64),
-            Text(String),
-        }
-        match Written::deserialize(source)? {
-            Written::Number(number) => from_number(number)
-                .ok_or_else(|| D::Error::custom(format!("{number} is no share from 0 to 1"))),
-            Written::Text(text) => text.parse().map_err(D::Error::custom),
-        }
+        written(source, from_number, "share from 0 to 1")
     }
+}
+
+/// A factor, which may be more than the whole: `"23/20"`, or a number from 0 to 100, to the
+/// ten-thousandth.
+pub(crate) fn factor<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Fraction>, D::Error> {
+    let from = |number: f64| {
+        let parts = (number * 1e4).round();
+        let is_in = (0.0..=PART_MAX as f64).contains(&parts);
+        Fraction::of(parts as u64, 10_000).filter(|_| is_in)
+    };
+    written(source, from, "factor from 0 to 100").map(Some)
 }
 
 /// The change from one sum to another in hundredths of a percent, rounded to the nearest; none

@@ -21,5 +21,7 @@ pub use world::{LatencySummary, SimulationReport, simulate};
 
 /// The scenario that `vrio plan example scenario` prints.
 pub const EXAMPLE: &str = include_str!("../data/scenario-example.toml");
+/// A scenario in which an IOhost dies, and a spare one serves its guests.
+pub const DEATH: &str = include_str!("../data/scenario-death.toml");
 /// A large scenario: 4,096 hosts with 65,536 guests, for one second.
 pub const LARGE: &str = include_str!("../data/scenario-large.toml");

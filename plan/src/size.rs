@@ -1,8 +1,8 @@
 //! Sizes: the fewest sidecores with which a load has a wanted p99, when each host serves its own
 //! guests and when IOhosts serve those of a rack, by how much the guests' bursts coincide.
 //!
-//! The simulator decides. More sidecores never make a p99 longer, apart from the noise of the
-//! random times, so the fewest are found by doubling and halving.
+//! The simulator decides. The search goes upwards from one: more IOhosts may make a p99 longer,
+//! since each has fewer of the rack's drives, and large sizes take longer to simulate.
 
 use serde::Serialize;
 
@@ -67,8 +67,9 @@ pub fn size(scenario: &Scenario, p99_ns: u64) -> Result<Vec<SizeRow>, PlanFault>
     let row = |percent: u64| {
         let mut rack = rack.clone();
         rack.load.correlation = Fraction::of(percent, 100).unwrap_or(Fraction::NONE);
-        let hosts = hosts_sidecores(&rack, lanes, p99_ns)?.map(|each| each * rack.hosts.count);
-        let pool = pool_size(&rack, lanes, p99_ns)?;
+        let mut search = SizeSearch { rack, lanes, wanted_ns: p99_ns, given: None };
+        let hosts = search.hosts()?;
+        let pool = search.pool()?;
         let share = |(hosts, pool): (u64, PoolSize)| {
             (pool.sidecores + pool.vmhost_sidecores) * 1_000_000 / hosts
         };
@@ -93,75 +94,116 @@ fn rack_lanes(rack: &Scenario) -> u64 {
     rack.pool.device_lanes * servers
 }
 
-/// The p99, if it is no longer than the wanted one.
-fn p99(scenario: &Scenario, wanted_ns: u64) -> Result<Option<u64>, PlanFault> {
-    scenario.check_pool()?;
-    let tail = simulate_tail(scenario, wanted_ns)?;
-    // Too few sidecores make a closed load's requests few: then it is no fault of the scenario.
-    if tail.requests < REQUESTS_LEAST && scenario.load.arrivals != Arrivals::Closed {
-        let cause = format!("{} requests have no p99", tail.requests);
-        let way_out =
-            format!("raise it or the load, for {REQUESTS_LEAST} requests after warm_up_ms");
-        return Err(key("milliseconds", cause, way_out));
+/// The most sidecores of an IOhost and the most IOhosts that are tried: further IOhosts would have
+/// neither guests nor copies.
+fn pool_most(rack: &Scenario) -> (u64, u64) {
+    let (pool, hosts) = (&rack.pool, &rack.hosts);
+    let each = pool.sidecores.min(POOL_SIDECORES_MAX / pool.replicas).max(1);
+    let guests = rack.hosts_in_rack().min(hosts.count) * hosts.guests;
+    let used = guests + pool.replicas - 1;
+    (each, (POOL_SIDECORES_MAX / each).min(used).max(pool.replicas))
+}
+
+/// The search for the sizes of one rack under one load.
+struct SizeSearch {
+    rack: Scenario,
+    lanes: u64,
+    wanted_ns: u64,
+    /// The requests of the guests, which are the same for each size; none until the first is
+    /// simulated.
+    given: Option<u64>,
+}
+
+impl SizeSearch {
+    /// The p99, if it is no longer than the wanted one.
+    fn p99(&mut self, sized: &Scenario) -> Result<Option<u64>, PlanFault> {
+        sized.check_pool()?;
+        let Some(tail) = simulate_tail(sized, self.wanted_ns, self.given)? else {
+            return Ok(None);
+        };
+        // Too few sidecores make a closed load's requests few: then it is no fault of the scenario.
+        if tail.requests < REQUESTS_LEAST && sized.load.arrivals != Arrivals::Closed {
+            let cause = format!("{} requests have no p99", tail.requests);
+            let way_out =
+                format!("raise it or the load, for {REQUESTS_LEAST} requests after warm_up_ms");
+            return Err(key("milliseconds", cause, way_out));
+        }
+        self.given = tail.given;
+        let is_enough = tail.requests >= REQUESTS_LEAST;
+        Ok(tail.p99_ns.filter(|p99_ns| is_enough && *p99_ns <= self.wanted_ns))
     }
-    let is_enough = tail.requests >= REQUESTS_LEAST;
-    Ok(tail.p99_ns.filter(|p99_ns| is_enough && *p99_ns <= wanted_ns))
-}
 
-/// The fewest sidecores of a host.
-fn hosts_sidecores(rack: &Scenario, lanes: u64, p99_ns: u64) -> Result<Option<u64>, PlanFault> {
-    let mut rack = rack.clone();
-    rack.served = ServedAt::Host;
-    rack.pool.iohosts = 1;
-    rack.pool.replicas = 1;
-    rack.pool.device_lanes = lanes.div_ceil(rack.hosts.count);
-    fewest(HOST_SIDECORES_MAX, |sidecores| {
-        rack.pool.sidecores = sidecores;
-        Ok(p99(&rack, p99_ns)?.is_some())
-    })
-}
+    /// The fewest sidecores of all hosts.
+    fn hosts(&mut self) -> Result<Option<u64>, PlanFault> {
+        let mut rack = self.rack.clone();
+        rack.served = ServedAt::Host;
+        rack.pool.iohosts = 1;
+        rack.pool.replicas = 1;
+        rack.pool.device_lanes = self.lanes.div_ceil(rack.hosts.count);
+        rack.pool.sidecores = HOST_SIDECORES_MAX;
+        rack.check_pool()?;
+        let found = fewest(HOST_SIDECORES_MAX, |sidecores| {
+            rack.pool.sidecores = sidecores;
+            Ok(self.p99(&rack)?.is_some())
+        })?;
+        Ok(found.map(|each| each * self.rack.hosts.count))
+    }
 
-/// The fewest sidecores of a rack's IOhosts, which have as many as the scenario's at most.
-fn pool_size(rack: &Scenario, lanes: u64, p99_ns: u64) -> Result<Option<PoolSize>, PlanFault> {
-    let mut rack = rack.clone();
-    rack.served = ServedAt::Pool;
-    let most = rack.pool.sidecores;
-    let with = |rack: &mut Scenario, sidecores: u64| {
-        rack.pool.iohosts = sidecores.div_ceil(most).max(rack.pool.replicas);
-        rack.pool.sidecores = sidecores.div_ceil(rack.pool.iohosts);
+    /// The fewest IOhosts of a rack, which have as many sidecores as the scenario's at most, and
+    /// the fewest sidecores of them.
+    ///
+    /// More IOhosts may be slower: each has fewer of the rack's drives.
+    fn pool(&mut self) -> Result<Option<PoolSize>, PlanFault> {
+        let (each, most) = pool_most(&self.rack);
+        let mut rack = self.rack.clone();
+        rack.served = ServedAt::Pool;
+        rack.pool.sidecores = each;
+        let (least, lanes) = (rack.pool.replicas, self.lanes);
+        let iohosts = fewest(most + 1 - least, |more| {
+            rack.pool.iohosts = least + more - 1;
+            rack.pool.device_lanes = lanes.div_ceil(rack.pool.iohosts);
+            Ok(self.p99(&rack)?.is_some())
+        })?;
+        let Some(more) = iohosts else { return Ok(None) };
+        rack.pool.iohosts = least + more - 1;
         rack.pool.device_lanes = lanes.div_ceil(rack.pool.iohosts);
-    };
-    let found = fewest(POOL_SIDECORES_MAX, |sidecores| {
-        with(&mut rack, sidecores);
-        Ok(p99(&rack, p99_ns)?.is_some())
-    })?;
-    let Some(found) = found else { return Ok(None) };
-    with(&mut rack, found);
-    let Some(own) = p99(&rack, p99_ns)? else { return Ok(None) };
-    let (iohosts, sidecores) = (rack.pool.iohosts, rack.pool.iohosts * rack.pool.sidecores);
-    let slowest = fewest(CARDS_TRIED.len() as u64, |card| {
-        rack.network.iohost_gbit = CARDS_TRIED[card as usize - 1];
-        Ok(p99(&rack, p99_ns)?.is_some())
-    })?;
-    let card_gbit = slowest.map(|card| CARDS_TRIED[card as usize - 1]);
-    let vmhost_sidecores = rack.hosts.count * rack.hosts.sidecores;
-    Ok(Some(PoolSize { iohosts, sidecores, vmhost_sidecores, card_gbit, p99_ns: own }))
+        // The last number that is found to be enough is the fewest.
+        let mut own = None;
+        let sidecores = fewest(each, |sidecores| {
+            rack.pool.sidecores = sidecores;
+            let p99 = self.p99(&rack)?;
+            own = p99.or(own);
+            Ok(p99.is_some())
+        })?;
+        let (Some(sidecores), Some(p99_ns)) = (sidecores, own) else { return Ok(None) };
+        rack.pool.sidecores = sidecores;
+        let slowest = fewest(CARDS_TRIED.len() as u64, |card| {
+            rack.network.iohost_gbit = CARDS_TRIED[card as usize - 1];
+            Ok(self.p99(&rack)?.is_some())
+        })?;
+        Ok(Some(PoolSize {
+            iohosts: rack.pool.iohosts,
+            sidecores: rack.pool.iohosts * sidecores,
+            vmhost_sidecores: rack.hosts.count * rack.hosts.sidecores,
+            card_gbit: slowest.map(|card| CARDS_TRIED[card as usize - 1]),
+            p99_ns,
+        }))
+    }
 }
 
-/// The least number up to `most` that is enough.
+/// The least number up to `most` that is enough, of each number to 8 and then a quarter more at a
+/// time, with halving below the first. Larger numbers need not be enough.
 fn fewest(
     most: u64,
     mut is_enough: impl FnMut(u64) -> Result<bool, PlanFault>,
 ) -> Result<Option<u64>, PlanFault> {
-    // A p99 that no number holds is told by one try.
-    if !is_enough(most)? {
-        return Ok(None);
+    let (mut too_few, mut enough) = (0, 1);
+    while !is_enough(enough)? {
+        if enough >= most {
+            return Ok(None);
+        }
+        (too_few, enough) = (enough, (enough + (enough / 4).max(1)).min(most));
     }
-    let mut enough = 1;
-    while enough < most && !is_enough(enough)? {
-        enough = (enough * 2).min(most);
-    }
-    let mut too_few = enough / 2;
     while enough - too_few > 1 {
         let middle = too_few + (enough - too_few) / 2;
         if is_enough(middle)? {
@@ -225,19 +267,34 @@ pub fn size_text(scenario: &Scenario, p99_ns: u64, rows: &[SizeRow]) -> String {
         text +=
             &format!("Of the trace's {all} each guest had {part}: correlations see other parts.\n");
     }
-    if rows.iter().any(|row| row.hosts_sidecores.is_none() || row.pool.is_none()) {
-        text += &format!(
-            "A dash: no number of sidecores does, up to {HOST_SIDECORES_MAX} of a host and \
-             {} of the IOhosts. The other\nsteps take longer than the p99, or a guest needs more \
-             sidecores than an IOhost has (pool.sidecores).\n",
-            grouped(POOL_SIDECORES_MAX),
-        );
-    }
+    text += &dashes_text(scenario, rows);
     if rows.iter().filter_map(|row| row.pool).any(|pool| pool.card_gbit.is_none()) {
         let most = CARDS_TRIED[CARDS_TRIED.len() - 1];
         text += &format!("A dash as the card: none up to {most} Gbit/s holds the p99.\n");
     }
     text
+}
+
+/// The sizes that were tried, if none of them holds the p99.
+fn dashes_text(scenario: &Scenario, rows: &[SizeRow]) -> String {
+    let mut tried = Vec::new();
+    if rows.iter().any(|row| row.hosts_sidecores.is_none()) {
+        tried.push(format!("up to {HOST_SIDECORES_MAX} sidecores of a host"));
+    }
+    if rows.iter().any(|row| row.pool.is_none()) {
+        let (each, most) = pool_most(scenario);
+        let (least, most, each) = (scenario.pool.replicas, grouped(most), grouped(each));
+        tried.push(format!("{least} to {most} IOhosts of {each} sidecores each (pool.sidecores)"));
+    }
+    if tried.is_empty() {
+        return String::new();
+    }
+    format!(
+        "A dash: no size that was tried holds the p99. Tried:\n  {}\nEach number to 8 was tried, \
+         and then a quarter more at a time. `vrio plan simulate` has the use of\neach station: if \
+         the sidecores have time, another step takes too long.\n",
+        tried.join("\n  "),
+    )
 }
 
 #[cfg(test)]
@@ -284,5 +341,10 @@ mod tests {
             assert_eq!(found, Ok(Some(wanted)));
         }
         assert_eq!(fewest(300, |_| Ok(false)), Ok(None));
+        // Larger numbers are not enough again.
+        for (first, last) in [(1, 1), (5, 6), (40, 49)] {
+            let found = fewest(300, |number| Ok((first..=last).contains(&number)));
+            assert_eq!(found, Ok(Some(first)), "{first} to {last}");
+        }
     }
 }

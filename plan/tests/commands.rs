@@ -120,6 +120,23 @@ fn both_sides_have_the_same_drives() {
 }
 
 #[test]
+fn many_iohosts_with_few_lanes_each_hide_no_pool() {
+    // Sixteen lanes of one IOhost are 20 % busy. Spread over IOhosts of two sidecores, each of the
+    // eight guests would have two lanes at most.
+    let path = file("lanes.toml", BARE);
+    let set = ["served=pool", "pool.sidecores=2", "pool.device_lanes=16"];
+    let drives = ["costs.device_ns=40000", "costs.device_spreading=exponential"];
+    let set: Vec<&str> = set.iter().chain(&drives).flat_map(|set| ["--set", *set]).collect();
+    let p99 = ["size", &path, "--p99", "200us"];
+    let rows = json(&run(&[&p99[..], &set, &["--json"]].concat()).unwrap());
+    let pool = &rows[0]["pool"];
+    assert_eq!((&pool["iohosts"], &pool["sidecores"]), (&1.into(), &1.into()), "{rows}");
+    let simulated = [&["simulate", &path, "--json"], &set[..]].concat();
+    let own = json(&run(&[&simulated[..], &["--set", "pool.sidecores=1"]].concat()).unwrap());
+    assert_eq!(own["latency"]["p99_ns"], pool["p99_ns"], "{own}");
+}
+
+#[test]
 fn correlations_are_tried_for_bursts_alone() {
     let path = file("even.toml", BARE);
     let rows = json(&run(&["size", &path, "--p99", "1ms", "--json"]).unwrap());
@@ -243,8 +260,161 @@ fn examples_have_the_same_names_everywhere() {
     for name in ["rack", "r930-3", "r930-6"] {
         assert!(run(&["example", name]).is_ok() && run(&["cost", name]).is_ok(), "{name}");
     }
-    assert!(run(&["simulate", "scenario", "--set", "milliseconds=1001"]).is_ok());
+    for name in ["scenario", "death"] {
+        assert!(run(&["simulate", name, "--set", "milliseconds=1001"]).is_ok(), "{name}");
+    }
     for time in ["1.5", "1.5.5ms", ".5ms", "5.ms", "1e3ms", "99999999999999999999s"] {
         assert!(run(&["size", "scenario", "--p99", time]).unwrap_err().contains(time), "{time}");
     }
+}
+
+/// A result of `vrio bench mpi`, as the store has it.
+fn result(benchmark: &str, hosts: &str, unit: &str, y: [f64; 2]) -> String {
+    let quantity = if unit == "us" { "latency" } else { "bandwidth" };
+    let points = serde_json::json!([{ "x": 8, "y": y[0] }, { "x": 1024, "y": y[1] }]);
+    let text = serde_json::json!({
+        "schema": 1, "origin": "measured", "benchmark": benchmark, "title": "t",
+        "setup": { "contestant": "vrio", "hosts": hosts },
+        "series": [{
+            "name": "s", "quantity": quantity, "unit": unit, "points": points,
+            "x": { "quantity": "message_size", "unit": "bytes" }
+        }]
+    });
+    text.to_string()
+}
+
+#[test]
+fn an_application_runs_on_published_and_own_platforms() {
+    let text = run(&["application", "profile"]).unwrap();
+    for words in [
+        "ec2-c3-sriov",
+        "Recorded on it: 121.00 s",
+        "recursive doubling",
+        "1.15 and 1.28",
+        "to 21.9 %",
+        // As docs/planning.md has both.
+        "112.86 s  108.13 s to 114.39 s",
+        "275.90 s  268.99 s to 386.15 s",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let two = file("two.json", &result("mpi_latency", "two hosts", "us", [20.0, 25.0]));
+    let rate = file("rate.json", &result("mpi_bandwidth", "two hosts", "mb_per_s", [1.0, 100.0]));
+    let one = file("one.json", &result("mpi_latency", "one host", "us", [0.5, 1.0]));
+    let files = format!("{two},{rate},{one}");
+    let all = ["application", "profile", "--platform", "ib-native", "--platform"];
+    let predicted = json(&run(&[&all[..], &[&files, "--json"]].concat()).unwrap());
+    let slowdowns = serde_json::json!([1_150_000, 1_280_000]);
+    assert_eq!(predicted["held_out"]["slowdowns_ppm"], slowdowns);
+    let platforms = predicted["platforms"].as_array().unwrap();
+    assert_eq!((platforms.len(), &platforms[1]["title"]), (2, &"vrio".into()));
+    assert!(platforms[1]["beside_first_ppm"].as_u64().unwrap() > 1_000_000, "{predicted}");
+    let alone = run(&["application", "profile", "--platform", &one]).unwrap_err();
+    assert!(alone.contains("no times of messages between hosts"), "{alone}");
+    let folder = std::env::temp_dir().join(format!("plan-run-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(&two, folder.join("mpi_latency.json")).unwrap();
+    std::fs::write(folder.join("run.json"), "{}").unwrap();
+    // A pipe without a writer is not waited for.
+    let pipe = folder.join("pipe.json");
+    let _ = std::fs::remove_file(&pipe);
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let folder = folder.display().to_string();
+    assert!(run(&["application", "profile", "--platform", &folder]).is_ok());
+}
+
+#[test]
+fn platforms_and_profiles_without_use_are_named() {
+    let fault = run(&["application", "profile", "--platform", "ib"]).unwrap_err();
+    assert!(fault.contains("no platform 'ib'") && fault.contains("ec2-cc2"), "{fault}");
+    let fault = run(&["application", "no-such-file.toml"]).unwrap_err();
+    assert!(fault.contains("no-such-file.toml"), "{fault}");
+    let rack = run(&["example", "rack"]).unwrap();
+    let fault = run(&["application", &file("rack-as.toml", &rack)]).unwrap_err();
+    assert!(fault.contains("vrio plan example profile"), "{fault}");
+    let path = file("platform-as.toml", &rack);
+    let fault = run(&["application", "profile", "--platform", &path]).unwrap_err();
+    assert!(fault.contains("vrio plan example ec2-cc2"), "{fault}");
+    let path = file("not-a-result.json", "{}");
+    let fault = run(&["application", "profile", "--platform", &path]).unwrap_err();
+    assert!(fault.contains("JSON of `vrio bench`"), "{fault}");
+    for (name, word) in [("pmpi", "MPI_Finalize"), ("profile", "ranks_per_host")] {
+        assert!(run(&["example", name]).unwrap().contains(word));
+    }
+    let example = file("cc2.toml", &run(&["example", "ec2-cc2"]).unwrap());
+    assert!(run(&["application", "profile", "--platform", &example]).is_ok());
+}
+
+#[test]
+fn costs_of_a_machine_are_those_of_the_scenario() {
+    let path = file("costs.toml", BARE);
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../report/tests/data/vrio-block.json");
+    let text = run(&["simulate", &path, "--costs", own]).unwrap();
+    let words = "Measured: costs.serve_ns = 1249 (vmhost, local, depth 1); costs.complete_ns = 0";
+    assert!(text.starts_with(words), "{text}");
+    let mean = |set: &[&str]| {
+        let report = json(&run(&[&["simulate", &path, "--json"], set].concat()).unwrap());
+        report["latency"]["mean_ns"].as_u64().unwrap()
+    };
+    assert_eq!(mean(&["--costs", own]), mean(&["--set", "costs.serve_ns=1249"]));
+    let later = mean(&["--costs", own, "--set", "costs.serve_ns=1000"]);
+    assert_eq!(later, mean(&[]), "--set comes after --costs");
+    let varied = run(&["simulate", &path, "--costs", own, "--vary", "pool.sidecores=4,8"]).unwrap();
+    assert!(varied.starts_with("Measured: "), "{varied}");
+    let sized = run(&["size", &path, "--p99", "1ms", "--costs", own]).unwrap();
+    assert!(sized.starts_with("Measured: "), "{sized}");
+    // As docs/planning.md has it.
+    let remote =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../report/tests/data/vrio-block-remote.json");
+    let text = run(&["simulate", &path, "--costs", remote]).unwrap();
+    assert!(text.contains("costs.vmhost_ns = 3495 (vmhost, remote, depth 8)"), "{text}");
+    assert!(text.contains("costs.serve_ns = 3707 (iohost, remote, depth 8)"), "{text}");
+    let fault = run(&["simulate", &path, "--costs", &path]).unwrap_err();
+    assert!(fault.contains("vrio bench"), "{fault}");
+}
+
+#[test]
+fn a_real_result_of_bench_mpi_has_a_platform_for_each_way() {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../report/tests/data/vrio-mpi.json");
+    let near =
+        run(&["example", "profile"]).unwrap().replace("ranks_per_host = 16", "ranks_per_host = 96");
+    let path = file("near.toml", &near);
+    let predicted = json(&run(&["application", &path, "--platform", own, "--json"]).unwrap());
+    let platforms = predicted["platforms"].as_array().unwrap().iter();
+    let names: Vec<&str> = platforms.map(|it| it["platform"].as_str().unwrap()).collect();
+    assert!(names.contains(&"vrio, Open MPI, 4.1.4") && names.len() == 4, "{names:?}");
+}
+
+#[test]
+fn a_death_is_turned_off() {
+    let late = ["simulate", "death", "--set", "milliseconds=500"];
+    let fault = run(&late).unwrap_err();
+    assert!(fault.starts_with("death.at_ms") && fault.contains("--set death=none"), "{fault}");
+    let text = run(&[&late[..], &["--set", "death=none"]].concat()).unwrap();
+    assert!(text.contains("in all") && !text.contains("before the death"), "{text}");
+}
+
+#[test]
+fn the_need_that_decides_is_told_where_shares_have_one_price() {
+    let all = rack("alike.toml", "16", "16");
+    let text = run(&["cost", &all, "--search"]).unwrap();
+    assert!(text.contains("slots for drives (ssds, hosts.ssd_slots): "), "{text}");
+    let wide = rack("wide.toml", "ssd_slots = 8", "ssd_slots = 64");
+    let text = run(&["cost", &wide, "--search"]).unwrap();
+    assert!(!text.contains("slots for drives"), "{text}");
+    let cells = json(&run(&["cost", &all, "--search", "--json"]).unwrap());
+    let cells = cells.as_array().unwrap();
+    assert!(cells.iter().any(|cell| cell["decided_by"] == "drives"), "{cells:?}");
+}
+
+#[test]
+fn a_dash_says_what_was_tried() {
+    let path = file("dash.toml", BARE);
+    let set = ["served=pool", "costs.guest_ns=200000", "pool.sidecores=2"];
+    let set: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
+    let text = run(&[&["size", &path, "--p99", "100us"], &set[..]].concat()).unwrap();
+    // Eight guests have eight IOhosts at most.
+    assert!(text.contains("1 to 8 IOhosts of 2 sidecores"), "{text}");
+    assert!(text.contains("256 sidecores of a host"), "{text}");
 }

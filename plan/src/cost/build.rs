@@ -10,6 +10,20 @@ use crate::fault::{PlanFault, key, within};
 /// Bits of a Gbit.
 const GBIT: u64 = 1_000_000_000;
 
+/// A need of the pool that decides how many IOhosts it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolNeed {
+    /// Sidecores, which fit into so many processors.
+    Sidecores,
+    /// Each copy is on an IOhost of its own.
+    Copies,
+    /// Cards for the traffic.
+    Cards,
+    /// Slots for the drives.
+    Drives,
+}
+
 /// Servers of one build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerBuild {
@@ -27,6 +41,9 @@ pub struct ServerBuild {
     pub required_bits: u64,
     /// Bits a second that its cards have.
     pub provided_bits: u64,
+    /// The need that decides their number, if they are several IOhosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<PoolNeed>,
 }
 
 impl RackForm {
@@ -66,6 +83,7 @@ impl RackForm {
             sidecores,
             required_bits,
             provided_bits: 0,
+            decided_by: None,
         };
         self.equip(plan, &mut build, &plan.nic, self.hosts.sockets)?;
         self.add_memory(plan, &mut build, &plan.dimms, self.hosts.memory_gb)?;
@@ -88,6 +106,7 @@ impl RackForm {
             sidecores: 0,
             required_bits,
             provided_bits: 0,
+            decided_by: None,
         };
         self.equip(plan, &mut vmhost, &plan.nic, hosts.sockets)?;
         self.add_memory(plan, &mut vmhost, &plan.dimms, memory_gb.div_ceil(vmhosts))?;
@@ -114,13 +133,16 @@ impl RackForm {
         let card = self.part_of("iohost_nic", nic, PartKind::Nic)?.size * GBIT;
         let cards = needed(bits, plan.shortfall_permille).div_ceil(card);
         let by_drives = if drives == 0 { 0 } else { drives.div_ceil(hosts.ssd_slots.max(1)) };
-        let fewest = [
-            sidecores.div_ceil(self.cores()),
-            cards.div_ceil(hosts.nic_slots),
-            by_drives,
-            plan.replicas,
+        let needs = [
+            (PoolNeed::Sidecores, sidecores.div_ceil(self.cores())),
+            (PoolNeed::Copies, plan.replicas),
+            (PoolNeed::Cards, cards.div_ceil(hosts.nic_slots)),
+            (PoolNeed::Drives, by_drives),
         ];
-        let count = fewest.into_iter().max().unwrap_or(1).max(1);
+        // Of equal needs the last counts: the sidecores could be fewer then.
+        let most = needs.into_iter().max_by_key(|(_, count)| *count);
+        let most = most.filter(|(_, count)| *count > 1);
+        let count = most.map_or(1, |(_, count)| count);
         within("IOhosts that the pool needs", count, 1, SERVERS_MAX)?;
         let sockets = sidecores.div_ceil(count).div_ceil(self.cores_per_cpu());
         let mut build = ServerBuild {
@@ -131,6 +153,7 @@ impl RackForm {
             sidecores: sidecores.div_ceil(count),
             required_bits: bits.div_ceil(count),
             provided_bits: 0,
+            decided_by: most.map(|(need, _)| need),
         };
         self.equip(plan, &mut build, nic, sockets)?;
         self.add_memory(plan, &mut build, &plan.iohost_dimms, plan.iohost_memory_gb)?;

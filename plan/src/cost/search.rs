@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::bill::{Bill, bill};
+use super::build::PoolNeed;
 use super::form::{Policy, RackForm};
 use crate::fault::{PlanFault, key};
 use crate::money::{Cents, Fraction, change};
@@ -30,6 +31,9 @@ pub struct SearchCell {
     pub pooled_cents: Option<Cents>,
     /// The change of price, in hundredths of a percent: below 0, pooling pays.
     pub change: Option<i64>,
+    /// The need that decides how many IOhosts the pool has, if it has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<PoolNeed>,
 }
 
 /// Tries all sizes and shares, with the parts of the rack's first per-host plan and of its first
@@ -78,6 +82,7 @@ pub fn search(rack: &RackForm) -> Result<Vec<SearchCell>, PlanFault> {
     let cell = |(place, own, pool): (_, Bill, Option<Bill>)| {
         let (servers, sidecores_percent, spare_iohosts) = place;
         let (per_host_cents, pooled_cents) = (price(&own), pool.as_ref().map(&price));
+        let needs = pool.iter().flat_map(|pool| &pool.servers);
         SearchCell {
             servers,
             sidecores_percent,
@@ -86,6 +91,7 @@ pub fn search(rack: &RackForm) -> Result<Vec<SearchCell>, PlanFault> {
             per_host_cents,
             pooled_cents,
             change: pooled_cents.and_then(|pooled| change(per_host_cents, pooled)),
+            decided_by: needs.filter_map(|server| server.build.decided_by).next(),
         }
     };
     Ok(bills.into_iter().map(cell).collect())

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::bill::{Bill, RackComparison};
+use super::build::PoolNeed;
 use super::search::{SERVERS_TRIED, SHARES_TRIED, SearchCell};
 use crate::money::percent;
 use crate::text::{row, table};
@@ -128,11 +129,44 @@ pub fn search_text(cells: &[SearchCell]) -> String {
             let sizes = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
             let _ = writeln!(text, "  {share} %: {sizes}");
         }
+        text += &alike_text(cells, spare);
         text.push('\n');
     }
     if !with_power {
         text.push_str("Power is left out: the rack has no [power], or a part has no watts.\n");
     }
     text.push_str("A dash: the parts do not fit into the servers.\n");
+    text
+}
+
+/// The sizes at which each share has the same price, by the need that decides there.
+fn alike_text(cells: &[SearchCell], spare: u64) -> String {
+    let mut sizes: Vec<(&str, Vec<String>)> = Vec::new();
+    for servers in SERVERS_TRIED {
+        let is_here = |it: &&SearchCell| it.servers == servers && it.spare_iohosts == spare;
+        let row: Vec<&SearchCell> = cells.iter().filter(is_here).collect();
+        let Some(last) = row.last().filter(|it| it.pooled_cents.is_some()) else { continue };
+        if row.iter().any(|it| it.pooled_cents != last.pooled_cents) {
+            continue;
+        }
+        let need = match last.decided_by {
+            Some(PoolNeed::Drives) => "slots for drives (ssds, hosts.ssd_slots)",
+            Some(PoolNeed::Cards) => "slots for cards (iohost_nic, hosts.nic_slots)",
+            Some(PoolNeed::Copies) => "copies (replicas)",
+            Some(PoolNeed::Sidecores) => "sidecores, of which all shares need as many processors",
+            None => "one IOhost, which has enough of all",
+        };
+        match sizes.iter_mut().find(|(known, _)| *known == need) {
+            Some((_, sizes)) => sizes.push(servers.to_string()),
+            None => sizes.push((need, vec![servers.to_string()])),
+        }
+    }
+    let mut text = String::new();
+    for (at, (need, sizes)) in sizes.iter().enumerate() {
+        if at == 0 {
+            text += "The same price for each share, since another need decides the IOhosts:\n";
+        }
+        let _ = writeln!(text, "  {need}: {} servers", sizes.join(", "));
+    }
     text
 }

@@ -3,7 +3,7 @@
 use super::{BTreeMap, Bill, PlanFault, RACKS, RackForm, ServerBuild, cost};
 use crate::cost::form::{PartForm, PlanForm};
 
-type Figures = BTreeMap<&'static str, f64>;
+pub(super) type Figures = BTreeMap<&'static str, f64>;
 
 /// All of them.
 pub(super) fn ours() -> Result<Figures, PlanFault> {
@@ -26,6 +26,7 @@ pub(super) fn ours() -> Result<Figures, PlanFault> {
     drives(&mut ours, six)?;
     upgrade(&mut ours, &three);
     connections(&mut ours);
+    super::applications::applications(&mut ours)?;
     Ok(ours)
 }
 
@@ -98,14 +99,25 @@ const NODES_OF_64K: u64 = 65_536 / CORES;
 /// VM, or with VM-proof XRC a node, its own one included, since it has other VMs.
 fn connections(ours: &mut Figures) {
     let to_vms = |of_vm: u64| (NODES * CORES / of_vm - 1) as f64;
-    for (name, of_vm) in [("xrc.vm1", 1), ("xrc.vm2", 2), ("xrc.vm4", 4), ("xrc.vm8", 8)] {
-        ours.insert(name, to_vms(of_vm));
+    let names = [
+        (1, ["xrc.vm1", "xrc.node", "xrc.is.vm1", "xrc.is.node.vm1"]),
+        (2, ["xrc.vm2", "xrc.node.vm2", "xrc.is.vm2", "xrc.is.node.vm2"]),
+        (4, ["xrc.vm4", "xrc.node.vm4", "xrc.is.vm4", "xrc.is.node.vm4"]),
+        (8, ["xrc.vm8", "xrc.node.vm8", "xrc.is.vm8", "xrc.is.node.vm8"]),
+    ];
+    // IS has the same peers as FT: all other processes.
+    let mut of_both = |names: [&'static str; 4], each: f64| {
+        for (name, count) in names.into_iter().zip([1, CORES, 1, CORES]) {
+            ours.insert(name, each * count as f64);
+        }
+    };
+    for (of_vm, names) in names {
+        of_both(names, to_vms(of_vm));
     }
     let proof = NODES as f64;
-    ours.insert("xrc.proof", proof);
-    ours.insert("xrc.native", proof - 1.0);
-    ours.insert("xrc.node", to_vms(1) * CORES as f64);
-    ours.insert("xrc.node.proof", proof * CORES as f64);
+    of_both(["xrc.proof", "xrc.node.proof", "xrc.is.proof", "xrc.is.node.proof"], proof);
+    let native = ["xrc.native", "xrc.node.native", "xrc.is.native", "xrc.is.node.native"];
+    of_both(native, proof - 1.0);
     ours.insert("xrc.fewer", to_vms(1) / proof);
     // The slides' formulas of memory leave out what is on the node itself.
     let of_node = |each: u64| ((NODES_OF_64K - 1) * CORES * each * QUEUE_PAIR_BYTES) as f64 / 1e6;

@@ -535,7 +535,11 @@ impl Scenario {
             return Err(key("death", cause, "set served = \"pool\""));
         }
         within("death.iohost", death.iohost, 0, self.servers() - 1)?;
-        within("death.at_ms", death.at_ms, 0, self.milliseconds)?;
+        if death.at_ms > self.milliseconds {
+            let cause = format!("{} is after the end, {} ms", death.at_ms, self.milliseconds);
+            let way_out = "raise milliseconds, or give none: `--set death=none`";
+            return Err(key("death.at_ms", cause, way_out));
+        }
         within("death.detect_ms", death.detect_ms, 0, MILLISECONDS_MAX)?;
         if let Some(back) = death.back_ms {
             within("death.back_ms", back, death.at_ms, MILLISECONDS_MAX)?;
@@ -590,8 +594,12 @@ pub fn assignment(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Puts a value at a path of keys. A value that is no TOML is a word.
+/// Puts a value at a path of keys. A value that is no TOML is a word, and `death=none` is no death.
 fn put(table: &mut Table, path: &str, value: &str) -> Result<(), PlanFault> {
+    if (path, value) == ("death", "none") {
+        table.remove("death");
+        return Ok(());
+    }
     let mut at = table;
     let mut keys: Vec<&str> = path.split('.').take(PATH_KEYS_MAX + 1).collect();
     if keys.len() > PATH_KEYS_MAX {

@@ -34,16 +34,33 @@ pub fn simulate(scenario: &Scenario) -> Result<SimulationReport, PlanFault> {
 }
 
 /// The p99 of a scenario's requests, of which one that had no answer within `wanted_ns` at the end,
-/// or was refused, took for ever.
+/// or was refused, took for ever. If the guests are known to have `given` so many requests, it ends
+/// when too many of them took longer, and has none.
 ///
 /// # Errors
 /// When it has too many events.
-pub(crate) fn simulate_tail(scenario: &Scenario, wanted_ns: u64) -> Result<Tail, PlanFault> {
-    Ok(simulated(scenario, EVENTS_MAX)?.tail(wanted_ns))
+pub(crate) fn simulate_tail(
+    scenario: &Scenario,
+    wanted_ns: u64,
+    given: Option<u64>,
+) -> Result<Option<Tail>, PlanFault> {
+    let late_max = given.map_or(u64::MAX, |given| given / 100);
+    let world = simulated_while(scenario, EVENTS_MAX, (wanted_ns, late_max))?;
+    Ok((world.late <= late_max).then(|| world.tail(wanted_ns)))
 }
 
 fn simulated(scenario: &Scenario, events_max: u64) -> Result<World<'_>, PlanFault> {
+    simulated_while(scenario, events_max, (u64::MAX, u64::MAX))
+}
+
+/// Simulates while no more than so many requests took longer than a time.
+fn simulated_while(
+    scenario: &Scenario,
+    events_max: u64,
+    (late_after_ns, late_max): (u64, u64),
+) -> Result<World<'_>, PlanFault> {
     let mut world = World::new(scenario);
+    (world.late_after_ns, world.late_max) = (late_after_ns, late_max);
     world.begin();
     world.run(events_max)?;
     Ok(world)
@@ -218,6 +235,12 @@ struct World<'a> {
     events: u64,
     refused: u64,
     sent_again: u64,
+    /// Requests that guests have given, if they are not of a closed load.
+    given: u64,
+    /// Answers that took longer than `late_after_ns`; beyond `late_max` the simulation ends.
+    late: u64,
+    late_after_ns: u64,
+    late_max: u64,
 }
 
 impl<'a> World<'a> {
@@ -259,6 +282,10 @@ impl<'a> World<'a> {
             events: 0,
             refused: 0,
             sent_again: 0,
+            given: 0,
+            late: 0,
+            late_after_ns: u64::MAX,
+            late_max: u64::MAX,
             random,
             scenario,
         }
@@ -289,7 +316,7 @@ impl<'a> World<'a> {
 
     fn run(&mut self, events_max: u64) -> Result<(), PlanFault> {
         let guests = self.homes.len() as u32;
-        while let Some(event) = self.calendar.pop() {
+        while let Some(event) = self.calendar.pop().filter(|_| self.late <= self.late_max) {
             self.events += 1;
             if self.events > events_max {
                 let at_ms = event.time_ns / NS_PER_MS;
@@ -315,6 +342,7 @@ impl<'a> World<'a> {
 
     /// Takes a request of a guest.
     fn admit(&mut self, guest: u32, now_ns: u64) {
+        self.given += 1;
         let (bytes, is_write) = self.guests.request(guest);
         let request = UnderWay {
             begun_ns: now_ns,
@@ -562,7 +590,8 @@ impl<'a> World<'a> {
     fn finish(&mut self, slot: u32, now_ns: u64) -> Option<u64> {
         let request = self.requests[slot as usize];
         let done_ns = now_ns + self.scenario.costs.guest_ns;
-        self.latencies.record(request.begun_ns, done_ns);
+        let is_counted = self.latencies.record(request.begun_ns, done_ns);
+        self.late += u64::from(is_counted && done_ns - request.begun_ns > self.late_after_ns);
         if self.scenario.load.arrivals != Arrivals::Closed {
             self.free.push(slot);
             return None;

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::super::scenario::{Scenario, ServedAt, Steering};
+use super::super::scenario::{Arrivals, Scenario, ServedAt, Steering};
 use super::{Station, World};
 
 /// The longest latency that is told apart: an hour.
@@ -63,6 +63,8 @@ pub(crate) struct Tail {
     pub(crate) requests: u64,
     /// Their p99; none if it is for ever.
     pub(crate) p99_ns: Option<u64>,
+    /// All requests that the guests gave; none of a closed load, which gives as many as it can.
+    pub(crate) given: Option<u64>,
 }
 
 /// The use of stations of one kind.
@@ -141,10 +143,11 @@ impl BegunLatencies {
         }
     }
 
+    /// Takes a latency, and says whether it counts.
     #[inline]
-    pub(super) fn record(&mut self, begun_ns: u64, done_ns: u64) {
+    pub(super) fn record(&mut self, begun_ns: u64, done_ns: u64) -> bool {
         if begun_ns < self.warm_up_ns {
-            return;
+            return false;
         }
         let part = self.bounds_ns.map_or(0, |(died_ns, known_ns)| {
             usize::from(begun_ns >= died_ns) + usize::from(begun_ns >= known_ns)
@@ -152,6 +155,7 @@ impl BegunLatencies {
         let (histogram, sum) = &mut self.parts[part];
         histogram.saturating_record(done_ns - begun_ns);
         *sum += u128::from(done_ns - begun_ns);
+        true
     }
 
     fn summary(&self) -> LatencySummary {
@@ -167,14 +171,14 @@ impl BegunLatencies {
         all
     }
 
-    /// The p99 when `late` requests beside the recorded ones took for ever.
-    fn tail(&self, late: u64) -> Tail {
+    /// The requests, and their p99 when `late` ones beside the recorded ones took for ever.
+    fn tail(&self, late: u64) -> (u64, Option<u64>) {
         let requests: u64 = self.parts.iter().map(|(part, _)| part.len()).sum::<u64>() + late;
         let all = self.summary_histogram();
         let rank = (requests * 99).div_ceil(100);
         let is_answered = rank > 0 && rank <= all.0.len();
         let at = || all.0.value_at_quantile(rank as f64 / all.0.len() as f64);
-        Tail { requests, p99_ns: is_answered.then(at) }
+        (requests, is_answered.then(at))
     }
 
     fn around_death(&self) -> Option<[LatencySummary; 3]> {
@@ -214,8 +218,10 @@ impl World<'_> {
     /// The p99 at the end; a request is late once it has waited for longer than `wanted_ns`, and
     /// the younger ones do not count.
     pub(super) fn tail(&self, wanted_ns: u64) -> Tail {
+        let given = (self.scenario.load.arrivals != Arrivals::Closed).then_some(self.given);
         let late = self.ages_ns().filter(|age_ns| *age_ns > wanted_ns).count() as u64;
-        self.latencies.tail(late + self.refused)
+        let (requests, p99_ns) = self.latencies.tail(late + self.refused);
+        Tail { requests, p99_ns, given }
     }
 
     /// The report at the end.

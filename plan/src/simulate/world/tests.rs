@@ -1,7 +1,7 @@
 //! The simulator against closed forms, and its rules. Times are simulated alone: no test measures.
 
 use super::super::closed::{md1_mean, mm1_time, mmc_longer, mmc_mean};
-use super::super::{EXAMPLE, LARGE};
+use super::super::{DEATH, LARGE};
 use super::*;
 
 /// One host that serves its own guests, with nothing but its sidecores.
@@ -99,7 +99,7 @@ fn an_idle_pool_adds_up_the_steps() {
         ("hosts.guests", "1"),
         ("hosts.count", "1"),
     ];
-    let report = with(EXAMPLE, &set);
+    let report = with(DEATH, &set);
     let (out_ns, in_ns) = (4224_u64 * 8, 128_u64 * 8);
     let wires =
         out_ns.div_ceil(40) + out_ns.div_ceil(100) + in_ns.div_ceil(40) + in_ns.div_ceil(100);
@@ -135,7 +135,7 @@ fn a_dead_iohost_is_a_pause_and_loses_no_request() {
     let shape = [("load.requests_per_second", "500"), ("death.back_ms", "2500")];
     let run = |refuge: &str, spare: &str, iohosts: &str| {
         let set = [("death.refuge", refuge), ("pool.spare", spare), ("pool.iohosts", iohosts)];
-        with(EXAMPLE, &[&shape[..], &set].concat())
+        with(DEATH, &[&shape[..], &set].concat())
     };
     for (refuge, spare, iohosts, longest_ms) in
         [("spare", "1", "1", 1000), ("rest", "0", "2", 1000), ("wait", "0", "1", 1500)]
@@ -180,7 +180,7 @@ fn copies_of_writes_are_waited_for() {
     ];
     let p99 = |writes: &'static str, replicas: &'static str| {
         let set = [("load.writes", writes), ("pool.replicas", replicas)];
-        with(EXAMPLE, &[&base[..], &set].concat()).latency.mean_ns
+        with(DEATH, &[&base[..], &set].concat()).latency.mean_ns
     };
     assert_eq!(p99("0", "1"), p99("0", "2"));
     // The later of two exponential times is half as long again.
@@ -214,6 +214,22 @@ fn a_load_beyond_the_stations_is_told() {
     expect_near(report.unanswered, 200_000.0, 2.0);
 }
 
+/// A simulation that ends early has missed the p99, and a p99 that holds is the same to the end.
+#[test]
+fn too_many_late_requests_end_a_simulation() {
+    let set = [("milliseconds".to_owned(), "150".to_owned())];
+    let scenario = Scenario::read("test", BARE, &set).unwrap();
+    let full = |wanted_ns| simulate_tail(&scenario, wanted_ns, None).unwrap().unwrap();
+    let p99_ns = full(u64::MAX).p99_ns.unwrap();
+    for wanted_ns in [1, p99_ns / 2, p99_ns * 99 / 100, p99_ns, p99_ns * 2] {
+        let tail = full(wanted_ns);
+        let early = simulate_tail(&scenario, wanted_ns, tail.given).unwrap();
+        // Requests of the warm-up are given and never late: a near p99 is known at the end.
+        assert_eq!(early.is_none(), wanted_ns < p99_ns * 9 / 10, "{wanted_ns} of {p99_ns}");
+        assert!(early.is_none_or(|early| early == tail), "{tail:?}");
+    }
+}
+
 #[test]
 fn hostile_scenarios_are_named_faults() {
     for (key, value, words) in [
@@ -242,7 +258,7 @@ fn hostile_scenarios_are_named_faults() {
         ("seed", "1\nseed = 2", "seed"),
     ] {
         let set = [(key.to_owned(), value.to_owned())];
-        let fault = Scenario::read("test", EXAMPLE, &set).unwrap_err().to_string();
+        let fault = Scenario::read("test", DEATH, &set).unwrap_err().to_string();
         assert!(fault.contains(words), "{key} = {value}: {fault}");
     }
 }
