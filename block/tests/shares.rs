@@ -503,3 +503,42 @@ fn flood(sealed: bool) {
     let answered = world.clients[0].replies.0.len();
     assert!(answered < 16_000, "the flood goes on meanwhile");
 }
+
+/// The node's own writes to a peer keep the buffers that are for that peer until they are answered,
+/// and so does the peer. A read that waits for one must not hold back what frees them.
+#[test]
+fn a_read_that_waits_for_a_buffer_holds_back_no_flush() {
+    let mut world = World::new(1, true);
+    world.use_neighbour(1, 3);
+    let claim = world.clients[1].request(Kind::Claim, "disk", 1, Title::default());
+    let claimed = world.ask(0, &claim, 3);
+    let incarnation = claimed.volume.expect("told with a claim").incarnation;
+    let title = Title { incarnation, ..Title::default() };
+    let open = world.clients[1].request(Kind::Open, "disk", claimed.epoch, title);
+    assert_eq!(world.ask(0, &open, 3).outcome, Outcome::Done);
+    let mut kept = Vec::new();
+    {
+        let mut io = world.endpoint.borrow_mut();
+        let session = io.sessions().find(|it| it.peer.name == VMHOST).expect("connected").session;
+        for bytes in [1 << 20, READ_BYTES as usize] {
+            while let Ok(buffer) = io.buffer_for(session, bytes) {
+                kept.push(buffer);
+            }
+        }
+    }
+    assert!(!kept.is_empty());
+    let mut read = world.clients[1].request(Kind::Read, "disk", claimed.epoch, title);
+    read.len_bytes = READ_BYTES;
+    let (now_ns, head) = (world.now_ns, read.encode());
+    let read = world.clients[1].call(now_ns, 0, 0, head.as_bytes()).expect("room");
+    world.rounds(3);
+    let flush = world.clients[1].request(Kind::Flush, "disk", claimed.epoch, title);
+    assert_eq!(world.ask(0, &flush, 10).outcome, Outcome::Done);
+    assert!(!world.clients[1].replies.0.contains_key(&read), "there is no buffer for it");
+    for buffer in kept {
+        world.endpoint.borrow_mut().pool_mut().release(buffer);
+    }
+    world.rounds(10);
+    let answered = world.clients[1].replies.0.remove(&read).expect("it is answered now");
+    assert_eq!(answered.outcome, Outcome::Done);
+}

@@ -166,7 +166,9 @@ pub(crate) fn is_volume(it: &PoolVolume, name: &str) -> bool {
 /// but marks. A user cannot make a volume of its name, but an older release let users do so.
 fn is_cache(it: &PoolVolume, all: &[PoolVolume]) -> bool {
     let is_mark = |of: &PoolVolume| of.name.starts_with(MARK);
-    let snapshots: Vec<_> = all.iter().filter(|of| of.of == Some(it.id)).collect();
+    // A mark that is still being removed is listed without its name.
+    let is_there = |of: &&PoolVolume| of.kind == PoolVolumeKind::Snapshot;
+    let snapshots: Vec<_> = all.iter().filter(is_there).filter(|of| of.of == Some(it.id)).collect();
     let is_own = it.parent.is_none_or(|parent| snapshots.iter().any(|of| of.id == parent));
     let is_plain = is_own && it.seal.is_none() && it.receive.is_none() && it.history.is_none();
     let is_new = it.referred_blocks == Some(0) && it.account_blocks == 0;

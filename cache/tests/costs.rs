@@ -236,6 +236,12 @@ fn a_pool_has_a_cache_for_the_next_process_after_a_clean_end_alone() {
     let (mut storage, _) = opened.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(storage.unmark(), Ok(()));
     assert_eq!(load(&pool, of, room), None);
+    // The pool removes a mark in the background, and the cache is opened meanwhile.
+    for _ in 0..100 {
+        assert_eq!(storage.mark(&held), Ok(()));
+        assert_eq!(storage.unmark(), Ok(()));
+        assert_eq!(load(&pool, of, room), None);
+    }
     assert_eq!(storage.mark(&held), Ok(()));
     assert_eq!(load(&pool, of, (BLOCKS / 2, 512)), None, "another size");
     assert_eq!(storage.clear(), Ok(()));

@@ -59,6 +59,11 @@ pub trait Object: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
         &[]
     }
 
+    /// Whether other nodes have copies of it, so that disks of this node may find it there.
+    fn has_copies(&self) -> bool {
+        false
+    }
+
     /// Replaces the list of nodes that may use it.
     fn set_allow(&mut self, _allow: Vec<Allow>) {}
 

@@ -56,7 +56,11 @@ pub(crate) fn resolve(config: &mut Config, adds_peers: bool) {
     if config.cluster.is_none() {
         return;
     }
-    let is_known = |name: &str| config.volumes.iter().any(|volume| volume.name == name);
+    // The copy here is one of several copies, and another node may serve.
+    let is_known = |name: &str| {
+        let mut here = config.volumes.iter().filter(|volume| volume.placement.is_none());
+        here.any(|volume| volume.name == name)
+    };
     let unknown = |disk: &DiskConfig| disk.volume.is_here() && !is_known(&disk.volume.volume);
     let disks: Vec<usize> =
         (0..config.disks.len()).filter(|at| unknown(&config.disks[*at])).collect();
@@ -66,15 +70,13 @@ pub(crate) fn resolve(config: &mut Config, adds_peers: bool) {
     // Without the file the disks have no such volume, which is told.
     let Some(placed) = read(&config.placements_path()) else { return };
     for at in disks {
-        let Some(nodes) = nodes(&placed, &config.disks[at].volume.volume, &config.name) else {
-            continue;
-        };
+        let Some(nodes) = nodes(&placed, &config.disks[at].volume.volume) else { continue };
         let peers = nodes.iter().filter(|_| adds_peers);
         let peers = peers.filter(|name| config.peer(name).is_none());
         let peers: Vec<_> = peers.filter_map(|name| peer(&placed, name)).collect();
         config.objects.peers.extend(peers);
         // A node that was away since this node has heard of it is no peer yet: the agent adds it.
-        let is_peer = |name: &String| config.peer(name).is_some();
+        let is_peer = |name: &String| *name == config.name || config.peer(name).is_some();
         let nodes = match nodes.iter().any(is_peer) {
             true => nodes.into_iter().filter(is_peer).collect(),
             false => nodes,
@@ -89,28 +91,30 @@ pub(crate) fn resolve(config: &mut Config, adds_peers: bool) {
 /// none of its nodes was ever reached.
 pub fn placed_peers(file: &Path, volume: &str, own: &str) -> Option<Vec<PeerConfig>> {
     let placed = read(file)?;
-    let nodes = nodes(&placed, volume, own)?;
+    // A client of a node's name would be taken for the node.
+    let nodes = nodes(&placed, volume).filter(|nodes| nodes.iter().all(|node| node != own))?;
     let peers: Vec<_> = nodes.iter().filter_map(|name| peer(&placed, name)).collect();
     (!peers.is_empty()).then_some(peers)
 }
 
 fn read(path: &Path) -> Option<Value> {
     let mut bytes = Vec::new();
+    // A pipe in its place would never be read.
+    path.metadata().ok().filter(|it| it.is_file())?;
     File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
-/// The nodes with copies of a volume, unless this node is one of them: a disk beside a copy names
-/// the nodes that it may ask. A copy that has gone has no node, and a copy that is out serves
-/// nothing.
-fn nodes(placed: &Value, volume: &str, own: &str) -> Option<Vec<String>> {
+/// The nodes with copies of a volume. A copy that has gone has no node, and a copy that is out
+/// serves nothing.
+fn nodes(placed: &Value, volume: &str) -> Option<Vec<String>> {
     let copies = placed["volumes"].get(volume)?["copies"].as_array()?;
     let members = copies.iter().filter(|copy| copy["leaves"] != "out");
     let nodes: Option<Vec<String>> =
         members.map(|copy| copy["node"].as_str().map(str::to_owned)).collect();
     let mut nodes = nodes?;
     nodes.retain(|node| !node.is_empty());
-    let is_plain = nodes.iter().all(|node| name_problem(node).is_none() && node != own);
+    let is_plain = nodes.iter().all(|node| name_problem(node).is_none());
     (is_plain && (1..=ROUTE_PEERS_MAX).contains(&nodes.len())).then_some(nodes)
 }
 
@@ -190,6 +194,11 @@ mod tests {
         let more = config.with(crate::Kind::named("disk").unwrap(), disk.as_object().unwrap());
         assert_eq!(more.unwrap().disks[1].volume.to_string(), "io1,io2/alice");
         assert!(rig.read("bob").is_err());
+        // A copy of its own is one of them, and needs no peer.
+        rig.keep(&kept(r#"{"node":"vm1","pool":"p"},{"node":"io1","pool":"p"}"#));
+        let beside = rig.read("alice").unwrap();
+        assert_eq!(beside.disks[0].volume.to_string(), "vm1,io1/alice");
+        assert!(beside.peer("vm1").is_none());
         for wrong in [
             "",
             "[]",
@@ -197,7 +206,6 @@ mod tests {
             r#"{"volumes":[]}"#,
             &kept(""),
             &kept(r#"{"node":""}"#),
-            &kept(r#"{"node":"vm1"}"#),
             &kept(r#"{"node":"a/b"}"#),
             &kept(r#"{"node":7}"#),
             &kept(r#"{"node":"io9"}"#),

@@ -28,7 +28,7 @@ pub const QUEUES_DEFAULT: u16 = 4;
 pub const OBJECTS_MAX: usize = 1024;
 
 /// The most keys of one peer: while one key replaces another there are two. The keys of the most
-/// peers fit into one keyring.
+/// peers fit into one keyring, beside the node's own.
 pub const KEYS_PER_PEER_MAX: usize = 4;
 
 /// Which networks a node without a key may listen on: its sessions are plain.

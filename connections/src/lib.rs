@@ -144,8 +144,12 @@ pub fn run(options: &Options) -> Result<Connections> {
         // Sessions are measured first. The other measurements leave free memory behind, which
         // sessions could reuse.
         let sessions = memory::sessions(options.sessions)?;
-        progress.doing("8 nodes, 128 endpoints, 1 MiB to each neighbour".to_owned());
-        let memory = memory::measure(sessions)?;
+        let most = memory::JOB_MAX;
+        let asked = options.job();
+        let (hosts, processes) = (asked.hosts.min(most.hosts), asked.processes.min(most.processes));
+        let endpoints = hosts * processes;
+        progress.doing(format!("{hosts} nodes, {endpoints} endpoints, 1 MiB to each neighbour"));
+        let memory = memory::measure(sessions, &JobLayout { hosts, processes })?;
         let mut lines = Vec::new();
         for pattern in ConnectionPattern::ALL {
             progress.doing(format!("counting connections: {}", pattern.name()));

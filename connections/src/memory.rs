@@ -32,9 +32,9 @@ pub(super) const GOAL_MB: f64 = 100.0;
 /// The time after which a gateway gives back memory that only a burst needed.
 const REST: Duration = Duration::from_secs(5);
 
-/// The measured job, of the slide's size. It shows how much its processes and gateways know of
-/// others.
-const JOB: JobLayout = JobLayout { hosts: 8, processes: 16 };
+/// The measured job at most, of the slide's size. It shows how much its processes and gateways know
+/// of other hosts.
+pub(super) const JOB_MAX: JobLayout = JobLayout { hosts: 8, processes: 16 };
 
 /// Messages from each process to each other one, so often that each ring goes round. The messages
 /// are so long that they go by buffers.
@@ -155,17 +155,17 @@ pub(super) fn sessions(sessions: u16) -> Result<Sessions> {
     })
 }
 
-/// Measures the rest of the memory, of nodes and endpoints in this process.
-pub(super) fn measure(of_sessions: Sessions) -> Result<MeasuredMemory> {
+/// Measures the rest of the memory, of the nodes and endpoints of a job in this process.
+pub(super) fn measure(of_sessions: Sessions, job: &JobLayout) -> Result<MeasuredMemory> {
     let vector_bytes = vector_bytes()?;
     let all = ConnectionPattern::AllToAll;
-    let mut cluster = Cluster::start(&JOB, &JOB.talking_hosts(all), 1)?;
+    let mut cluster = Cluster::start(job, &job.talking_hosts(all), 1)?;
     cluster.exchange(ConnectionPattern::Halo, BODY_BYTES)?;
     for _ in 0..SHORT_ROUNDS {
         cluster.exchange(all, SHORT_BYTES)?;
     }
     thread::sleep(REST);
-    let (hosts, processes) = (JOB.hosts as f64, JOB.processes as f64);
+    let (hosts, processes) = (job.hosts as f64, job.processes as f64);
     let (mut used_bytes, mut state_bytes) = (0, 0);
     for domain in cluster.domains()? {
         used_bytes += domain.used_bytes;

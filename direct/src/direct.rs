@@ -294,7 +294,8 @@ fn here(home: &Home, plan: &AttachPlan) -> DirectError {
 fn only_client(plan: &AttachPlan) -> Result<(), DirectError> {
     let mine = plan.volume.to_string();
     let records = home::records(&plan.directory)?;
-    let other = records.into_iter().find(|it| it.name == plan.name && it.volume != mine);
+    let mut other = records.readable.into_iter();
+    let other = other.find(|it| it.name == plan.name && it.volume != mine);
     other.map_or(Ok(()), |Record { name, volume, .. }| Err(DirectError::Name { name, volume }))
 }
 

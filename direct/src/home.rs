@@ -29,7 +29,7 @@ pub const DIRECTORY_DEFAULT: &str = "/run/vrio/attach";
 const RECORD_BYTES_MAX: u64 = 4096;
 
 /// The record of a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The volume, as `peer/volume`, or a placed volume alone.
     pub volume: String,
@@ -131,25 +131,42 @@ impl Home {
     }
 }
 
-/// All records of a directory, by volume. A missing directory has none.
+/// The records of a directory.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// The records that can be read, by volume.
+    pub readable: Vec<Record>,
+    /// The volumes of records that cannot be read, each with the reason.
+    pub damaged: BTreeMap<String, DirectError>,
+}
+
+/// All records of a directory. A missing directory has none.
 ///
 /// # Errors
-/// When a record cannot be read.
-pub fn records(directory: &Path) -> Result<Vec<Record>, DirectError> {
+/// When the directory cannot be read.
+pub fn records(directory: &Path) -> Result<Records, DirectError> {
     let refuse = |path: &Path, source| DirectError::Files { path: path.to_owned(), source };
+    let mut records = Records::default();
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(records),
         Err(error) => return Err(refuse(directory, error)),
     };
-    let mut records = Vec::new();
     for entry in entries.filter_map(Result::ok) {
         let path = entry.path();
-        if path.extension().is_some_and(|end| end == "json") {
-            records.extend(read(&path).map_err(|error| refuse(&path, error))?);
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let Some(stem) = stem.filter(|_| path.extension().is_some_and(|end| end == "json")) else {
+            continue;
+        };
+        match read(&path) {
+            Ok(record) => records.readable.extend(record),
+            // One damaged file must not keep the other volumes from their commands.
+            Err(error) => {
+                _ = records.damaged.insert(stem.replace('@', "/"), refuse(&path, error));
+            }
         }
     }
-    records.sort_by(|a: &Record, b| a.volume.cmp(&b.volume));
+    records.readable.sort_by(|a: &Record, b| a.volume.cmp(&b.volume));
     Ok(records)
 }
 
@@ -157,8 +174,9 @@ fn read(path: &Path) -> io::Result<Option<Record>> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
-        Ok(found) if found.len() > RECORD_BYTES_MAX => {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long for a record"));
+        Ok(found) if !found.is_file() || found.len() > RECORD_BYTES_MAX => {
+            let why = "it is no file, or too long for a record";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         Ok(_) => {}
     }
@@ -179,7 +197,7 @@ mod tests {
     fn a_record_is_read_back_and_listed_until_it_is_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let inner = directory.path().join("attach");
-        assert_eq!(records(&inner).unwrap(), []);
+        assert_eq!(records(&inner).unwrap().readable, []);
         let home = Home::new(&inner, &volume()).unwrap();
         assert_eq!(home.record().unwrap(), None);
         let record = Record {
@@ -193,9 +211,9 @@ mod tests {
         };
         home.write(&record).unwrap();
         assert_eq!(home.record().unwrap().as_ref(), Some(&record));
-        assert_eq!(records(&inner).unwrap(), [record]);
+        assert_eq!(records(&inner).unwrap().readable, [record]);
         home.forget();
-        assert_eq!(records(&inner).unwrap(), []);
+        assert_eq!(records(&inner).unwrap().readable, []);
     }
 
     #[test]
@@ -206,8 +224,14 @@ mod tests {
             fs::write(home.path("json"), wrong).unwrap();
             let error = home.record().unwrap_err().to_string();
             assert!(error.contains("io1@alice-root.json"), "{error}");
-            assert!(records(directory.path()).is_err());
+            let found = records(directory.path()).unwrap();
+            let named = found.damaged.keys().next().map(|name| &**name);
+            assert_eq!((found.readable.len(), named), (0, Some("io1/alice-root")));
         }
+        // A directory in its place is an error.
+        fs::remove_file(home.path("json")).unwrap();
+        fs::create_dir(home.path("json")).unwrap();
+        home.record().unwrap_err();
     }
 
     #[test]

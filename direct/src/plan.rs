@@ -282,10 +282,6 @@ impl AttachPlan {
 /// The nodes of a placed volume by the file of an agent. A node that has the key of an earlier one,
 /// as a machine that was copied, is none.
 pub(crate) fn nodes_of(file: &Path, volume: &str, own: &str) -> Option<Vec<PeerConfig>> {
-    // The file is of a user with fewer rights, and a pipe in its place would never be read.
-    if !file.metadata().is_ok_and(|it| it.is_file()) {
-        return None;
-    }
     let mut nodes: Vec<PeerConfig> = Vec::new();
     for node in placed_peers(file, volume, own)? {
         let has_key = |it: &PeerConfig| node.keys.iter().any(|own| it.has_key(Some(own.key)));

@@ -207,19 +207,21 @@ pub fn detach(directory: &Path, target: &str, force: bool) -> Result<(String, bo
 
 /// The record of a volume or a device with this name.
 fn find(directory: &Path, target: &str) -> Result<Record, DirectError> {
-    let records = home::records(directory)?;
+    let mut records = home::records(directory)?;
     let names = |record: &Record| record.volume == target || disk_path(record.dev_id) == target;
-    let found = records.into_iter().find(names);
-    found.ok_or_else(|| DirectError::NotAttached(target.to_owned()))
+    let found = records.readable.into_iter().find(names);
+    let unknown = || DirectError::NotAttached(target.to_owned());
+    found.ok_or_else(|| records.damaged.remove(target).unwrap_or_else(unknown))
 }
 
 /// The status of every volume that is attached on this machine.
 ///
 /// # Errors
-/// When a record cannot be read.
+/// When the directory cannot be read, or a record names no volume.
 pub fn list(directory: &Path) -> Result<Vec<DirectStatus>, DirectError> {
     let records = home::records(directory)?;
-    let told = records.into_iter().map(|record| {
+    let damaged = records.damaged.into_iter().map(|(volume, why)| Ok(damaged(volume, &why)));
+    let told = records.readable.into_iter().map(|record| {
         let volume: VolumeRef = AttachPlan::volume_of(&record.volume)?;
         let home = Home::at(directory, &volume);
         Ok(match ask(&home, "status", STATUS_TIME_MAX) {
@@ -228,7 +230,17 @@ pub fn list(directory: &Path) -> Result<Vec<DirectStatus>, DirectError> {
             Ok(Some(_)) | Err(_) => silent(record),
         })
     });
-    told.collect()
+    told.chain(damaged).collect()
+}
+
+/// The status of a volume whose record cannot be read: its client may go on with it.
+fn damaged(volume: String, why: &DirectError) -> DirectStatus {
+    let record = Record { volume, ..Record::default() };
+    let detail = format!(
+        "its record cannot be read: {why}; when its client has ended, remove that file and attach \
+         the volume anew: its old device stays until the next boot"
+    );
+    DirectStatus { device: String::new(), ..without_client(record, "damaged", &detail) }
 }
 
 fn orphaned(record: Record) -> DirectStatus {

@@ -309,6 +309,11 @@ impl Xdp {
     }
 
     fn note_neighbour(&mut self, from: SocketAddrV4, mac: Mac) {
+        // The node's own address is at no card: a packet that says so would have the packets of the
+        // node to itself leave the host.
+        if from.ip() == self.own.ip() {
+            return;
+        }
         let heard_ns = self.now_ns;
         if self.neighbours.len() == NEIGHBOURS_MAX && !self.neighbours.contains_key(&from) {
             let silent = self.neighbours.iter().min_by_key(|(_, one)| one.heard_ns);

@@ -167,8 +167,8 @@ fn move_a_thousand_times(node: &Node, home: &Home, packed: bool) {
                 Err(error) => panic!("{error}"),
             }
             // Later requests are served on the new sidecore.
-            let before = requests_on(&node.status().disks[0], to);
             if moves % 10 == 0 {
+                let before = requests_on(&node.status().disks[0], to);
                 wait_for(node, "requests over there", |status| {
                     requests_on(&status.disks[0], to) > before
                 });

@@ -103,22 +103,22 @@ mod tests {
     #[test]
     fn neither_a_peer_nor_many_of_them_fill_the_log() {
         let mut lines = PeerLines::default();
-        let mut flood = |names: u64, at: u64| {
-            let all = (0..100_000).map(|number| (peer(&format!("p{}", number % names)), number));
+        let mut flood = |count: u64, names: u64, at: u64| {
+            let all = (0..count).map(|number| (peer(&format!("p{}", number % names)), number));
             all.filter(|(peer, number)| {
                 lines.may(at * SECOND_NS, peer, &number.to_string(), "x").is_some()
             })
             .count() as u64
         };
-        assert_eq!(flood(1, 1), LINES_AT_ONCE);
-        assert_eq!(flood(1, 2), 0);
-        assert_eq!(flood(1, 601), 1, "ten minutes later");
+        assert_eq!(flood(100_000, 1, 1), LINES_AT_ONCE);
+        assert_eq!(flood(100_000, 1, 2), 0);
+        assert_eq!(flood(100_000, 1, 601), 1, "ten minutes later");
         let most = LINE_PEERS_MAX as u64 + 1;
-        let many = flood(50_000, 602);
+        let many = flood(100_000, 50_000, 602);
         assert!((most..=most * LINES_AT_ONCE).contains(&many), "{many}");
         // A cause that lasts for a day: a burst of lines at once, and then one line each ten
         // minutes.
-        let day = (1..144).map(|times| flood(5_000, 602 + 600 * times)).sum::<u64>();
+        let day = (1..144).map(|times| flood(10_000, 5_000, 602 + 600 * times)).sum::<u64>();
         assert!(many + day <= most * (LINES_AT_ONCE + 143), "{day}");
         assert_eq!(lines.0.iter().count() as u64, most, "the table is bounded");
         assert_eq!(lines.may(1 << 60, &peer("vm1"), "v", "x"), Some(0), "once they are quiet");

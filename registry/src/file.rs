@@ -158,7 +158,7 @@ impl FileRegistry {
     fn load(&self, now: &BootTime) -> Result<RegistryState, RegistryError> {
         let path = self.content_path();
         let mut content = Vec::new();
-        let read = File::open(&path)
+        let read = private_file::open_to_read(&path)
             .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut content));
         read.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RegistryError::Away {

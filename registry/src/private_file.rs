@@ -32,6 +32,25 @@ fn open_found(path: &Path) -> io::Result<File> {
 
 const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 
+/// A pipe in the place of a file would be waited for without end.
+const NO_WAIT: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+
+/// Refuses all but a file: a pipe, a device or a directory has no content of ours.
+fn only_file(file: File) -> io::Result<File> {
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+    }
+}
+
+/// Opens a file for reading.
+///
+/// # Errors
+/// When the system refuses it, or it is no file.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    only_file(OpenOptions::new().read(true).custom_flags(NO_WAIT).open(path)?)
+}
+
 /// Gives a file of root's to the owner of a directory: the operator is root, and a node's agent is
 /// not.
 fn give(file: &File, directory: &Path) -> io::Result<()> {
@@ -52,11 +71,11 @@ fn above(path: &Path) -> &Path {
 /// directory. A symbolic link is refused: root would write where another user says.
 ///
 /// # Errors
-/// When the system refuses it.
+/// When the system refuses it, or it is no file.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.create(true).truncate(false).write(true).mode(0o600);
-    let file = options.custom_flags(NO_LINK).open(path)?;
+    let file = only_file(options.custom_flags(NO_LINK | NO_WAIT).open(path)?)?;
     give(&file, above(path))?;
     Ok(file)
 }
@@ -80,10 +99,10 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Reads a file of bounded length.
 ///
 /// # Errors
-/// When the system refuses it, or the file is too long.
+/// When the system refuses it, or it is no file, or the file is too long.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
+    open_to_read(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
     if content.len() as u64 > FILE_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is too long"));
     }
@@ -93,6 +112,21 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Before, the reader waited for a writer that never came.
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        open(&path).unwrap_err();
+        open_to_read(home.path()).unwrap_err();
+        // A new file takes its place.
+        replace(&path, b"content").unwrap();
+        assert_eq!(read(&path).unwrap(), b"content");
+    }
 
     #[test]
     fn a_new_file_belongs_to_the_owner_of_its_directory() {

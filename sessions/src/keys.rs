@@ -196,8 +196,11 @@ fn security(config: &Config) -> Result<Security, ConnectError> {
         let object = format!("peer {:?}", peer.name);
         return Err(problem(config.place(&peer.lines, "key"), &object, text));
     }
-    let keyring = Arc::new(keyring(&config.peers));
-    Ok(Security::Sealed { secret: Arc::new(secret), keyring })
+    let mut keyring = keyring(&config.peers);
+    // A disk beside a copy of its volume has a session with its own node.
+    let own = KnownKey { peer: config.name.clone(), expires_unix_s: None };
+    keyring.add(secret.public(), own).expect("there is room for the node's own key");
+    Ok(Security::Sealed { secret: Arc::new(secret), keyring: Arc::new(keyring) })
 }
 
 fn keyring(peers: &[PeerConfig]) -> Keyring {

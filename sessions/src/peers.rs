@@ -1,5 +1,7 @@
 //! Makes peers known to every sidecore, and forgets them.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use config::{Config, PeerConfig};
 use peer::Planes;
 
@@ -42,6 +44,22 @@ pub fn add(cores: &[LinkedSidecore], peer: &PeerConfig) {
     let Ok(address) = reach_from(cores, address) else { return };
     for core in cores {
         let name = peer.name.clone();
+        on_planes(core, move |planes, _| planes.peers().borrow_mut().add(&name, address));
+    }
+}
+
+/// Makes the node itself known as a peer, for disks that are beside a copy of their volume. Nothing
+/// of it is sent by a network: the address is one of this host.
+pub(crate) fn add_own(cores: &[LinkedSidecore], own: &str) {
+    let Some((mut address, _)) = cores.iter().find_map(|core| core.link.clone()) else { return };
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    for core in cores {
+        let name = own.to_owned();
         on_planes(core, move |planes, _| planes.peers().borrow_mut().add(&name, address));
     }
 }

@@ -190,6 +190,9 @@ pub fn connect(
         core.net_server = Some(counted.net_server);
         core.refused = Some(counted.refused);
     }
+    if config.key.is_some() {
+        crate::peers::add_own(cores, &config.name);
+    }
 }
 
 /// The parts of a sidecore's link: with shared memory around it where the node shares any.

@@ -128,7 +128,7 @@ impl Endpoint {
     /// or longer than 64 bytes is the caller's mistake and panics.
     pub fn new(config: EndpointConfig) -> Self {
         let config = config.checked();
-        let sessions_max = usize::from(SESSIONS_MAX) + usize::from(config.sessions_max);
+        let sessions_max = usize::from(SESSIONS_MAX) + 1 + usize::from(config.sessions_max);
         let mut secrets = security::generator(&config);
         let mut config = config;
         config.entropy = security::SPENT;
@@ -189,8 +189,8 @@ impl Endpoint {
     /// The handle is good for this one session: after `lost`, connect again.
     ///
     /// # Panics
-    /// With more than [`SESSIONS_MAX`] of them at once: how many peers there are is the caller's to
-    /// know.
+    /// With more than [`SESSIONS_MAX`] of them at once, and a session of the node with itself:
+    /// how many peers there are is the caller's to know.
     pub fn connect(
         &mut self,
         now_ns: u64,
@@ -202,7 +202,7 @@ impl Endpoint {
         self.last_attempt = now_ns.max(self.last_attempt + 1);
         let attempt = self.last_attempt;
         assert!(
-            self.outgoing < usize::from(SESSIONS_MAX),
+            self.outgoing <= usize::from(SESSIONS_MAX),
             "more sessions than one endpoint asks for"
         );
         self.outgoing += 1;

@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 pub const KEY_BYTES: usize = 32;
 
 /// The most keys in a keyring: four keys for each of the most peers of an endpoint, since rotation
-/// needs two. Bounds the search of a revocation.
-pub const KEYS_MAX: usize = 4 * crate::limits::SESSIONS_MAX as usize;
+/// needs two, and the node's own. Bounds the search of a revocation.
+pub const KEYS_MAX: usize = 4 * crate::limits::SESSIONS_MAX as usize + 1;
 
 /// A node's secret key. It is wiped from memory when it is dropped, and never printed.
 pub struct SecretKey {

@@ -53,14 +53,17 @@ impl Sink for Notes {
     }
 }
 
+const NAMES: [&str; 2] = ["caller", "server"];
+
 fn node(index: u16, is_sealed: bool) -> Node {
-    let mut config = EndpointConfig::new("node", index.into(), index.into());
+    let name = |index: u16| NAMES[usize::from(index)];
+    let mut config = EndpointConfig::new(name(index), index.into(), index.into());
     config.datagram_bytes_max = 8972;
     config.entropy = [1; 32];
     if is_sealed {
         let secret = |index: u16| SecretKey::from_bytes([index as u8 + 1; 32]);
         let mut keyring = Keyring::new();
-        let known = KnownKey { peer: "node".to_owned(), expires_unix_s: None };
+        let known = KnownKey { peer: name(1 - index).to_owned(), expires_unix_s: None };
         keyring.add(secret(1 - index).public(), known).expect("room");
         let secret = Arc::new(secret(index));
         config.security = Security::Sealed { secret, keyring: Arc::new(keyring) };
@@ -215,7 +218,7 @@ fn pair(is_sealed: bool) -> Pair {
     let (caller, server) = (node(0, is_sealed), node(1, is_sealed));
     let datagram = Vec::with_capacity(1 << 16);
     let mut pair = Pair { caller, server, now_ns: 1, sent: 0, datagram, reply_bytes: 60_000 };
-    pair.caller.endpoint.connect(1, pair.server.addr, "node", 0);
+    pair.caller.endpoint.connect(1, pair.server.addr, NAMES[1], 0);
     while pair.caller.notes.session.is_none() || pair.server.notes.session.is_none() {
         pair.round();
     }
@@ -258,7 +261,7 @@ impl Pair {
 
     fn connect_another(&mut self, index: u16) -> SessionId {
         let addr = self.server.addr;
-        let session = self.caller.endpoint.connect(self.now_ns, addr, "node", index);
+        let session = self.caller.endpoint.connect(self.now_ns, addr, NAMES[1], index);
         self.until(|pair| pair.caller.notes.session == Some(session));
         session
     }

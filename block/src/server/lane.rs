@@ -22,6 +22,13 @@ struct Parked {
     body: Option<(BufId, usize)>,
 }
 
+impl Parked {
+    /// Whether it needs a buffer, which may be missing. Other requests have theirs, or need none.
+    fn is_read(&self) -> bool {
+        self.request.kind == Kind::Read
+    }
+}
+
 /// A request at the backend.
 #[derive(Debug, Default)]
 struct Pending {
@@ -106,7 +113,8 @@ impl Lane {
             return reply(now_ns, call, outcome, None, endpoint);
         }
         let parked = Parked { call, request: request.clone(), body };
-        if !self.parked.is_empty() || !self.start(&parked, endpoint) {
+        let waits = self.parked.iter().any(|before| !before.is_read() || parked.is_read());
+        if waits || !self.start(&parked, endpoint) {
             self.counters.parked.add(1);
             self.parked.push_back(parked);
         }
@@ -170,12 +178,21 @@ impl Lane {
             return self.abandon(now_ns, endpoint);
         }
         let mut progress = Progress::Idle;
-        while let Some(parked) = self.parked.pop_front() {
-            if !self.start(&parked, endpoint) {
-                self.parked.push_front(parked);
+        // A read waits for a buffer, and reads behind it for their turn. Other requests have
+        // theirs: if they waited as well, two nodes with disks of each other's volumes could wait
+        // for ever, since the answers to writes free the buffers for the other node's reads.
+        let mut reads_wait = false;
+        for _ in 0..self.parked.len() {
+            if self.ios.is_full() {
                 break;
             }
-            progress = Progress::Busy;
+            let Some(parked) = self.parked.pop_front() else { break };
+            if parked.is_read() && reads_wait || !self.start(&parked, endpoint) {
+                reads_wait |= parked.is_read();
+                self.parked.push_back(parked);
+            } else {
+                progress = Progress::Busy;
+            }
         }
         let mut done = std::mem::take(&mut self.done);
         progress |= self.admitted.poll(&mut self.ios, now_ns, &mut done);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use peer::{Allow, AttachmentKey};
+use peer::AttachmentKey;
 use transport::PublicKey;
 
 use crate::config::Config;
@@ -28,8 +28,8 @@ pub(crate) fn consistent(reader: &Reader<'_>, config: &Config, whole: bool) {
     }
     config.peers.iter().for_each(|peer| peer_fits(reader, config, peer));
     for kind in Kind::all() {
-        for Allowed { object, lines, allow } in kind.row().allowed(config) {
-            allow_fits(reader, config, (&object, lines.of("allow")), allow, whole);
+        for allowed in kind.row().allowed(config) {
+            allow_fits(reader, config, &allowed, whole);
         }
     }
     config.disks.iter().for_each(|disk| disk_fits(reader, config, disk));
@@ -67,17 +67,13 @@ fn peer_fits(reader: &Reader<'_>, config: &Config, peer: &PeerConfig) {
     }
 }
 
-fn allow_fits(
-    reader: &Reader<'_>,
-    config: &Config,
-    (object, line): (&str, usize),
-    allow: &[Allow],
-    whole: bool,
-) {
-    let note = |text: String| reader.note(line, object, text);
+fn allow_fits(reader: &Reader<'_>, config: &Config, allowed: &Allowed<'_>, whole: bool) {
+    let Allowed { object, lines, allow, may_be_own } = allowed;
+    let note = |text: String| reader.note(lines.of("allow"), object, text);
     for (index, entry) in allow.iter().enumerate() {
         let node = &entry.node;
-        if *node == config.name {
+        let is_own = *node == config.name;
+        if is_own && !may_be_own {
             note(
                 "\"allow\": disks and nics of this node are always allowed; name other nodes here"
                     .to_owned(),
@@ -87,7 +83,7 @@ fn allow_fits(
                 "\"allow\": an attachment key of {node:?} can only be proved in sealed sessions; \
                  make a node key with `vrio key new FILE` and write key = \"FILE\" at the top"
             ));
-        } else if whole && is_sealed(config) && config.peer(node).is_none() {
+        } else if whole && is_sealed(config) && !is_own && config.peer(node).is_none() {
             note(format!(
                 "\"allow\": there is no [[peer]] {node:?}, so no key proves this name; add \
                  [[peer]] name = {node:?}, key = \"..\""

@@ -137,9 +137,9 @@ const DISK_KEYS: [SettingKey; 13] = [
     key("socket-mode", "The mode of the socket, `\"0660\"`. The umask has no effect."),
     key(
         "volume",
-        "`\"name\"` for a volume of this node, or one that its cluster has placed elsewhere; \
+        "`\"name\"` for a volume of this node, or one that its cluster has placed; \
          `\"peer/name\"` for a volume of another node, `\"io1,io2/name\"` for a volume with \
-         copies on several nodes (up to eight): \
+         copies on several nodes (up to eight, this node may be one of them): \
          the disk asks the first one, follows to the node that serves the volume, and asks \
          the next one when its node is out of reach.",
     ),
@@ -265,8 +265,25 @@ fn disk_volume(reader: &Reader<'_>, around: &Surroundings<'_>, disk: &DiskConfig
         [] => "there is none".to_owned(),
         names => format!("there are {}", names.join(", ")),
     };
-    let unknown = disk.volume.peers.iter().find(|peer| !around.has("peer", peer));
+    // The node itself may be one of several that have a copy.
+    let is_own = |peer: &str| peer == around.node && around.is_listening && around.is_sealed;
+    let may_be_own = disk.volume.is_placed || disk.volume.peers.len() > 1;
+    let is_known = |peer: &str| around.has("peer", peer) || may_be_own && is_own(peer);
+    let unknown = disk.volume.peers.iter().find(|peer| !is_known(peer));
     match unknown {
+        Some(peer) if peer == around.node => {
+            let text = match may_be_own {
+                true => {
+                    "\"volume\": this node asks itself for the volume, which takes \"listen\" and \
+                     a \"key\"; add both at the top"
+                }
+                false => {
+                    "\"volume\": this is the node's own name; volumes of this node are named \
+                     without a peer"
+                }
+            };
+            reader.note(line, &object, text.to_owned());
+        }
         Some(peer) => {
             let peers = known(around.names("peer"));
             let text = format!(

@@ -24,6 +24,8 @@ pub struct Allowed<'c> {
     pub object: String,
     pub lines: &'c Lines,
     pub allow: &'c [Allow],
+    /// Whether the node itself may be one of them.
+    pub may_be_own: bool,
 }
 
 /// A row of the table: [`Object`] without its type.
@@ -160,6 +162,7 @@ impl<T: ListedObject> AnyKind for KindRow<T> {
             object: format!("{} {:?}", T::KEY, it.name()),
             lines: it.lines(),
             allow: it.allow(),
+            may_be_own: it.has_copies(),
         });
         allowed.collect()
     }

@@ -508,6 +508,10 @@ impl Object for VolumeConfig {
         &self.allow
     }
 
+    fn has_copies(&self) -> bool {
+        !self.replicas.is_empty()
+    }
+
     fn is_for_peers(&self) -> bool {
         !self.allow.is_empty() || !self.replicas.is_empty()
     }

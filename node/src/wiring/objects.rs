@@ -238,10 +238,14 @@ impl Objects {
             .into_iter()
             .map(|key| format!("{key} changed, which takes a restart"))
             .collect();
-        let commanded = self.commanded.iter();
-        differs.extend(
-            commanded.map(|(kind, name)| format!("{} {name:?} was added by a command", kind.key())),
-        );
+        let is_placed = |name: &str| {
+            let mut volumes = self.config.volumes.iter();
+            volumes.any(|volume| volume.name == name && volume.placement.is_some())
+        };
+        differs.extend(self.commanded.iter().map(|(kind, name)| match kind.key() {
+            "volume" if is_placed(name) => format!("volume {name:?} was placed by the cluster"),
+            key => format!("{key} {name:?} was added by a command"),
+        }));
         match self.wanted(&self.file) {
             Ok(wanted) => {
                 let Revoked { config, changes: revokes } = revoked(&self.config, &wanted);

@@ -142,7 +142,7 @@ fn a_foreign_driver_that_serves_the_socket_outlives_its_node() {
             let mut guest = Guest::new(&home, "two.sock", false);
             wait_until_it_answers(&mut guest);
             // More frames than the ring has places, so that its position is in the middle.
-            for number in 0..700 {
+            for number in 0..300 {
                 guest.say(&frame(number, true));
                 assert_eq!(guest.hear(), frame(number, false), "{options}, life {life}");
             }

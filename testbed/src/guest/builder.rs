@@ -372,7 +372,17 @@ impl Builder {
     ///
     /// # Errors
     /// When `ldd` cannot name these.
-    pub fn program(mut self, program: &Path) -> Result<Self, GuestError> {
+    pub fn program(self, program: &Path) -> Result<Self, GuestError> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.program_as(program, &name)
+    }
+
+    /// The same under another name: a script in the guest knows the name that the program has when
+    /// it is installed.
+    ///
+    /// # Errors
+    /// When `ldd` cannot name the libraries.
+    pub fn program_as(mut self, program: &Path, name: &str) -> Result<Self, GuestError> {
         let doing = || GuestError::host(format!("find the libraries of {}", program.display()));
         let output = Command::new("ldd").arg(program).output().map_err(doing())?;
         let listed = String::from_utf8_lossy(&output.stdout);
@@ -386,7 +396,6 @@ impl Builder {
                 self.files.push((inside, library.to_owned()));
             }
         }
-        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(self.file(&format!("bin/{name}"), program))
     }
 }

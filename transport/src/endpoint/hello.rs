@@ -219,7 +219,7 @@ impl Endpoint {
         let Some(opened) = self.open_hello(now_ns, caller, hello, &prologue, digest) else {
             return;
         };
-        if let Some(reason) = self.reason_against(&opened) {
+        if let Some(reason) = self.reason_against(caller, &opened) {
             self.refuse_sealed(now_ns, caller, opened, reason);
             return;
         }
@@ -306,10 +306,13 @@ impl Endpoint {
     }
 
     /// The reason against a session with the peer that has proved to have this key.
-    fn reason_against(&self, opened: &OpenedHello) -> Option<u8> {
+    fn reason_against(&self, caller: Caller, opened: &OpenedHello) -> Option<u8> {
         let Security::Sealed { keyring, .. } = &self.config.security else { return None };
         match keyring.get(&opened.key) {
             None => Some(REFUSED_UNKNOWN_KEY),
+            Some(known) if known.peer == self.config.name && !self.asks_itself(caller) => {
+                Some(REFUSED_UNKNOWN_KEY)
+            }
             Some(known) if known.is_expired(self.unix_s) => Some(REFUSED_EXPIRED_KEY),
             Some(known) if known.peer != opened.peer.name => Some(REFUSED_NAME),
             Some(_) if !self.config.accept => Some(REFUSED_NOT_ACCEPTING),
@@ -317,12 +320,26 @@ impl Endpoint {
         }
     }
 
+    /// Whether a Hello with the node's own key is of an attempt of this endpoint. Another process
+    /// with the key is a clone, or has stolen it.
+    fn asks_itself(&self, caller: Caller) -> bool {
+        self.places.iter().any(|place| match &place.entry {
+            TableEntry::Connecting(it) => {
+                it.local_id == caller.remote_id && it.attempt == caller.attempt
+            }
+            _ => false,
+        })
+    }
+
     /// Refuses so that the connector can believe it.
     fn refuse_sealed(&mut self, now_ns: u64, caller: Caller, opened: OpenedHello, reason: u8) {
         self.counters.hellos_refused += 1;
         let versions = opened.peer.versions().into_inner();
         let says = Claims { name: Some(&opened.peer.name), key: Some(opened.key), versions };
-        self.strangers.note(now_ns, reason, caller.from, says);
+        // A node asks itself again until the volume is open.
+        if !self.asks_itself(caller) {
+            self.strangers.note(now_ns, reason, caller.from, says);
+        }
         self.counters.public_key_operations += ANSWER_OPERATIONS;
         let inside = SealedWelcome { refusal: self.refusal(reason), ..SealedWelcome::new_zeroed() };
         let answer = opened.responder.answer(inside.as_bytes(), self.config.key_epoch_bits);

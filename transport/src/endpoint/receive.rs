@@ -259,8 +259,12 @@ impl Endpoint {
         match welcomed {
             Welcomed::Agreed(mut agreed, seal) => {
                 self.note_size(now_ns, place);
-                // Where there are too many peers, what is for one that we ask is our own.
-                let owner = self.enter_peer(&PeerIdentity::of(&agreed.peer));
+                // Where there are too many peers, the buffers for a peer that is asked are the
+                // node's. So they are when a node asks itself: the answers of that session have
+                // the part of a peer, and must not wait for requests that wait for them.
+                let is_own = seal.is_some() && agreed.peer.name == self.config.name;
+                let who = (!is_own).then(|| PeerIdentity::of(&agreed.peer));
+                let owner = who.and_then(|who| self.enter_peer(&who));
                 if let Some(number) = owner.and_then(BufferOwner::number) {
                     self.peers.get_mut(number).outgoing += 1;
                 }

@@ -363,3 +363,25 @@ fn an_attempt_takes_up_new_keys_at_once() {
     let status = world.nodes[1].endpoint.sessions().next().expect("a session");
     assert_eq!(status.peer.key, Some(new.public()));
 }
+
+/// A node asks itself for a volume of which it has a copy. Another process with its key is no part
+/// of it.
+#[test]
+fn a_node_has_sessions_with_itself_and_none_with_a_clone() {
+    let mut world = World::new(1);
+    for _ in 0..2 {
+        let mut config = world.config("vm1");
+        config.security = sealed_as("vm1", &keyring());
+        world.add(config);
+    }
+    world.tap = Some(Vec::new());
+    world.connect(0, 0, "vm1");
+    let end_ns = world.now_ns + SECOND;
+    world.run_until(end_ns, |world| connected(world, 0) == 2);
+    assert_eq!(connected(&world, 0), 2, "one end asks, and one answers");
+    world.connect(1, 0, "vm1");
+    let end_ns = world.now_ns + 5 * SECOND;
+    world.run_until(end_ns, |world| !world.nodes[1].app.losses().is_empty());
+    assert!(matches!(world.nodes[1].app.losses().as_slice(), [LostReason::Refused(_)]));
+    assert_eq!((connected(&world, 0), connected(&world, 1)), (2, 0));
+}

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::{Kind, PoolConfig, duration_ns, size_bytes};
+use config::{Kind, PoolConfig, duration_ns};
+use copies::{SCRUB_RATE_BYTES, scrub_rate};
 use serde::Deserialize;
 use serde_json::Value;
 use store::{ChangedRun, PoolVolume, ScrubPace, block::BLOCK_BYTES};
@@ -13,12 +14,6 @@ use super::snapshots::{done, fields, refused};
 use crate::wiring::inside::Inside;
 use crate::wiring::objects::unknown_of;
 use api::{API_VERSION, Done, Refused, RefusedKind, SnapshotDiff, SnapshotRun};
-
-/// The rate of a scrub without another one: an eighth of an NVMe drive's.
-const RATE_BYTES: u64 = 100 << 20;
-
-/// The least rate: a block in a second. `--within` and `--pause` are for slower ones.
-const RATE_BYTES_MIN: u64 = BLOCK_BYTES as u64;
 
 /// The most runs of an answer: a few megabytes.
 const RUNS_MAX: usize = 32_768;
@@ -41,14 +36,9 @@ impl Scrub {
         let bad = |key: &str, error: String| {
             Refused::new(RefusedKind::Bad, format!("{key:?}: {error}"), "nothing was changed")
         };
-        let rate = self.rate.as_deref().map(size_bytes).transpose();
-        let rate = rate.map_err(|error| bad("rate", error))?;
+        let rate = scrub_rate(self.rate.as_deref())?;
         let within_ns = self.within.as_deref().map(duration_ns).transpose();
         let within_ns = within_ns.map_err(|error| bad("within", error))?;
-        if rate.is_some_and(|rate| rate < RATE_BYTES_MIN) {
-            let least = config::show_size(RATE_BYTES_MIN);
-            return Err(bad("rate", format!("it is at least {least} in a second")));
-        }
         if self.pause && (rate.is_some() || within_ns.is_some()) {
             return Err(bad("pause", "a scrub that rests has no pace; send it alone".to_owned()));
         }
@@ -91,13 +81,13 @@ impl Inside {
             return Ok(done(vec![format!("pause the scrub of pool {name:?}")]));
         }
         let goes_on = is_running && pace.is_none();
-        let blocks_per_s = RATE_BYTES / BLOCK_BYTES as u64;
+        let blocks_per_s = SCRUB_RATE_BYTES / BLOCK_BYTES as u64;
         pool.scrub(pace.or((!goes_on).then(|| ScrubPace::of(blocks_per_s))));
         let text = match (goes_on, pace) {
             (true, _) => format!("go on with the scrub of pool {name:?}, at its own pace"),
             (false, Some(_)) => format!("scrub pool {name:?}{}", wanted.words()),
             (false, None) => {
-                let rate = config::show_size(RATE_BYTES);
+                let rate = config::show_size(SCRUB_RATE_BYTES);
                 format!("scrub pool {name:?} at most {rate} in a second")
             }
         };

@@ -171,8 +171,10 @@ impl Inside {
         let of_copy = served.iter().find(|it| it.member.is_some() && has(it, found.of));
         if let Some(served) = of_copy.filter(|_| is_cut_name(&found.name)) {
             let (cut, of) = (&found.name, served.export.name());
-            let error = format!("{cut:?} is a cut of the copy of volume {of:?}: it fills copies");
-            let way_out = "the copy removes it by itself when eight newer ones are there";
+            let error = format!(
+                "{cut:?} is a cut of the copy of volume {of:?}: a join or a take-over may need it"
+            );
+            let way_out = "the copy removes it by itself when it needs it no more";
             return Err(Refused::new(RefusedKind::Conflict, error, way_out));
         }
         let disks = self.objects().disks.clone();

@@ -53,9 +53,7 @@ impl Inside {
         let served = objects.volume(name);
         let served = served.ok_or_else(|| unknown::<VolumeConfig>(name, &objects.config))?;
         let Some(member) = &served.member else {
-            let error = format!("volume {name:?} has no copies on other nodes");
-            let way_out = "docs/replicas.md says how a volume has them";
-            return Err(Refused::new(RefusedKind::Conflict, error, way_out));
+            return Err(command.without_copies(name));
         };
         // It changes no object of this node, and takes longer than other changes may wait.
         let _turn = Some(turn).filter(|_| !matches!(command, CopyCommand::Recover(_)));
