@@ -249,7 +249,7 @@ fn a_key_that_is_made_as_the_manual_says_is_the_nodes_to_read() {
     // Each step that makes a node's key also gives the key to the node's user. The direct client's
     // key belongs to root.
     let made = manual.match_indices("vrio key new ").map(|(at, _)| &manual[at..]);
-    let is_direct = |rest: &&str| rest.starts_with("vrio key new web1.key");
+    let is_direct = |rest: &&str| rest.starts_with("vrio key new /etc/vrio/web1.key");
     let (direct, made): (Vec<_>, Vec<_>) = made.partition(is_direct);
     assert!(direct.len() == 1 && made.len() >= 4, "{} and {}", direct.len(), made.len());
     for rest in made {
