@@ -5,6 +5,7 @@
 //! counter does not change the shape.
 
 mod cluster;
+mod copies;
 mod pools;
 mod quotas;
 mod strangers;
@@ -12,6 +13,7 @@ mod strangers;
 use std::collections::BTreeMap;
 
 pub use cluster::NodeClusterStatus;
+pub use copies::{CopyDifference, CopyScrub};
 pub use pools::{
     HistoryReport, PackedReport, PoolDeviceStatus, PoolState, PooledStatus, ScrubReport,
     SharedReport, StoragePoolStatus,
@@ -301,6 +303,9 @@ pub struct CopyStatus {
     /// have met them: the first 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<u64>,
+    /// The scrub of the copies, on the node that serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<CopyScrub>,
 }
 
 /// A disk, here or elsewhere, that uses a volume of this node.

@@ -170,6 +170,7 @@ pub fn another_copy(
         copies: 1,
         on: on.iter().map(|&node| node.to_owned()).collect(),
         class: placement.rules.class.clone(),
+        pool: None,
         domains: placement.rules.domains.clone(),
         overcommits: placement.rules.overcommits,
         beside: placement.placed().map(|(_, copy)| copy.node.clone()).collect(),

@@ -34,7 +34,7 @@ pub use error::ClusterError;
 pub use etcd::{EtcdCredentials, EtcdRegistry};
 pub use init::{ClusterPlan, EtcdMemberPlan, init};
 pub use kept::{KeptPeer, KeptPlacements, OpenedMark};
-pub use placement::{PlacementAsk, place, twice};
+pub use placement::{PlacementAsk, check_copy, place, twice};
 pub use registry;
 pub use renewal::{renew_all, renew_client};
 pub use revocation::revoke_node;

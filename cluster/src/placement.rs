@@ -22,6 +22,8 @@ pub struct PlacementAsk {
     pub on: Vec<String>,
     /// The class of the pools; none: any.
     pub class: Option<String>,
+    /// The only pool; none: any.
+    pub pool: Option<String>,
     /// Kinds of places of which no two copies have the same.
     pub domains: Vec<String>,
     /// The pools may have promised more than they have.
@@ -101,6 +103,24 @@ pub fn place(
     Ok(search.chosen.iter().map(copy).collect())
 }
 
+/// Checks a copy that is chosen already, by what the volume asks for.
+///
+/// # Errors
+/// Why its node or its pool cannot have it.
+pub fn check_copy(
+    contents: &ClusterContents,
+    ask: &PlacementAsk,
+    copy: &PlacedCopy,
+    size: fn(u64) -> String,
+) -> Result<(), String> {
+    let node = contents.nodes.iter().find(|node| node.record.name == copy.node);
+    let node = node.ok_or_else(|| format!("the cluster has no node {:?}", copy.node))?;
+    let pool = Some(copy.pool.clone());
+    let ask = PlacementAsk { pool, beside: Vec::new(), ..ask.clone() };
+    let checked = candidate(node, &ask, (&promised(contents), size)).map(drop);
+    checked.map_err(|why| format!("node {}, pool {}: {why}", copy.node, copy.pool))
+}
+
 /// Bytes that pools have promised to placed volumes, by node and pool.
 pub(crate) type PromisedBytes<'p> = BTreeMap<(&'p str, &'p str), u64>;
 
@@ -153,7 +173,9 @@ fn roomiest<'c>(
     (promised, size): (&PromisedBytes<'_>, fn(u64) -> String),
 ) -> Result<(&'c str, u64), String> {
     let is_of_class = |class: &Option<String>| ask.class.is_none() || *class == ask.class;
-    let fitting = presence.pools.iter().filter(|pool| is_of_class(&pool.class));
+    let is_wanted = |name: &String| ask.pool.as_ref().is_none_or(|wanted| wanted == name);
+    let named = presence.pools.iter().filter(|pool| is_wanted(&pool.name));
+    let fitting = named.filter(|pool| is_of_class(&pool.class));
     let sound = fitting.clone().filter(|pool| pool.problem.is_empty() && pool.size_bytes > 0);
     let rooms = sound.map(|pool| match ask.overcommits {
         false => (room((node, pool), promised), pool),
@@ -346,6 +368,24 @@ mod tests {
         all.placements[0].1.size_bytes = u64::MAX;
         all.placements.push(all.placements[0].clone());
         assert!(chosen(&all, &two(1)).is_err());
+    }
+
+    /// A volume that begins as a snapshot has its first copy beside that, and the rules are the
+    /// same for it.
+    #[test]
+    fn a_copy_that_is_chosen_already_needs_room_and_the_class_as_others_do() {
+        let all = contents(vec![node("io1", 800, "r1")]);
+        let check = |ask: &PlacementAsk, pool: &str| {
+            check_copy(&all, ask, &PlacedCopy::new("io1", pool), |bytes| format!("{bytes} bytes"))
+        };
+        let beside = PlacementAsk { beside: vec!["io1".to_owned()], ..two(800) };
+        assert_eq!(check(&beside, "fast"), Ok(()));
+        let told = check(&two(801), "fast").unwrap_err();
+        assert!(told.starts_with("node io1, pool fast: pool fast has 800 bytes"), "{told}");
+        assert_eq!(check(&PlacementAsk { overcommits: true, ..two(801) }, "fast"), Ok(()));
+        let hdd = PlacementAsk { class: Some("hdd".to_owned()), ..two(1) };
+        assert!(check(&hdd, "fast").unwrap_err().contains("no pool of class \"hdd\""));
+        assert!(check(&two(1), "slow").unwrap_err().contains("it has no pool"));
     }
 
     /// In each cluster a choice has different nodes in different places with room, and does not

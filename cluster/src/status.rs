@@ -173,6 +173,8 @@ pub fn status(directory: &ClusterDirectory, now_s: u64) -> Result<ClusterStatus,
         let damaged;
         (volumes, damaged) = volumes::volumes(contents, now_s);
         contents.unreadable.extend(damaged);
+        volumes.extend(volumes::unrecorded(contents));
+        volumes.sort_by(|a, b| a.name.cmp(&b.name));
         problems.extend(of_volumes(&volumes));
         problems.extend(of_steps(contents, now_s));
         problems.extend(of_nodes(contents, now_s));

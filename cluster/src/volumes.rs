@@ -25,7 +25,8 @@ pub struct ClusterVolumeStatus {
     pub name: String,
     /// `well`; `degraded`: it is served, and a copy lacks writes or waits; `changing`: it is
     /// served, and a copy leaves, or it grows; `stopped`: no node serves it at the moment; `new`:
-    /// it is placed, and was never served; or `removing`.
+    /// it is placed, and was never served; `unrecorded`: nodes have copies of it by their files,
+    /// and the registry has no record; or `removing`.
     pub state: String,
     /// The nodes with copies, in their order.
     pub nodes: Vec<String>,
@@ -115,6 +116,39 @@ pub fn volumes(
     }
     volumes.sort_by(|a, b| a.name.cmp(&b.name));
     (volumes, damaged)
+}
+
+/// Volumes of which nodes have copies that wait for a record, while the registry has none: it was
+/// lost, or the first node has not begun the volume yet.
+pub(crate) fn unrecorded(contents: &ClusterContents) -> Vec<ClusterVolumeStatus> {
+    let is_known = |name: &str| {
+        contents.volumes.iter().any(|(known, _)| known == name)
+            || contents.placements.iter().any(|(known, _)| known == name)
+    };
+    let present = contents.nodes.iter().filter_map(|it| Some((it, it.presence.as_ref()?)));
+    let copies = present.flat_map(|(node, it)| it.copies.iter().map(move |copy| (node, copy)));
+    // A volume of one node that takes no requests is told as closed.
+    let waits = copies.filter(|(_, copy)| ["outside", "failed"].contains(&&*copy.role));
+    let mut found = BTreeMap::<&str, ClusterVolumeStatus>::new();
+    for (node, copy) in waits.filter(|(_, copy)| !is_known(&copy.volume)) {
+        let volume = found.entry(&*copy.volume).or_insert_with(|| ClusterVolumeStatus {
+            name: copy.volume.clone(),
+            state: "unrecorded".to_owned(),
+            ..ClusterVolumeStatus::default()
+        });
+        let why = match &*copy.why {
+            "" => "it waits for the record; if the volume was served before, `vrio volume recover \
+                   VOLUME` says which copy can serve"
+                .to_owned(),
+            why => why.to_owned(),
+        };
+        let node = node.record.name.clone();
+        volume.nodes.push(node.clone());
+        volume.faults.push(CopyFault { node, why, ..CopyFault::default() });
+        volume.size_bytes = volume.size_bytes.or(Some(copy.size_bytes).filter(|it| *it > 0));
+        volume.users += u64::from(copy.users);
+    }
+    found.into_values().collect()
 }
 
 /// A volume that is being removed needs no copies in sync: the nodes matter that still have one.
@@ -403,7 +437,7 @@ fn away_in_sync(node: &str, primary: &str, all: &[KnownCopy<'_>]) -> String {
 pub fn of_volumes(volumes: &[ClusterVolumeStatus]) -> Vec<String> {
     let is_well = |volume: &&ClusterVolumeStatus| ["well", "changing"].contains(&&*volume.state);
     let mut wrong: Vec<_> = volumes.iter().filter(|volume| !is_well(volume)).collect();
-    wrong.sort_by_key(|volume| !["stopped", "new"].contains(&&*volume.state));
+    wrong.sort_by_key(|volume| !["stopped", "unrecorded", "new"].contains(&&*volume.state));
     let shown = wrong.iter().take(PROBLEMS_MAX).map(|volume| problem(volume));
     let more = wrong.len().saturating_sub(PROBLEMS_MAX);
     let rest = (more > 0).then(|| format!("{more} more volumes are not well"));
@@ -435,6 +469,7 @@ pub fn problem(volume: &ClusterVolumeStatus) -> String {
     let head = match &**state {
         "stopped" => format!("volume {name} is not served by {primary}"),
         "new" => format!("volume {name} was never served"),
+        "unrecorded" => format!("volume {name} is not served: the registry has no record of it"),
         "removing" => format!("volume {name} is being removed"),
         "changing" if grows && faults.is_empty() => {
             return format!("volume {name} grows; its users are told in a moment");
@@ -698,6 +733,26 @@ mod tests {
         let (alice, problems) = one(&all);
         assert_eq!((&*alice.state, alice.faults.len()), ("removing", 1), "{problems:?}");
         assert!(problems[0].contains("is being removed; the copy of io1"), "{problems:?}");
+    }
+
+    /// Before, the status had no word about a volume whose record was lost.
+    #[test]
+    fn a_volume_whose_record_is_lost_is_told_by_its_copies() {
+        let both = Members::first(0, [(0, 1), (1, 2)].into());
+        let lost = "the registry has no record of volume alice, but this member has";
+        let closed = CopyReport { volume: "own".to_owned(), ..copy("closed", "the operator") };
+        let nodes = vec![
+            node("io1", Some(vec![copy("outside", lost), closed])),
+            node("io2", Some(vec![copy("outside", "")])),
+        ];
+        let mut all = contents(record(&both, &["io1", "io2"]), nodes);
+        assert_eq!(unrecorded(&all), [], "it has a record");
+        all.volumes.clear();
+        let found = unrecorded(&all);
+        assert_eq!((found.len(), &*found[0].state), (1, "unrecorded"), "{found:?}");
+        assert_eq!(found[0].nodes, ["io1", "io2"]);
+        let told = problem(&found[0]);
+        assert!(told.contains(lost) && told.contains("`vrio volume recover alice`"), "{told}");
     }
 
     /// Any client of the registry can write any bytes.

@@ -16,6 +16,7 @@ use api::{API_VERSION, Done, Refused, RefusedKind};
 use sessions::LinkedSidecore;
 
 use crate::recovery::RecoveryStep;
+use crate::scrub::ScrubAsk;
 use crate::served::{MemberOrder, MemberSeats, ServedMember, by_place};
 
 /// How long a command waits for its effect: a planned move takes some milliseconds, and a change of
@@ -45,6 +46,20 @@ pub enum CopyCommand {
     List(CopyList),
     /// The copy here serves, after the record or all copies in sync were lost.
     Recover(RecoveryStep),
+    /// All copies in sync are proved, compared and repaired.
+    Scrub(ScrubAsk),
+}
+
+impl CopyCommand {
+    /// Refuses the command about a volume that has no copies on other nodes.
+    pub fn without_copies(&self, volume: &str) -> Refused {
+        let error = format!("volume {volume:?} has no copies on other nodes");
+        let way_out = match self {
+            Self::Scrub(_) => "`vrio pool scrub` proves all blocks of its pool",
+            _ => "docs/replicas.md says how a volume has them",
+        };
+        Refused::new(RefusedKind::Conflict, error, way_out)
+    }
 }
 
 /// The nodes of a volume's copies.
@@ -188,6 +203,7 @@ impl ServedMember {
                 let (serves, told) = self.recover(cores, own, *step)?;
                 Ok((serves.then(|| format!("{own} serves volume {name}")), told))
             }
+            CopyCommand::Scrub(ask) => Ok((Some(self.scrub(cores, ask)?), Vec::new())),
         }
     }
 
@@ -420,7 +436,7 @@ fn no_copy(member: &ServedMember, node: &str) -> Refused {
     Refused::new(RefusedKind::Unknown, error, way_out)
 }
 
-fn not_here(status: &CopyStatus, name: &str) -> Refused {
+pub(crate) fn not_here(status: &CopyStatus, name: &str) -> Refused {
     let (at, way_out) = match &status.primary {
         Some(node) => (format!("{node} serves it"), format!("run the command on {node}")),
         None => {

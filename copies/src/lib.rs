@@ -9,11 +9,13 @@ mod commands;
 mod identity;
 mod metrics;
 mod recovery;
+mod scrub;
 mod served;
 
 pub use agent::ClusterView;
 pub use commands::{CopyCommand, CopyList, SnapshotWait};
 pub use metrics::COPY_METRICS;
+pub use scrub::{SCRUB_RATE_BYTES, ScrubAsk, scrub_rate};
 pub use served::{
     MemberSeats, PlannedCopy, ServedMember, end_in_order, forget, refuse_plain, set_drained,
 };

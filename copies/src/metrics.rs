@@ -40,6 +40,31 @@ pub const COPY_METRICS: &[CounterText] = &[
                have met them, and 64 at most.",
     },
     CounterText {
+        name: "copy_scrubbing_now",
+        help: "1 while all copies of a replicated volume are proved and compared.",
+    },
+    CounterText {
+        name: "copy_scrub_checked_bytes_now",
+        help: "Bytes of a replicated volume that its last scrub has looked at, on each copy.",
+    },
+    CounterText {
+        name: "copy_scrub_total_bytes_now",
+        help: "Bytes of the volume when that scrub began.",
+    },
+    CounterText {
+        name: "copy_scrub_repaired_blocks_now",
+        help: "Damaged blocks of copies that it has repaired.",
+    },
+    CounterText {
+        name: "copy_scrub_differed_blocks_now",
+        help: "Blocks that copies had with other content, and that it has repaired: a device lies.",
+    },
+    CounterText {
+        name: "copy_scrub_unproved_blocks_now",
+        help: "Blocks that it could not prove: no copy has them, copies differ in them where the \
+               copy that serves cannot read them, or they were busy.",
+    },
+    CounterText {
         name: "copies_in_sync_now",
         help: "Copies of a replicated volume that have each acknowledged write, as far as this \
                node knows.",
@@ -62,6 +87,14 @@ impl ServedMember {
         tell("copy_waits_now", u64::from(!has_stopped && !copy.why.is_empty()));
         tell("copy_repaired_bytes", copy.repaired_bytes);
         tell("copy_lost_blocks_now", copy.lost.len() as u64);
+        let scrub = copy.scrub.unwrap_or_default();
+        tell("copy_scrubbing_now", u64::from(scrub.is_running));
+        tell("copy_scrub_checked_bytes_now", scrub.checked_bytes);
+        tell("copy_scrub_total_bytes_now", scrub.total_bytes);
+        tell("copy_scrub_repaired_blocks_now", scrub.repaired_blocks);
+        tell("copy_scrub_differed_blocks_now", scrub.differed_blocks);
+        let unproved = scrub.lost_blocks + scrub.unsettled_blocks + scrub.busy_blocks;
+        tell("copy_scrub_unproved_blocks_now", unproved);
         tell("copies_in_sync_now", copy.in_sync.len() as u64);
         tell("copies_lacking_now", copy.missing.len() as u64);
     }

@@ -67,6 +67,12 @@ impl ServedMember {
         }
         let needs_force = plan.loss > RecoveryLoss::Unflushed;
         if step == RecoveryStep::Look {
+            if view.own.reigns {
+                told.push(format!(
+                    "{own} serves, as far as it knows: nothing is needed unless `vrio cluster \
+                     status` or the guests say otherwise"
+                ));
+            }
             let option = if needs_force { "--force" } else { "--serve" };
             told.push(format!("{own} can serve. {text}: `vrio volume recover {name} {option}`"));
             return Ok((false, told));

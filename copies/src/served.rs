@@ -24,8 +24,8 @@ use member::plane::{PlaneMail, ReplicaPlane};
 use member::{
     DeskLanes, DeskThreads, DeskWork, FrontVolume, HostOutside, MemberHost, MemberList, MemberPart,
     MemberPlan, MemberSetup, MemberStatus, MemberView, NODE_PACING, PlaceWatch, PoolTasks,
-    RecordClerk, RecordDeskError, StateFile, VolumeRecords, VolumeTasks, form_text,
-    record_from_text, record_text,
+    RecordClerk, RecordDeskError, StateFile, VolumeRecords, VolumeTask, VolumeTaskEnd, VolumeTasks,
+    form_text, record_from_text, record_text,
 };
 use parking_lot::Mutex;
 use replica::{Durable, MemberId, Pacing, Place, RecoveryPlan, SwapOutcome, VolumeRecord};
@@ -224,8 +224,8 @@ impl MemberSeats {
         let number = (u128::from(drawn()?) << 64 | u128::from(drawn()?)).to_le_bytes();
         let mut tasks = copy.identify(&directory, has_state)?;
         // Cuts of a new member's volume are another cluster's, or a user's.
-        let cuts = if has_state { tasks.cuts()? } else { BTreeSet::new() };
-        refuse_older_state(&cuts, durable.record.as_ref().map_or(0, |record| record.reign))?;
+        let reign = durable.record.as_ref().map_or(0, |record| record.reign);
+        let cuts = if has_state { find_cuts(&mut tasks, reign)? } else { BTreeSet::new() };
         let own = Arc::clone(backend) as Arc<dyn Volume>;
         let pacing = Pacing { members: nodes.len(), ..NODE_PACING };
         let begun = durable.ended.as_ref().map(|_| Durable { ended: None, ..durable.clone() });
@@ -345,6 +345,7 @@ impl ServedMember {
             why,
             repaired_bytes: view.repaired_bytes,
             lost: view.lost,
+            scrub: view.scrub.map(|scrub| self.scrub_status(scrub)),
         }
     }
 
@@ -654,6 +655,18 @@ fn settings(wanted: &VolumeConfig, key: Option<&VolumeKey>) -> Vec<String> {
 /// The nodes of a list by their places. A place without a name is empty.
 pub(crate) fn by_place(list: &[String]) -> BTreeMap<MemberId, String> {
     (0..=MemberId::MAX).zip(list.iter().cloned()).filter(|(_, node)| !node.is_empty()).collect()
+}
+
+/// The cuts of a member that knows this reign. Own cuts go: the process that needed them has ended.
+fn find_cuts(tasks: &mut PoolTasks, reign: u64) -> Result<BTreeSet<Place>, String> {
+    let mut cuts = tasks.cuts()?;
+    refuse_older_state(&cuts, reign)?;
+    for own in cuts.extract_if(.., Place::is_own) {
+        if let VolumeTaskEnd::Failed(why) = tasks.carry_out(VolumeTask::Drop(own)) {
+            return Err(why);
+        }
+    }
+    Ok(cuts)
 }
 
 /// Refuses a private file that is older than the pool: the member may have promised more. A member

@@ -224,7 +224,7 @@ fn senders_killed_at_any_moment_hold_up_no_other() {
     const KILLS_MIN: u64 = 200;
     let (kills_max, time_max) = match std::env::var("VRIO_TIER").as_deref() {
         Ok("nightly" | "long") => (100_000, Duration::from_secs(1200)),
-        _ => (10_000, Duration::from_secs(15)),
+        _ => (10_000, Duration::from_secs(5)),
     };
     // Small enough to go round while a sender is dying in it, and so large that senders have
     // something else to do than to wait for room.

@@ -11,7 +11,8 @@ use ::replica::wire::{
 };
 use ::replica::{
     Applied, ChangedPart, ClientId, ClientRequest, Durable, Extent, Input, MEMBERS_MAX, Message,
-    Op, Output, Pacing, Place, Replica, RequestId, SnapshotChange, SwapOutcome, VolumeRecord,
+    Op, Output, Pacing, Place, Replica, RequestId, ScrubOrder, SnapshotChange, SwapOutcome,
+    VolumeRecord,
 };
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -71,6 +72,11 @@ enum ReplicaStep<'a> {
         by: u8,
     },
     Forget,
+    /// The primary's operator has the volume scrubbed, or another word about that.
+    Scrub {
+        order: u8,
+        sectors: u16,
+    },
 }
 
 struct Members {
@@ -111,7 +117,7 @@ impl Members {
     fn act(&mut self, step: ReplicaStep<'_>) {
         match step {
             ReplicaStep::Bytes { to, kind, rest, body_bytes } => {
-                let head: Vec<u8> = [WIRE_KIND_MIN + kind % 14, 0, 0, 0, 7, 0, 0, 0]
+                let head: Vec<u8> = [WIRE_KIND_MIN + kind % 18, 0, 0, 0, 7, 0, 0, 0]
                     .iter()
                     .chain(rest)
                     .copied()
@@ -162,6 +168,16 @@ impl Members {
                 self.step(1, Input::Timer);
             }
             ReplicaStep::Forget => self.step(0, Input::Forget(9)),
+            ReplicaStep::Scrub { order, sectors } => {
+                let (sectors, bytes_per_s) = (sectors.into(), 1 << (order % 60));
+                let order = match order % 5 {
+                    0 | 1 => ScrubOrder::Start { key: [order; 16], sectors, bytes_per_s },
+                    2 => ScrubOrder::Pause,
+                    3 => ScrubOrder::GoOn { bytes_per_s: (order % 2 == 0).then_some(bytes_per_s) },
+                    _ => ScrubOrder::Stop,
+                };
+                self.step(0, Input::Scrub(order));
+            }
         }
     }
 
@@ -198,7 +214,7 @@ impl Members {
             }
             _ => Op::Forget(9),
         };
-        match kind % 12 {
+        match kind % 14 {
             0 => Message::Ping { record: next, life, sent_ns: self.now_ns, held: b },
             1 => Message::Pong { epoch, life, sent_ns: self.now_ns + d % 2 },
             2 => Message::Seal { record: next },
@@ -210,6 +226,11 @@ impl Members {
             8 => Message::Hello { life, epoch },
             9 => Message::Lend { epoch, life, counter: b % 8, extent },
             10 => Message::Lent { life, place, extent, data: (d % 2 == 0).then_some(data) },
+            11 => Message::Prove { epoch, life, number: b % 8, extent, key: [a as u8; 16] },
+            12 => {
+                let proofs = (0..d % 17).map(|at| (at % 4 < c % 4).then_some([b as u8; 16]));
+                Message::Proved { life, reign: next.reign, number: b, proofs: proofs.collect() }
+            }
             _ => Message::Alive { life, record: Some(next), answers: Some((life, epoch)) },
         }
     }
@@ -287,6 +308,16 @@ impl Members {
                 (id, Input::Unread(fetch, extent))
             }
             Output::Fetch(fetch, extent) => (id, Input::Fetched(fetch, extent, WireContent::Bytes)),
+            Output::Prove(question, extent, key) => {
+                let blocks = extent.sectors().div_ceil(PACING.block_sectors) as usize;
+                (
+                    id,
+                    Input::Proved(
+                        question,
+                        vec![(extent.first() % 256 != 8).then_some(key); blocks],
+                    ),
+                )
+            }
             Output::Compare(member, began, _, from) => {
                 let extents = Extent::new(from, 3).into_iter().collect();
                 let part = ChangedPart { extents, next: (from < 9).then_some(from + 5) };
@@ -300,6 +331,7 @@ impl Members {
             | Output::Refuse(..)
             | Output::Mend(..)
             | Output::Lost(_)
+            | Output::Found(_)
             | Output::Unreadable(_)
             | Output::Full(_) => return None,
         })

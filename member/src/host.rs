@@ -333,7 +333,8 @@ impl MemberHost {
         let own = placed_bytes.map(|_| own.size());
         let start = MemberStart { id, life, pacing, durable, cuts, sectors, own };
         let now_ns = (outside.clock)();
-        let member = VolumeMember::new(start, channel, now_ns).noting(status.damage());
+        let member =
+            VolumeMember::new(start, channel, now_ns).noting(status.damage(), status.scrubs());
         let others = nodes.keys().filter(|other| **other != id);
         let outgoing = others.map(|other| (*other, OutgoingMail::default())).collect();
         outside.watch.elsewhere("");
@@ -661,6 +662,7 @@ impl MemberHost {
                 self.dropped += 1;
             }
         }
+        out.findings.drain(..).for_each(|finding| self.note_finding(&finding));
         self.out = out;
         self.send(now_ns);
         self.look();

@@ -30,6 +30,7 @@ mod member;
 mod notes;
 pub mod plane;
 mod queue;
+mod scrub;
 mod snapshots;
 mod status;
 mod tasks;
@@ -53,7 +54,9 @@ pub use member::{
 pub use notes::{MalformedNote, NOTE_RECORDS_MAX, NoteRecords};
 pub use plane::{ReplicaPlane, ReplicaRoute};
 pub use queue::{MEMBER_DEPTH, VolumeTask, VolumeTaskEnd};
+pub use replica::{ScrubOrder, ScrubStage};
 pub use replica::{SnapshotChange, SwapOutcome};
+pub use scrub::ScrubView;
 pub use snapshots::{SnapshotDone, SnapshotEnd, snapshot_name};
 pub use status::{MemberPart, MemberStatus, MemberView};
 pub use tasks::{PoolTasks, VolumeTasks, is_cut_name};

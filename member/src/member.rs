@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use replica::{
     ClientRequest, Counter, Durable, Fetch, Input, Life, MemberId, Message, Note, Op, Output,
-    Pacing, Place, RecoveryPlan, Replica, RequestId, SwapOutcome, VolumeRecord,
+    Pacing, Place, RecoveryPlan, Replica, RequestId, ScrubFinding, ScrubStage, SwapOutcome,
+    VolumeRecord,
 };
 use sidecore::{Progress, Wake};
 use volume::{Channel, Size};
@@ -17,6 +18,7 @@ use volume::{Channel, Size};
 use crate::content::RangeContent;
 use crate::damage::DamageBook;
 use crate::queue::{VolumeTask, VolumeTaskEnd, WorkQueue};
+use crate::scrub::{ProofWork, ScrubBook};
 use crate::status::FilledPercent;
 use recovery::Survey;
 
@@ -105,6 +107,8 @@ pub struct Outbox {
     pub errands: Vec<Errand>,
     /// Ends of requests.
     pub answers: Vec<Answer>,
+    /// Blocks that copies have in different forms, and that are named.
+    pub findings: Vec<ScrubFinding>,
 }
 
 /// How far a member is that ends in order.
@@ -178,6 +182,8 @@ pub struct VolumeMember {
     is_new: bool,
     counters: MemberCounters,
     damage: Arc<DamageBook>,
+    scrubs: Arc<ScrubBook>,
+    block_sectors: u32,
     failed: Option<String>,
     /// It ends in order, and gives the protocol no input any more.
     retiring: Option<RetireStage>,
@@ -230,14 +236,27 @@ impl VolumeMember {
             next_tick_ns: now_ns,
             counters: MemberCounters::default(),
             damage: Arc::default(),
+            scrubs: Arc::default(),
+            block_sectors: pacing.block_sectors,
             failed: None,
             retiring: None,
         }
     }
 
-    /// The same, and the damage that it meets is noted here.
-    pub(crate) fn noting(self, damage: &Arc<DamageBook>) -> Self {
-        Self { damage: Arc::clone(damage), ..self }
+    /// The same, and the damage that it meets and its scrubs are noted here.
+    pub(crate) fn noting(self, damage: &Arc<DamageBook>, scrubs: &Arc<ScrubBook>) -> Self {
+        Self { damage: Arc::clone(damage), scrubs: Arc::clone(scrubs), ..self }
+    }
+
+    /// Notes how far the scrub is, for other threads.
+    pub(crate) fn note_scrub(&self, now_ns: u64) {
+        self.scrubs.note(now_ns, self.replica.scrub().filter(|_| self.failed.is_none()));
+    }
+
+    /// Whether the volume is being scrubbed.
+    pub(crate) fn scrubs(&self) -> bool {
+        let stage = self.replica.scrub().map(|report| report.stage);
+        self.runs() && matches!(stage, Some(ScrubStage::Runs | ScrubStage::Paused))
     }
 
     /// See [`Replica::set_patience`].
@@ -345,6 +364,7 @@ impl VolumeMember {
             self.next_tick_ns = now_ns + TICK_NS;
             if !self.is_full() && self.retiring.is_none() {
                 self.allow_resending(now_ns);
+                self.note_scrub(now_ns);
                 self.inputs.push(Input::Timer);
             }
         }
@@ -493,7 +513,7 @@ impl VolumeMember {
     }
 
     /// An operator's word, or a change of the clients: [`Input::Move`], [`Input::Evicted`],
-    /// [`Input::Recover`] and [`Input::Forget`].
+    /// [`Input::Recover`], [`Input::Scrub`] and [`Input::Forget`].
     pub fn tell(&mut self, now_ns: u64, input: Input<RangeContent>, out: &mut Outbox) {
         if self.runs() {
             self.inputs.push(input);
@@ -550,6 +570,8 @@ impl VolumeMember {
         self.failed = Some(why);
         self.outputs.clear();
         self.inputs.clear();
+        // It has ended with this member, and the last page would say for ever that it goes on.
+        self.scrubs.clear();
     }
 
     /// Whether so much waits for the private file or for the volume that nothing more is taken.
@@ -661,6 +683,10 @@ impl VolumeMember {
             }
             Output::Lost(extent) => self.damage.is_lost(extent),
             Output::Unreadable(id) => out.answers.push(Answer::Unreadable(id)),
+            Output::Prove(question, range, key) => {
+                self.prove(ProofWork::new(question, range, key, self.block_sectors));
+            }
+            Output::Found(finding) => self.found(finding, out),
             Output::Drop(cut) => self.queue.change(VolumeTask::Drop(cut)),
             Output::GoBack(cut) => self.queue.change(VolumeTask::GoBack(cut)),
             Output::Compare(member, began, cut, from) => {
@@ -672,6 +698,23 @@ impl VolumeMember {
             Output::Answer(id, content) => out.answers.push(Answer::Done(id, content)),
             Output::Refuse(id, incarnation) => out.answers.push(Answer::Refused(id, incarnation)),
             Output::Full(id) => out.answers.push(Answer::Full(id)),
+        }
+    }
+
+    /// A scrub has found a block that copies have in different forms.
+    fn found(&self, finding: ScrubFinding, out: &mut Outbox) {
+        let is_told = !finding.differ.is_empty() || finding.is_unsettled;
+        if is_told && self.scrubs.differs(&finding) {
+            out.findings.push(finding);
+        }
+    }
+
+    /// Proves a range. A volume that ends before it has no proofs of it: another member may have
+    /// said where it is, and a block that cannot be read would be written.
+    fn prove(&mut self, work: ProofWork) {
+        match work.range.end() > self.queue.sectors().unwrap_or(self.sectors) {
+            true => self.inputs.push(Input::Proved(work.question, Vec::new())),
+            false => self.queue.prove(work),
         }
     }
 

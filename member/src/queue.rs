@@ -13,6 +13,7 @@ use virtio::Segment;
 use volume::{Channel, Io, IoId, IoTable, Size, Status, io_table};
 
 use crate::content::{RangeContent, bytes_of};
+use crate::scrub::ProofWork;
 
 /// Requests on the volume of a member at once.
 pub const MEMBER_DEPTH: u16 = 128;
@@ -84,6 +85,8 @@ enum MemberWork {
     Write(Extent, RangeContent),
     /// A range is read.
     Fetch(Fetch, Extent),
+    /// The blocks of a range are proved.
+    Prove(ProofWork),
     /// All before it becomes durable.
     Flush,
     Volume(VolumeTask),
@@ -95,6 +98,7 @@ impl MemberWork {
     fn extent(&self) -> Option<Extent> {
         match self {
             Self::Write(extent, _) | Self::Fetch(_, extent) => Some(*extent),
+            Self::Prove(work) => Some(work.range),
             Self::Flush | Self::Volume(_) | Self::Nothing => None,
         }
     }
@@ -195,6 +199,10 @@ impl WorkQueue {
         self.push(MemberWork::Fetch(fetch, extent), None);
     }
 
+    pub(crate) fn prove(&mut self, work: ProofWork) {
+        self.push(MemberWork::Prove(work), None);
+    }
+
     /// A range gets the content that it has, since it cannot be read.
     pub(crate) fn mend(&mut self, extent: Extent, content: RangeContent) {
         self.push(MemberWork::Write(extent, content), None);
@@ -245,6 +253,19 @@ impl WorkQueue {
         let memory = std::mem::take(memory);
         let at = usize::try_from(*number - self.first).expect("works are in memory");
         let queued = &mut self.works[at];
+        if let MemberWork::Prove(work) = &mut queued.work
+            && matches!(status, Status::Done | Status::Error)
+        {
+            work.read((status == Status::Done).then_some(&memory));
+            self.is_fresh = true;
+            if work.next().is_some() {
+                queued.state = WorkState::Waiting;
+                return Ok(());
+            }
+            inputs.push(Input::Proved(work.question, work.proofs()));
+            (queued.state, queued.work) = (WorkState::Ended, MemberWork::Nothing);
+            return Ok(());
+        }
         // The protocol has the range from another member. It has no way for content that must be
         // made equal: another member takes over then.
         let unread = match queued.work {
@@ -375,7 +396,9 @@ impl WorkQueue {
                     all_ended = false;
                 }
                 (
-                    MemberWork::Write(extent, _) | MemberWork::Fetch(_, extent),
+                    MemberWork::Write(extent, _)
+                    | MemberWork::Fetch(_, extent)
+                    | MemberWork::Prove(ProofWork { range: extent, .. }),
                     WorkState::Waiting,
                 ) => {
                     let extent = *extent;
@@ -437,7 +460,11 @@ impl WorkQueue {
 
 /// Makes the request of a work. `memory` is what is read into.
 fn set_request(io: &mut Io, work: &MemberWork, memory: &mut Vec<u8>) {
-    if let Some(extent) = work.extent() {
+    let extent = match work {
+        MemberWork::Prove(work) => work.next(),
+        work => work.extent(),
+    };
+    if let Some(extent) = extent {
         io.offset_bytes = extent.first() * replica::wire::SECTOR_BYTES;
         io.len_bytes = u32::try_from(bytes_of(extent)).expect("a range of at most 16 MiB");
     }
@@ -451,7 +478,7 @@ fn set_request(io: &mut Io, work: &MemberWork, memory: &mut Vec<u8>) {
         }
         MemberWork::Write(_, RangeContent::Zeroes) => volume::Op::WriteZeroes,
         MemberWork::Write(_, RangeContent::Discarded) => volume::Op::Discard,
-        MemberWork::Fetch(..) => {
+        MemberWork::Fetch(..) | MemberWork::Prove(_) => {
             memory.resize(io.len_bytes as usize, 0);
             io.segments.push(Segment { addr: memory.as_mut_ptr(), len: io.len_bytes });
             volume::Op::Read

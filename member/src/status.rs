@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use replica::{MEMBERS_MAX, MemberId};
 
 use crate::damage::DamageBook;
+use crate::scrub::{ScrubBook, ScrubView};
 
 /// The members that are filled, and how much of what they lack they have, in percent.
 pub(crate) type FilledPercent = [Option<(MemberId, u8)>; MEMBERS_MAX];
@@ -53,6 +54,8 @@ pub struct MemberView {
     /// The offsets of blocks that no member in sync can read, as far as this member has met them
     /// and has a place for their names.
     pub lost: Vec<u64>,
+    /// The scrub that is under way, or the last one since this member serves.
+    pub scrub: Option<ScrubView>,
 }
 
 /// A member's state, shared with the threads that show it.
@@ -61,13 +64,15 @@ pub struct MemberStatus {
     view: Mutex<MemberView>,
     /// The member's own: it changes while the member's state does not.
     damage: Arc<DamageBook>,
+    scrubs: Arc<ScrubBook>,
 }
 
 impl MemberStatus {
     /// The state now.
     pub fn view(&self) -> MemberView {
         let (repaired_bytes, lost) = (self.damage.repaired_bytes(), self.damage.lost());
-        MemberView { repaired_bytes, lost, ..self.view.lock().clone() }
+        let scrub = self.scrubs.view();
+        MemberView { repaired_bytes, lost, scrub, ..self.view.lock().clone() }
     }
 
     pub(crate) fn set(&self, view: MemberView) {
@@ -76,6 +81,10 @@ impl MemberStatus {
 
     pub(crate) fn damage(&self) -> &Arc<DamageBook> {
         &self.damage
+    }
+
+    pub(crate) fn scrubs(&self) -> &Arc<ScrubBook> {
+        &self.scrubs
     }
 }
 

@@ -21,6 +21,9 @@ const SNAPSHOTS_MAX: usize = 256;
 /// The beginning of the names of cuts, which are snapshots of the member's volume.
 const CUT_NAME: &str = "cut.";
 
+/// The beginning of the names of a member's own cuts.
+const OWN_CUT_NAME: &str = "cut.own.";
+
 /// The newer side of a difference: a snapshot of the volume as it is.
 const NOW_NAME: &str = "cut.now";
 
@@ -36,7 +39,8 @@ const RANGE_BLOCKS_MAX: u64 = 1 << 20;
 
 /// Does tasks on a member's volume, on a thread that may wait.
 pub trait VolumeTasks: Send {
-    /// The cuts that the volume has: the newest of them. Called once, before the member starts.
+    /// The cuts that the volume has: the newest of them, and such as an earlier process had for
+    /// itself. Called once, before the member starts.
     ///
     /// # Errors
     /// The reason why they cannot be listed.
@@ -249,15 +253,21 @@ fn ranges(first: u64, blocks: u64) -> impl Iterator<Item = Extent> {
     })
 }
 
-fn missing(Place { reign, counter }: Place) -> String {
+fn missing(place: Place) -> String {
     format!(
-        "the snapshot {CUT_NAME}{reign}.{counter}, which the member made, is gone; start the node \
-         again, and the member gets all of the volume"
+        "the snapshot {}, which the member made, is gone; start the node again, and the member \
+         gets all that it lacks",
+        name_of(place)
     )
 }
 
-fn name_of(Place { reign, counter }: Place) -> String {
-    format!("{CUT_NAME}{reign}.{counter}")
+/// The name of a cut. A release before own cuts takes the name of an own cut for no cut.
+fn name_of(place: Place) -> String {
+    let Place { reign, counter } = place;
+    match place.is_own() {
+        true => format!("{OWN_CUT_NAME}{reign}"),
+        false => format!("{CUT_NAME}{reign}.{counter}"),
+    }
 }
 
 /// Whether a snapshot's name is a name that members give. A user must make no such snapshot: a
@@ -268,8 +278,13 @@ pub fn is_cut_name(name: &str) -> bool {
 
 /// The cut that a snapshot is, by its name.
 fn place_of(name: &str) -> Option<Place> {
-    let (reign, counter) = name.strip_prefix(CUT_NAME)?.split_once('.')?;
-    let place = Place { reign: reign.parse().ok()?, counter: counter.parse().ok()? };
+    let place = match name.strip_prefix(OWN_CUT_NAME) {
+        Some(reign) => Place::own_cut(reign.parse().ok()?),
+        None => {
+            let (reign, counter) = name.strip_prefix(CUT_NAME)?.split_once('.')?;
+            Place { reign: reign.parse().ok()?, counter: counter.parse().ok()? }
+        }
+    };
     (name_of(place) == name).then_some(place)
 }
 

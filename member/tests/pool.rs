@@ -220,6 +220,24 @@ fn a_start_finds_the_newest_cuts_and_leaves_other_snapshots_alone() {
     assert!(!names.contains(&"cut.now".to_owned()) && !names.contains(&"cut.2.1".to_owned()));
 }
 
+/// Another release, or another member, must not take it for a cut that it has as well.
+#[test]
+fn an_own_cut_has_a_name_of_its_own_and_the_way_back_to_it_is_one() {
+    let Some(mut bench) = PoolBench::new("an_own_cut_has_a_name") else { return };
+    let own = Place::own_cut(7);
+    bench.write(3, 1);
+    bench.done(VolumeTask::Cut(cut(1)));
+    bench.done(VolumeTask::Cut(own));
+    bench.write(3, 2);
+    assert_eq!(bench.names(), ["alice", "cut.2.1", "cut.own.7"]);
+    let mut tasks = PoolTasks::new(Arc::clone(&bench.pool), bench.volume);
+    assert_eq!(tasks.cuts(), Ok([cut(1), own].into()));
+    bench.done(VolumeTask::GoBack(Some(own)));
+    assert_eq!(bench.read(3), 1);
+    bench.done(VolumeTask::Drop(own));
+    assert_eq!(bench.names(), ["alice", "cut.2.1"]);
+}
+
 /// A volume has grown since a cut: it keeps its size on the way back, and the difference has the
 /// new blocks.
 #[test]

@@ -27,6 +27,8 @@ pub enum Fetch {
     Mend(u64, u64),
     /// The primary cannot read it, and has asked for it here.
     Lend(MemberId, Place),
+    /// A scrub repairs it: a block, by the number of the look at it in this reign.
+    Scrub(u64, u64),
 }
 
 /// How far a block is.
@@ -56,7 +58,8 @@ pub(crate) struct Mend {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Mends {
     pub(crate) under_way: BTreeMap<u64, Mend>,
-    /// They are as many as reads of clients and fetches of members that join at most.
+    /// They are as many as reads of clients, fetches of members that join, and blocks of a scrub at
+    /// most.
     pub(crate) waiting: VecDeque<(Fetch, Extent)>,
     pub(crate) count: u64,
 }

@@ -31,6 +31,11 @@ impl Follower {
         self.joining.as_ref().is_none_or(|joining| !joining.prepares)
     }
 
+    /// A ping with the last operation that all members in sync have.
+    pub(crate) fn ping<D>(&self, record: &VolumeRecord, sent_ns: u64, held: Counter) -> Message<D> {
+        Message::Ping { record: record.clone(), life: self.life, sent_ns, held }
+    }
+
     pub(crate) fn append<D>(&self, epoch: u64, counter: Counter, op: Op<D>) -> Message<D> {
         let (life, began) = (self.life, self.began);
         Message::Append { epoch, life, began, counter, op }

@@ -10,7 +10,8 @@ use crate::fetch::Fetch;
 use crate::message::{Counter, Message, Note, Op, Place, SnapshotChange};
 use crate::outside::Outside;
 use crate::primary::Primary;
-use crate::record::{Life, MEMBERS_MAX, MemberId, VolumeRecord};
+use crate::proof::{BlockProof, ProofQuestion, ScrubFinding, ScrubKey, ScrubOrder};
+use crate::record::{Life, MemberId, VolumeRecord};
 use crate::recovery::{RECOVERY_MARGIN, Recovery, RecoveryPlan};
 use crate::rule::Rule;
 
@@ -130,6 +131,8 @@ pub enum Input<D> {
     Fetched(Fetch, Extent, D),
     /// The other outcome of [`Output::Fetch`]: the storage cannot read the range, or a part of it.
     Unread(Fetch, Extent),
+    /// The outcome of [`Output::Prove`]: a proof of each block of the range.
+    Proved(ProofQuestion, Vec<BlockProof>),
     /// The outcome of [`Output::Compare`].
     Changed(MemberId, Place, ChangedPart),
     /// The other outcome of [`Output::Compare`]: the cut is gone, by no wish of the protocol.
@@ -140,6 +143,8 @@ pub enum Input<D> {
     Evicted(MemberId),
     /// An operator has this member's copy serve.
     Recover(Recovery),
+    /// An operator's word about a scrub.
+    Scrub(ScrubOrder),
     /// No message comes from this member any more, or it must not come into sync: its attempt to
     /// join ends. It may begin again.
     Left(MemberId),
@@ -177,6 +182,11 @@ pub enum Output<D> {
     /// No member in sync can read this range. It stays so until it is written as a whole, or
     /// another member comes into sync.
     Lost(Extent),
+    /// The blocks of the range must be read, after all operations that were given out before, and a
+    /// digest of each must be made with the key.
+    Prove(ProofQuestion, Extent, ScrubKey),
+    /// A scrub has found a block that copies have in different forms.
+    Found(ScrubFinding),
     /// The content must become the cut's, or empty.
     GoBack(Option<Place>),
     /// Ranges must be found that changed since the cut (none: all that were ever written), from
@@ -214,6 +224,11 @@ pub(crate) struct Holding {
     pub(crate) applied: Applied,
     pub(crate) note: Note,
     pub(crate) cuts: BTreeSet<Place>,
+    /// The reign whose table of applied requests it has taken last.
+    pub(crate) equal_in: u64,
+    /// The cut of its content before the first operation that made it equal, while the primary's
+    /// table of applied requests has not come.
+    pub(crate) own_cut: Option<Place>,
 }
 
 impl Holding {
@@ -287,6 +302,8 @@ pub struct Replica<D> {
     pub(crate) resumed: Option<u64>,
     /// Ranges that are being read for the primary.
     pub(crate) lending: BTreeSet<(Place, Extent)>,
+    /// Questions of a scrub for which ranges are being read.
+    pub(crate) proving: BTreeSet<ProofQuestion>,
 }
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
@@ -327,7 +344,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             old_tail: tail,
             applied,
             note,
-            cuts,
+            // A process that ended may have left a cut of its own.
+            cuts: cuts.into_iter().filter(|cut| !cut.is_own()).collect(),
+            equal_in: 0,
+            own_cut: None,
         };
         Self {
             id,
@@ -350,14 +370,18 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             differences: BTreeMap::new(),
             resumed,
             lending: BTreeSet::new(),
+            proving: BTreeSet::new(),
         }
     }
 
     /// The state with which the next process of this member goes on, if it is in sync. The caller
     /// ends the member in order: it gives no input any more, carries all outputs out, makes the
     /// content durable, and then keeps this state.
+    ///
+    /// A member whose content is half equal to its primary's has no such state.
     pub fn end(&self) -> Option<Durable> {
-        let record = self.record.as_ref().filter(|record| record.has(self.id, self.life))?;
+        let is_whole = self.holding.own_cut.is_none();
+        let record = self.record.as_ref().filter(|it| is_whole && it.has(self.id, self.life))?;
         let ended = LifeEnd {
             life: self.life,
             began: self.holding.began,
@@ -502,11 +526,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Input::LeftOut(place) => self.left_out(place),
             Input::Fetched(fetch, extent, data) => self.fetched(now_ns, fetch, extent, data, out),
             Input::Unread(fetch, extent) => self.unread(now_ns, fetch, extent, out),
+            Input::Proved(question, proofs) => self.proved_here(now_ns, question, proofs, out),
             Input::Changed(member, began, part) => self.changed(member, began, part, out),
             Input::CutGone(member, began) => self.cut_gone(member, began),
             Input::Move(to) => self.start_move(now_ns, to, out),
             Input::Evicted(member) => self.evicted(now_ns, member, out),
             Input::Recover(recovery) => self.recover(now_ns, recovery, out),
+            Input::Scrub(order) => self.order_scrub(now_ns, order, out),
             Input::Left(member) => self.end_joins(|other| other == member),
             Input::Over(member, life) => self.over(member, life, out),
             Input::Forget(attachment) => self.forget(attachment, out),
@@ -587,6 +613,12 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
             Message::Lent { life, place, extent, data } => {
                 self.lent(now_ns, (from, life), place, (extent, data), out);
+            }
+            Message::Prove { epoch, life, number, extent, key } => {
+                self.prove(from, (epoch, life), number, (extent, key), out);
+            }
+            Message::Proved { life, reign, number, proofs } => {
+                self.proved(now_ns, (from, life), (reign, number), proofs, out);
             }
         }
     }
@@ -673,6 +705,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let is_filled = |since: &Place| is_in || counts && *since != Place::default();
         self.filled_since = self.filled_since.filter(|since| !is_filled(since));
         self.was_in = if counts { record.epoch } else { self.was_in };
+        // The new primary may not know yet that it is one. It need not wait until this is kept.
+        if is_in && record.primary != self.id && matches!(self.role, MemberRole::Primary(_)) {
+            self.say_life(record.primary, None, out);
+        }
         self.keep(out);
         let is_over = |target: &VolumeRecord| target.epoch <= record.epoch;
         self.swaps_before.retain(|target| !is_over(target));
@@ -691,10 +727,6 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             }
             self.go_on(now_ns, out);
         } else if is_in {
-            if let MemberRole::Primary(_) = self.role {
-                // The new primary may not know yet that it is one.
-                self.say_life(record.primary, None, out);
-            }
             if self.role != MemberRole::Backup {
                 self.role = MemberRole::Backup;
                 self.granted_ns = now_ns;
@@ -739,6 +771,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 op
             }
             Op::Equal { extent, .. } => {
+                self.prepare_equal(extent, out);
                 self.holding.tail.insert(counter, extent);
                 op
             }
@@ -780,7 +813,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 }
                 // Tails of earlier reigns are equal now.
                 self.holding.old_tail.clear();
-                op
+                self.holding.equal_in = self.holding.began.reign;
+                let own_cut = self.holding.own_cut.take();
+                out.push(Output::Store(Place { counter, ..self.holding.began }, op));
+                return out.extend(own_cut.map(Output::Drop));
             }
             Op::Fill { to, .. } if to != self.id || !joins => Op::Nothing,
             Op::Fill { extent, .. } => {
@@ -793,26 +829,6 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             Op::Nothing => op,
         };
         out.push(Output::Store(Place { counter, ..self.holding.began }, op));
-    }
-
-    /// Drops the oldest cuts of too many, but for cuts that joins use: each member that joins uses
-    /// one at most, so there is another cut.
-    fn drop_surplus_cuts(&mut self, out: &mut Vec<Output<D>>) {
-        let in_sync = self.record.as_ref().map_or(0, |record| record.in_sync.len());
-        let is_whole = in_sync >= self.pacing.members;
-        let cuts_max = if is_whole { CUTS_WHOLE_MAX } else { CUTS_MAX };
-        let Holding { cuts, .. } = &mut self.holding;
-        let surplus = cuts.len().saturating_sub(cuts_max);
-        let is_used = |cut: &Place| match &self.role {
-            MemberRole::Primary(primary) => primary.uses(*cut),
-            _ => false,
-        };
-        let dropped: Vec<_> =
-            cuts.iter().copied().filter(|cut| !is_used(cut)).take(surplus).collect();
-        for cut in dropped {
-            cuts.remove(&cut);
-            out.push(Output::Drop(cut));
-        }
     }
 
     fn left_out(&mut self, Place { reign, counter }: Place) {
@@ -834,18 +850,6 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
     }
 }
-
-/// Cuts that a member keeps. There is one for each change of the members in sync; a member that
-/// missed more of them gets the whole volume.
-pub const CUTS_MAX: usize = 8;
-
-/// Cuts that a member keeps while all members are in sync: no member is away that could need an
-/// older cut than the newest. A member that was just admitted may have left the newest cut out,
-/// and has the cut before.
-const CUTS_WHOLE_MAX: usize = 2;
-
-// A primary's other members may all join, each from a cut of its own, when a cut is made.
-const _: () = assert!(MEMBERS_MAX - 1 < CUTS_MAX);
 
 /// Ranges of a tail of earlier reigns, so that it fits a message. Of more of them the smallest gaps
 /// are closed: sectors that all members have alike are made equal without harm.

@@ -48,6 +48,10 @@ impl<D> Primary<D> {
                 let place = Place { reign: self.reign, counter: follower.began };
                 follower.joining.is_some() && began == place
             }),
+            Fetch::Scrub(number, reign) => {
+                let scrub = self.scrub.as_ref().filter(|_| reign == self.reign);
+                scrub.is_some_and(|scrub| scrub.wants(number))
+            }
             Fetch::Equal(_) | Fetch::Mend(..) | Fetch::Lend(..) => false,
         }
     }
@@ -69,6 +73,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         extent: Extent,
         out: &mut Vec<Output<D>>,
     ) {
+        let may = self.may_read(now_ns);
         match fetch {
             Fetch::Lend(to, place) => return self.lend_content(to, place, extent, None, out),
             Fetch::Mend(number, reign) => {
@@ -83,7 +88,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                     }
                 }
             }
-            Fetch::Read(..) | Fetch::Fill(..) => {
+            Fetch::Read(..) | Fetch::Fill(..) | Fetch::Scrub(..) => {
                 let Some(primary) = self.primary() else { return };
                 if !primary.wants(fetch) {
                     return;
@@ -92,10 +97,15 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                     && let Some(read) = primary.reads.get_mut(&id)
                 {
                     read.mends += 1;
-                    if read.mends > MENDS_OF_A_READ_MAX {
+                    if read.mends > MENDS_OF_A_READ_MAX && may {
                         primary.reads.remove(&id);
                         return out.push(Output::Unreadable(id));
                     }
+                }
+                if let Fetch::Scrub(number, _) = fetch
+                    && !primary.mends_look(number)
+                {
+                    return self.go_on(now_ns, out);
                 }
                 primary.mends.waiting.push_back((fetch, extent));
             }
@@ -106,7 +116,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
 
     /// Goes on with failed fetches.
     pub(crate) fn mend(&mut self, now_ns: u64, out: &mut Vec<Output<D>>) {
-        let (me, pacing) = (self.id, self.pacing);
+        let (me, pacing, may) = (self.id, self.pacing, self.may_read(now_ns));
         if self.primary().is_none_or(|primary| primary.mends.is_empty()) {
             return;
         }
@@ -152,9 +162,15 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                     let may_lend = |(id, life): &(MemberId, Life)| damaged.get(id) != Some(life);
                     let Some((id, life)) = lives.into_iter().find(may_lend) else {
                         out.push(Output::Lost(mend.block));
-                        if let Fetch::Read(id, _) = mend.fetch {
-                            primary.reads.remove(&id);
-                            out.push(Output::Unreadable(id));
+                        match mend.fetch {
+                            // Without leases another member may have become the primary, and the
+                            // block may have been written since (seed 1047155).
+                            Fetch::Read(id, _) if may => {
+                                primary.reads.remove(&id);
+                                out.push(Output::Unreadable(id));
+                            }
+                            Fetch::Scrub(number, _) => primary.block_lost(number),
+                            _ => {}
                         }
                         mend.step = MendStep::Lost { since_ns: now_ns };
                         continue;

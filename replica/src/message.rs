@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::applied::{Applied, RequestId};
 use crate::extent::{Extent, ExtentSet};
+use crate::proof::{BlockProof, ScrubKey};
 use crate::record::{Life, MemberId, VolumeRecord};
 
 /// The longest body of a message: the content of the longest range that has bytes.
@@ -281,6 +282,30 @@ pub enum Message<D> {
         /// The content; none if the member cannot read it either.
         data: Option<D>,
     },
+    /// The primary of a volume that is scrubbed asks a member in sync for proofs of a range.
+    Prove {
+        /// The present epoch.
+        epoch: u64,
+        /// The member's life, as the primary knows it.
+        life: Life,
+        /// The number of the question in the primary's reign.
+        number: u64,
+        /// The range.
+        extent: Extent,
+        /// The key of the digests.
+        key: ScrubKey,
+    },
+    /// The proofs that the primary has asked for.
+    Proved {
+        /// The member's life.
+        life: Life,
+        /// The primary's reign.
+        reign: u64,
+        /// The number of the question.
+        number: u64,
+        /// A proof of each block of the range.
+        proofs: Vec<BlockProof>,
+    },
 }
 
 impl<D> Op<D> {
@@ -330,6 +355,12 @@ impl<D> Message<D> {
             }
             Self::Lent { life, place, extent, data } => {
                 Message::Lent { life, place, extent, data: data.map(&mut form) }
+            }
+            Self::Prove { epoch, life, number, extent, key } => {
+                Message::Prove { epoch, life, number, extent, key }
+            }
+            Self::Proved { life, reign, number, proofs } => {
+                Message::Proved { life, reign, number, proofs }
             }
         }
     }

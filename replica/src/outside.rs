@@ -135,6 +135,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.holding.begin(began);
         self.holding.old_tail.clear();
         self.holding.applied.clear();
+        self.holding.own_cut = None;
         // Later cuts have what the members in sync may lack.
         self.holding.cuts.retain(|kept| cut.is_some_and(|cut| *kept <= cut));
         // Before any of it: content between the old state and the new one is neither.

@@ -15,6 +15,7 @@ use crate::member::{
 use crate::message::{Counter, Message, NOTE_BYTES_MAX, Op, Place};
 use crate::record::{Life, MEMBERS_MAX, MemberId, MemberSet};
 use crate::rule::Rule;
+use crate::scrub::Scrub;
 
 /// How far a new primary is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +61,9 @@ pub(crate) struct Primary<D> {
     pub(crate) reads: BTreeMap<RequestId, ClientRead>,
     /// Fetches that the storage could not do.
     pub(crate) mends: Mends,
+    /// The scrub that is under way or was the last one, and the looks of all scrubs so far.
+    pub(crate) scrub: Option<Box<Scrub>>,
+    pub(crate) scrub_looks: u64,
     pub(crate) followers: BTreeMap<MemberId, Follower>,
 }
 
@@ -109,6 +113,10 @@ impl<D> Primary<D> {
         self.flights.has_room()
     }
 
+    pub(crate) fn has_room_to_fill(&self) -> bool {
+        self.flights.has_room_to_fill()
+    }
+
     /// The members that join and are about to be admitted.
     fn admitted(&self) -> impl Iterator<Item = MemberId> + '_ {
         let is_equal = |follower: &Follower| {
@@ -120,6 +128,7 @@ impl<D> Primary<D> {
     pub(crate) fn age(&mut self, by_ns: u64) {
         self.flights.age(by_ns);
         self.mends.age(by_ns);
+        self.scrub.iter_mut().for_each(|scrub| scrub.age(by_ns));
         for follower in self.followers.values_mut() {
             follower.heard_ns = follower.heard_ns.saturating_sub(by_ns);
             let lease_ns = follower.lease_ns.map(|lease_ns| lease_ns.saturating_sub(by_ns));
@@ -160,6 +169,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         let followers = others.map(|(id, life)| (*id, follower(*life))).collect();
         let reign = record.reign;
         let mut counter = 0;
+        self.undo_half_equal(out);
         if self.breaks(Rule::NumbersOfOneReign) {
             counter = self.holding.stored;
             self.holding.began = Place { reign, counter: 0 };
@@ -179,6 +189,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             waits: BTreeMap::new(),
             reads: BTreeMap::new(),
             mends: Mends::default(),
+            scrub: None,
+            scrub_looks: 0,
             followers,
         }));
         self.send_seals(out);
@@ -268,8 +280,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 silent.push(*id);
             }
             let life = follower.life;
-            let ping = Message::Ping { record: record.clone(), life, sent_ns: now_ns, held };
-            out.push(Output::Send(*id, ping));
+            out.push(Output::Send(*id, follower.ping(&record, now_ns, held)));
             if let Some(joining) = &follower.joining {
                 out.push(Output::Send(*id, joining.message(&record, life, follower.began)));
             }
@@ -278,6 +289,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 out.push(Output::Send(*id, follower.append(record.epoch, counter, op.clone())));
             }
         }
+        // A member of an older release refuses a proof, and its session begins anew: its ping comes
+        // before.
+        self.scrub_timer(now_ns, out);
         for id in silent {
             // A member that joins begins again when it is back.
             if record.in_sync.contains_key(&id) {
@@ -472,7 +486,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     /// Gives an operation its place, stores it and sends it.
-    fn issue(&mut self, op: Op<D>, out: &mut Vec<Output<D>>) -> Counter {
+    pub(crate) fn issue(&mut self, op: Op<D>, out: &mut Vec<Output<D>>) -> Counter {
         let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
         let Some(primary) = self.primary() else { return 0 };
         primary.counter += 1;
@@ -490,7 +504,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             _ => None,
         };
         self.take(counter, op, out);
-        changed.into_iter().for_each(|extent| self.mend_anew(extent, out));
+        if let Some(extent) = changed {
+            self.mend_anew(extent, out);
+            self.scrub_anew(extent);
+        }
         counter
     }
 
@@ -519,6 +536,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.admit(out);
         self.mend(now_ns, out);
         self.fetch_reads(now_ns, out);
+        self.scrub_on(now_ns, out);
     }
 
     fn go_on_with_phase(&mut self, now_ns: u64, held: Counter, out: &mut Vec<Output<D>>) {
@@ -546,7 +564,13 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             ReignPhase::Moving { to } if !has_swap && held == primary.counter => {
                 let to = *to;
                 match record.filter(|record| record.in_sync.contains_key(&to)) {
-                    Some(record) => self.ask_for(record.moved_to(to), out),
+                    Some(record) => {
+                        // All have all: nothing is left to be made equal in the next reign.
+                        for (id, it) in &primary.followers {
+                            out.push(Output::Send(*id, it.ping(&record, now_ns, held)));
+                        }
+                        self.ask_for(record.moved_to(to), out);
+                    }
                     None => primary.phase = ReignPhase::Serving,
                 }
             }
@@ -621,6 +645,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 return self.lend_content(to, place, extent, Some(data), out);
             }
             Fetch::Mend(number, reign) => return self.probed(now_ns, (number, reign), out),
+            Fetch::Scrub(number, reign) => {
+                return self.scrub_fetched(now_ns, (number, reign), data, out);
+            }
             Fetch::Read(..) | Fetch::Fill(..) | Fetch::Equal(_) => {}
         }
         let Some(primary) = self.primary() else { return };
@@ -657,7 +684,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 }
                 self.fill(to, out);
             }
-            Fetch::Lend(..) | Fetch::Mend(..) => {}
+            Fetch::Lend(..) | Fetch::Mend(..) | Fetch::Scrub(..) => {}
         }
     }
 

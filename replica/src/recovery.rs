@@ -125,11 +125,14 @@ enum CopyRank {
 impl CopyRank {
     fn of(member: MemberId, it: &Knowledge, newest: &VolumeRecord) -> Self {
         let own = it.record.as_ref().and_then(|record| record.in_sync.get(&member));
+        let is_news = it.record.as_ref().is_some_and(|record| record.epoch < newest.epoch);
         match newest.in_sync.get(&member) {
             Some(life) if *life == it.life => Self::Whole,
             // Another copy of that number was in sync.
             _ if it.record.is_none() => Self::Empty,
             found => match (it.filled_since, found) {
+                // The newer record is of its admission, of which it has not heard.
+                (Some(since), Some(_)) if since != Place::default() && is_news => Self::Flushed,
                 (Some(since), _) => Self::Mixed(since, it.cut, it.stored),
                 // A copy that was made anew has the number, and not the life.
                 (None, Some(life)) if own == Some(life) => Self::Flushed,

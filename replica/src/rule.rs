@@ -79,11 +79,18 @@ pub enum Rule {
     MendsAreOfNow,
     /// A member is asked for content when it has all operations on it.
     MendsWaitForOperations,
+    /// Proofs of a block are of no use once an operation has changed it.
+    ProofsAreOfNow,
+    /// Content that repairs other copies is of no use once an operation has changed the block.
+    RepairsAreOfNow,
+    /// A member that takes over before it has all that makes it equal to a primary of before goes
+    /// back to its own content.
+    HalfEqualMembersGoBack,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 39] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -120,5 +127,8 @@ impl Rule {
         Self::JoinsTakeNoSnapshots,
         Self::MendsAreOfNow,
         Self::MendsWaitForOperations,
+        Self::ProofsAreOfNow,
+        Self::RepairsAreOfNow,
+        Self::HalfEqualMembersGoBack,
     ];
 }

@@ -13,9 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::applied::{APPLIED_MAX, Applied, ClientId, RequestId};
+use crate::cuts::CUTS_MAX;
 use crate::extent::{Extent, ExtentSet};
-use crate::member::{CUTS_MAX, TAIL_RANGES_MAX};
+use crate::member::TAIL_RANGES_MAX;
 use crate::message::{Message, NOTE_BYTES_MAX, Note, Op, Place, SNAPSHOT_NAME_MAX, SnapshotChange};
+use crate::proof::{BlockDigest, BlockProof, SCRUB_BLOCKS_MAX};
 use crate::record::{MEMBERS_MAX, VolumeRecord};
 
 /// The longest head of a message between members.
@@ -87,6 +89,8 @@ mod kind {
     pub(super) const KNOWN: u8 = WIRE_KIND_MIN + 12;
     pub(super) const LEND: u8 = WIRE_KIND_MIN + 13;
     pub(super) const LENT: u8 = WIRE_KIND_MIN + 14;
+    pub(super) const PROVE: u8 = WIRE_KIND_MIN + 15;
+    pub(super) const PROVED: u8 = WIRE_KIND_MIN + 16;
 }
 
 mod op {
@@ -106,6 +110,9 @@ mod op {
 /// Bytes of a range of a tail, and of an entry of the table of applied requests.
 const RANGE_BYTES: usize = 16;
 const APPLIED_BYTES: usize = 28;
+
+/// Bytes of a proof: whether the block can be read, and its digest.
+const PROOF_BYTES: usize = 1 + size_of::<BlockDigest>();
 
 const _: () = {
     assert!(NOTE_BYTES_MAX + APPLIED_MAX * APPLIED_BYTES <= WIRE_BODY_MAX, "one message");
@@ -211,16 +218,18 @@ pub fn encode(volume: u32, message: &Message<WireContent>, head: &mut Vec<u8>, b
             state::put_knowledge(head, knowledge);
         }
         Message::Lend { epoch, life, counter, extent } => {
-            put_numbers(head, &[*epoch, *life, *counter]);
-            put_extent(head, *extent);
+            put_question(head, [*epoch, *life, *counter], *extent);
         }
         Message::Lent { life, place, extent, data } => {
-            put_numbers(head, &[*life, place.reign, place.counter]);
-            head.push(u8::from(data.is_some()));
-            match data {
-                Some(data) => put_range(head, *extent, *data),
-                None => put_extent(head, *extent),
-            }
+            put_lent(head, [*life, place.reign, place.counter], *extent, *data);
+        }
+        Message::Prove { epoch, life, number, extent, key } => {
+            put_question(head, [*epoch, *life, *number], *extent);
+            head.extend(key);
+        }
+        Message::Proved { life, reign, number, proofs } => {
+            put_numbers(head, &[*life, *reign, *number]);
+            put_proofs(body, proofs);
         }
     }
 }
@@ -241,6 +250,8 @@ fn kind_of(message: &Message<WireContent>) -> u8 {
         Message::Known { .. } => kind::KNOWN,
         Message::Lend { .. } => kind::LEND,
         Message::Lent { .. } => kind::LENT,
+        Message::Prove { .. } => kind::PROVE,
+        Message::Proved { .. } => kind::PROVED,
     }
 }
 
@@ -273,6 +284,28 @@ fn put_range(to: &mut Vec<u8>, extent: Extent, content: WireContent) {
 fn put_extent(to: &mut Vec<u8>, extent: Extent) {
     put_numbers(to, &[extent.first()]);
     to.extend(extent.sectors().to_le_bytes());
+}
+
+/// A question of a primary about a range of a member in sync.
+fn put_question(to: &mut Vec<u8>, numbers: [u64; 3], extent: Extent) {
+    put_numbers(to, &numbers);
+    put_extent(to, extent);
+}
+
+fn put_lent(to: &mut Vec<u8>, numbers: [u64; 3], extent: Extent, data: Option<WireContent>) {
+    put_numbers(to, &numbers);
+    to.push(u8::from(data.is_some()));
+    match data {
+        Some(data) => put_range(to, extent, data),
+        None => put_extent(to, extent),
+    }
+}
+
+fn put_proofs(to: &mut Vec<u8>, proofs: &[BlockProof]) {
+    for proof in proofs {
+        to.push(u8::from(proof.is_some()));
+        to.extend(proof.unwrap_or_default());
+    }
 }
 
 fn put_op(head: &mut Vec<u8>, body: &mut Vec<u8>, op: &Op<WireContent>) {
@@ -422,6 +455,8 @@ pub fn decode(head: &[u8], body: &[u8]) -> WireResult<(u32, Message<WireContent>
         kind::KNOWN => Message::Known { number: reader.number()?, knowledge: reader.knowledge()? },
         kind::LEND => reader.lend()?,
         kind::LENT => reader.lent(&mut body)?,
+        kind::PROVE => reader.prove()?,
+        kind::PROVED => reader.proved(&mut body)?,
         _ => return Err(MalformedMessage("its kind is unknown")),
     };
     if !reader.0.is_empty() {
@@ -467,6 +502,19 @@ impl<'a> Body<'a> {
             applied.note(id);
         }
         Ok(applied)
+    }
+
+    fn proofs(&mut self) -> WireResult<Vec<BlockProof>> {
+        let mut reader = self.list(PROOF_BYTES, SCRUB_BLOCKS_MAX as usize)?;
+        let mut proofs = Vec::new();
+        while !reader.0.is_empty() {
+            let (is_read, digest) = (reader.flag()?, reader.bytes()?);
+            if !is_read && digest != BlockDigest::default() {
+                return Err(MalformedMessage("a block that cannot be read has a digest"));
+            }
+            proofs.push(is_read.then_some(digest));
+        }
+        Ok(proofs)
     }
 
     /// All that is left, as entries of this length.
@@ -596,6 +644,17 @@ impl WireReader<'_> {
     fn lend(&mut self) -> WireResult<Message<WireContent>> {
         let (epoch, life, counter) = (self.number()?, self.life()?, self.number()?);
         Ok(Message::Lend { epoch, life, counter, extent: self.extent()? })
+    }
+
+    fn prove(&mut self) -> WireResult<Message<WireContent>> {
+        let (epoch, life, number) = (self.number()?, self.life()?, self.number()?);
+        let (extent, key) = (self.extent()?, self.bytes()?);
+        Ok(Message::Prove { epoch, life, number, extent, key })
+    }
+
+    fn proved(&mut self, body: &mut Body<'_>) -> WireResult<Message<WireContent>> {
+        let (life, reign, number) = (self.life()?, self.number()?, self.number()?);
+        Ok(Message::Proved { life, reign, number, proofs: body.proofs()? })
     }
 
     fn lent(&mut self, body: &mut Body<'_>) -> WireResult<Message<WireContent>> {

@@ -1,6 +1,9 @@
 //! A primary alone, with other members that the test plays: single events that the small world of
 //! `protocol` has no room for.
 
+#[path = "primary/scrub.rs"]
+mod scrub;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
@@ -187,14 +190,16 @@ impl Bench {
         fetch
     }
 
-    /// Members that lack nothing join, are admitted, and let it serve.
-    fn admit(&mut self, id: MemberId, life: Life) {
+    /// Members that lack nothing join, are admitted, and let it serve. Gives the operation that a
+    /// member began behind.
+    fn admit(&mut self, id: MemberId, life: Life) -> Place {
         let (began, _) = self.join(id, life, BTreeSet::new());
         self.step(Input::Changed(id, began, ChangedPart::default()));
         self.held(id, life, began, self.last_sent(id));
         assert!(self.registry.has(id, life), "it was admitted");
         self.held(id, life, began, self.last_sent(id));
         self.grant(id, life);
+        began
     }
 
     fn grant(&mut self, id: MemberId, life: Life) {
@@ -608,6 +613,32 @@ fn a_block_that_no_member_has_ends_the_read() {
     let (probe, block) = bench.take_fetches()[0];
     bench.step(Input::Fetched(probe, block, 0));
     assert_eq!(bench.take_fetches(), [(fill, extent)]);
+}
+
+/// A primary whose leases have ended may have a successor, in which the block was written since: it
+/// says nothing of the block until it has leases (seed 1047155).
+#[test]
+fn a_primary_without_leases_ends_no_read_of_a_lost_block() {
+    let mut bench = Bench::new();
+    bench.admit(1, 7);
+    bench.grant(1, 7);
+    bench.read_damage(1, 0, 8);
+    let (probe, block) = bench.take_fetches()[0];
+    bench.step(Input::Unread(probe, block));
+    let asked = bench.take_asked(1)[0];
+    bench.now_ns += PACING.lease_ns;
+    bench.lent(1, 7, asked, None);
+    let ends = |bench: &Bench| bench.out.iter().any(|it| matches!(it, Output::Unreadable(_)));
+    assert!(!ends(&bench), "{:?}", bench.out);
+    // With leases it looks again, and says so.
+    bench.now_ns += PACING.patience_ns;
+    bench.grant(1, 7);
+    bench.step(Input::Timer);
+    let (probe, block) = bench.take_fetches()[0];
+    bench.step(Input::Unread(probe, block));
+    let asked = bench.take_asked(1)[0];
+    bench.lent(1, 7, asked, None);
+    assert!(ends(&bench), "{:?}", bench.out);
 }
 
 /// A storage that fails each block again is not asked without end.

@@ -6,5 +6,9 @@ mod exhaustive;
 mod recovery;
 #[path = "protocol/simulation.rs"]
 mod simulation;
+#[path = "protocol/steps.rs"]
+mod steps;
+#[path = "protocol/take_over.rs"]
+mod take_over;
 #[path = "protocol/world/mod.rs"]
 mod world;

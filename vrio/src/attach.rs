@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow};
@@ -191,6 +191,11 @@ fn placements(args: &AttachArgs) -> Result<PathBuf, DirectError> {
     ))))
 }
 
+/// The absolute path: the client in the background has another working directory.
+fn absolute(path: &Path) -> Result<PathBuf, DirectError> {
+    std::path::absolute(path).map_err(|source| DirectError::Files { path: path.to_owned(), source })
+}
+
 fn plan(args: &AttachArgs) -> Result<AttachPlan, DirectError> {
     let volume = AttachPlan::volume_of(args.volume.as_deref().unwrap_or_default())?;
     let placements = match volume.is_placed && args.peers.is_empty() {
@@ -216,11 +221,11 @@ fn plan(args: &AttachArgs) -> Result<AttachPlan, DirectError> {
         volume,
         peers: args.peers.iter().enumerate().map(peer).collect(),
         placements,
-        key: args.key.clone(),
+        key: args.key.as_deref().map(absolute).transpose()?,
         trust_network: args.trust_network,
         attachment: args.attachment.clone().unwrap_or_else(|| name.clone()),
         name,
-        attachment_key: args.attachment_key.clone(),
+        attachment_key: args.attachment_key.as_deref().map(absolute).transpose()?,
         shape: Shape { queues: args.queues, depth: args.depth },
         idle: args.idle,
         link: match args.link {

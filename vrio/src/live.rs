@@ -10,6 +10,7 @@ mod histories;
 pub(crate) mod kinds;
 mod nics;
 mod pools;
+mod scrubs;
 mod streams;
 mod vfs;
 mod volumes;

@@ -6,6 +6,7 @@ mod layout;
 mod nics;
 mod pools;
 mod quotas;
+pub(crate) mod scrubs;
 mod strangers;
 pub(crate) mod verdict;
 
@@ -162,6 +163,9 @@ pub(crate) fn volume_alone(volume: &VolumeStatus) -> String {
     let mut text = volume_list(std::slice::from_ref(volume));
     let detail = format!("{}, origin {}", volume_detail(volume), volume.origin);
     writeln!(text, "{}", fold(&detail, 3)).expect(STRING);
+    if let Some(scrub) = volume.copy.as_ref().and_then(|copy| copy.scrub.as_ref()) {
+        writeln!(text, "{}", fold(&scrubs::of_copies(scrub), 3)).expect(STRING);
+    }
     section(&mut text, "counters", counter_table(&volume.counters));
     text
 }

@@ -16,7 +16,7 @@ use crate::snapshots::take;
 const BLOCK: usize = 4096;
 
 /// The blocks of an image that have content.
-fn blocks_of(image: &Path) -> Vec<Vec<u8>> {
+pub(crate) fn blocks_of(image: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(image).expect("the command wrote it");
     let blocks = bytes.chunks_exact(BLOCK).filter(|block| block.iter().any(|byte| *byte != 0));
     blocks.map(<[u8]>::to_vec).collect()
@@ -24,7 +24,7 @@ fn blocks_of(image: &Path) -> Vec<Vec<u8>> {
 
 /// Damages blocks with this content in a pool's file, wherever the pool has them, and gives how
 /// many it has found.
-fn damage(pool: &Path, contents: &[Vec<u8>]) -> usize {
+pub(crate) fn damage(pool: &Path, contents: &[Vec<u8>]) -> usize {
     let wanted: HashSet<&[u8]> = contents.iter().map(Vec::as_slice).collect();
     let bytes = fs::read(pool).expect("a pool's file");
     let file = File::options().write(true).open(pool).expect("a pool's file");

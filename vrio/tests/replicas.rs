@@ -36,12 +36,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A node with a copy of the volume, as its file has it.
 #[derive(Clone, Copy)]
-struct CopyFile<'c> {
-    node: &'c str,
+pub(crate) struct CopyFile<'c> {
+    pub(crate) node: &'c str,
     /// The nodes with copies, in their order; empty for a file without the key.
-    list: &'c [&'c str],
+    pub(crate) list: &'c [&'c str],
     /// The file of the node's pool.
-    pool: &'c str,
+    pub(crate) pool: &'c str,
 }
 
 pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
@@ -60,7 +60,7 @@ impl Rack {
     pub(crate) fn new(test: u16) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let keys = NodeKeys::make(home.path(), &NODES).expect("keys");
-        let port = 36_000 + (std::process::id() % 60) as u16 * 320 + test * 16;
+        let port = 36_000 + (std::process::id() % 60) as u16 * 384 + test * 16;
         let this = Self { home, keys, port };
         let registry = this.path("registry");
         let words = ["cluster", "init", "lab", "--file"].map(str::to_owned);
@@ -104,7 +104,7 @@ impl Rack {
     }
 
     /// A node with a pool and a copy. Its peers are all other nodes.
-    fn member(&self, CopyFile { node, list, pool }: CopyFile<'_>) -> NodePlan {
+    pub(crate) fn member(&self, CopyFile { node, list, pool }: CopyFile<'_>) -> NodePlan {
         let others = NODES[..3].iter().filter(|it| **it != node).map(|it| self.peer(it));
         let replicas = match list {
             [] => String::new(),
@@ -138,7 +138,7 @@ impl Rack {
     }
 
     /// Makes the node's pool, starts it, and has it join the cluster.
-    fn start_member(&self, file: CopyFile<'_>) -> Node {
+    pub(crate) fn start_member(&self, file: CopyFile<'_>) -> Node {
         self.make_pool(file.pool, POOL_SIZE);
         let node = self.member(file).start().expect("the node starts");
         self.join(&node);

@@ -141,7 +141,7 @@ fn results_of_real_commands_conform_to_the_schema() {
     let folder = home.path().display().to_string();
     let commands = [
         "net --path local --seconds 0.2",
-        "connections --hosts 2 --sessions 10",
+        "connections --hosts 2 --processes 4 --sessions 10",
         "models --rounds 1 --seconds 0.05 --device block --guests 1 --encrypt off --volume null \
          --model optimum",
     ];

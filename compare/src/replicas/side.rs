@@ -66,7 +66,7 @@ impl Side {
         ensure!(archive.is_file(), "{} is missing: run guest/build copies", archive.display());
         let builder = Guest::builder(image).name(self.name()).accelerator(accelerator);
         let builder = builder.memory_mib(MEMORY_MIB).processors(2).archive(&archive);
-        let builder = builder.set("SIDE", self.word()).program(program)?;
+        let builder = builder.set("SIDE", self.word()).program_as(program, "vrio")?;
         Ok(RunningSide { side: self, guest: builder.script(SCRIPT).start()?, commands: 0 })
     }
 }

@@ -237,13 +237,17 @@ fn of_qemu(program: &Path, folder: &Path, missing: &mut Vec<String>) -> Vec<Stor
     all
 }
 
+/// XFS is made in no less than 300 MB.
+const FILE_SYSTEM_BYTES_MIN: u64 = 512 << 20;
+
 /// Makes a file system in a file and mounts it where the disk's file will be.
 fn mount(kind: &str, disk: &Path, cleanup: &Cleanup) -> Result<()> {
     let folder = disk.parent().context("a file is in a folder")?;
     let image = folder.with_extension(kind);
     cleanup.lasting(image.clone());
     let file = File::create(&image).with_context(|| format!("making {}", image.display()))?;
-    fallocate(&file, FallocateFlags::empty(), 0, 2 * DISK_BYTES).context("reserving its space")?;
+    let bytes = (2 * DISK_BYTES).max(FILE_SYSTEM_BYTES_MIN);
+    fallocate(&file, FallocateFlags::empty(), 0, bytes).context("reserving its space")?;
     fs::create_dir_all(folder)?;
     let (image, folder_name) = (image.display().to_string(), folder.display().to_string());
     run(Path::new(&format!("mkfs.{kind}")), &["-q", &image])?;

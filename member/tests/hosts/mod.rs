@@ -3,6 +3,7 @@
 mod damage;
 mod guests;
 mod scenes;
+mod scrub;
 mod seeds;
 mod sizes;
 mod users;

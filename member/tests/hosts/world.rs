@@ -292,6 +292,11 @@ impl World {
         self.nodes[at].pause_at_clock_ns.set(for_ns);
     }
 
+    /// Asks the host of a node that runs.
+    pub(crate) fn with_host<R>(&self, at: usize, ask: impl FnOnce(&mut MemberHost) -> R) -> R {
+        ask(self.nodes[at].host.borrow_mut().as_mut().expect("the node runs"))
+    }
+
     pub(crate) fn order(&self, at: usize, order: Input<RangeContent>) {
         if let Some(host) = &mut *self.nodes[at].host.borrow_mut() {
             host.order(self.now_ns.get(), order);

@@ -54,6 +54,10 @@ impl Draw {
         (extent, data, if data == WireContent::Bytes { bytes } else { 0 })
     }
 
+    fn digest(&mut self) -> BlockDigest {
+        (u128::from(self.0.draw()) << 64 | u128::from(self.0.draw())).to_le_bytes()
+    }
+
     fn note(&mut self) -> Note {
         (0..self.0.below(40)).map(|at| at as u8).collect()
     }
@@ -114,7 +118,7 @@ impl Draw {
     fn message(&mut self) -> (Message<WireContent>, usize) {
         let (record, life) = (self.record(), self.0.draw());
         let (epoch, began) = (self.number(), self.number());
-        let message = match self.0.below(14) {
+        let message = match self.0.below(16) {
             0 => Message::Ping { record, life, sent_ns: self.number(), held: self.number() },
             1 => Message::Pong { epoch, life, sent_ns: self.number() },
             2 => Message::Seal { record },
@@ -151,6 +155,15 @@ impl Draw {
                 let has = self.0.one_in(2);
                 let (data, bytes) = if has { (Some(data), bytes) } else { (None, 0) };
                 return (Message::Lent { life, place: self.place(), extent, data }, bytes);
+            }
+            13 => {
+                let (extent, number) = (self.range().0, self.number());
+                Message::Prove { epoch, life, number, extent, key: self.digest() }
+            }
+            14 => {
+                let proofs = 0..self.0.below(u64::from(SCRUB_BLOCKS_MAX) + 1);
+                let proofs = proofs.map(|_| self.0.one_in(2).then(|| self.digest())).collect();
+                Message::Proved { life, reign: epoch, number: began, proofs }
             }
             _ => {
                 let answers = self.0.one_in(2).then(|| (self.0.draw(), self.number()));
@@ -309,6 +322,8 @@ fn messages_that_break_a_limit_are_refused_with_the_reason() {
         (snapshot(&[65; 66]), 0, "snapshot has no name"),
         (snapshot(&[1, 0xff]), 0, "snapshot has no name"),
         (snapshot(&[2, b'a']), 0, "too short"),
+        (with(kind::PROVED, &[&one, &one, &one]), 17 * 17, "list has another length"),
+        (with(kind::PROVED, &[&one, &one, &one]), 16, "list has another length"),
         (range(0, 0), 0, "range is empty"),
         (range(1, 3), 0, "content is of an unknown kind"),
         (range(1, 0), 511, "range has another length"),

@@ -12,29 +12,9 @@ use crate::world::cases::of_rule;
 use crate::world::disk::{Disk, Loss};
 use crate::world::{Case, Post, World, WorldMember};
 
-/// Steps until something holds that comes by itself.
-const STEPS_MAX: usize = 1000;
-
 /// The case of a rule, with another rule broken, or none.
 fn case_of(rule: Rule, broken: Option<Rule>) -> Case {
     Case { broken, ..of_rule(rule) }
-}
-
-/// Goes on in the fixed order until this holds.
-fn go_on(world: &mut World, case: &Case, holds: impl Fn(&World) -> bool) {
-    for _ in 0..STEPS_MAX {
-        if holds(world) {
-            return;
-        }
-        let next = world.deliverable().next();
-        world.act(case, next.map_or(Action::Tick, Action::Deliver));
-    }
-    panic!("it does not come: {world:?}");
-}
-
-/// Goes on until nothing is under way.
-fn settle(world: &mut World, case: &Case) {
-    go_on(world, case, |world| world.deliverable().next().is_none());
 }
 
 /// A member is asked to serve. Leases end, and the registry is asked.
@@ -59,12 +39,12 @@ fn choose_a_half_filled_copy(broken: Option<Rule>) -> Option<String> {
     let case = case_of(Rule::FillsAreMarked, broken);
     let mut world = World::new(&case);
     world.act(&case, Action::Stop(2));
-    go_on(&mut world, &case, |world| !world.registry.in_sync.contains_key(&2));
+    world.go_on(&case, |world| !world.registry.in_sync.contains_key(&2));
     world.act(&case, Action::Restart(1, Loss::Nothing));
-    go_on(&mut world, &case, |world| world.nodes[1].disk.is_mixed);
+    world.go_on(&case, |world| world.nodes[1].disk.is_mixed);
     world.act(&case, Action::Stop(0));
     world.act(&case, Action::Start(2, Loss::Nothing));
-    settle(&mut world, &case);
+    world.settle(&case);
     recover(&mut world, &case, 1, true);
     assert!(world.registry.primary != 1 || broken.is_some(), "it was chosen: {world:?}");
     world.breach(&case)
@@ -85,20 +65,20 @@ fn choose_an_older_copy(broken: Option<Rule>) -> Option<String> {
     // The other backup hears of the change, and stops then.
     let knows = |world: &World| world.nodes[1].member.record() == Some(&world.registry);
     let is_out = |world: &World| !world.registry.in_sync.contains_key(&2);
-    go_on(&mut world, &case, |world| is_out(world) && knows(world));
-    settle(&mut world, &case);
+    world.go_on(&case, |world| is_out(world) && knows(world));
+    world.settle(&case);
     world.act(&case, Action::Stop(1));
-    go_on(&mut world, &case, |world| !world.registry.in_sync.contains_key(&1));
-    settle(&mut world, &case);
+    world.go_on(&case, |world| !world.registry.in_sync.contains_key(&1));
+    world.settle(&case);
     world.act(&case, Action::LoseDisk(0));
     for id in [1, 2] {
         world.act(&case, Action::Start(id, Loss::Nothing));
     }
     for _ in 0..4 {
-        settle(&mut world, &case);
+        world.settle(&case);
         world.act(&case, Action::Tick);
     }
-    settle(&mut world, &case);
+    world.settle(&case);
     recover(&mut world, &case, 2, true);
     assert!(world.registry.primary != 2 || broken.is_some(), "it was chosen: {world:?}");
     world.breach(&case)
@@ -117,16 +97,16 @@ fn hear_an_answer_late(broken: Option<Rule>) -> Option<String> {
     let case = case_of(Rule::AttemptsAreUnheard, broken);
     let mut world = World::new(&case);
     world.act(&case, Action::Stop(0));
-    go_on(&mut world, &case, |world| world.registry.primary == 1);
+    world.go_on(&case, |world| world.registry.primary == 1);
     let answer = world.wire.len() - 1;
     world.act(&case, Action::Hold(answer));
     world.act(&case, Action::LoseRecord);
     world.act(&case, Action::Start(0, Loss::Nothing));
-    settle(&mut world, &case);
+    world.settle(&case);
     recover(&mut world, &case, 0, false);
     assert!(world.has_lost || broken.is_some(), "it was recovered: {world:?}");
     world.act(&case, Action::Release(0));
-    settle(&mut world, &case);
+    world.settle(&case);
     world.breach(&case)
 }
 
@@ -142,7 +122,7 @@ fn see_an_operators_record(broken: Option<Rule>) -> Option<String> {
     let case = case_of(Rule::RemadeReignsLetLeasesEnd, broken);
     let mut world = World::new(&case);
     world.act(&case, Action::Tick);
-    settle(&mut world, &case);
+    world.settle(&case);
     assert!(world.nodes[0].member.serves(case.now()), "it has a lease");
     let life = world.nodes[1].member.life();
     // The member has not asked for it, as far as it knows.
@@ -154,7 +134,7 @@ fn see_an_operators_record(broken: Option<Rule>) -> Option<String> {
             return Some(breach);
         }
         world.act(&case, Action::Tick);
-        settle(&mut world, &case);
+        world.settle(&case);
     }
     assert!(world.nodes[1].member.serves(case.now()), "it serves in the end: {world:?}");
     world.breach(&case)
@@ -352,11 +332,11 @@ fn a_primary_with_a_change_under_way_is_alone_by_the_record_that_it_makes() {
         world.plan(&case, 0, &word).expect("it serves").record
     };
     world.act(&case, Action::Tick);
-    settle(&mut world, &case);
+    world.settle(&case);
     assert_eq!((plan(&world).in_sync.len(), plan(&world).reign), (2, 1));
     world.act(&case, Action::Stop(1));
     let swap = |world: &World| world.wire.iter().position(|it| matches!(it, Post::Swap(0, ..)));
-    go_on(&mut world, &case, |world| swap(world).is_some());
+    world.go_on(&case, |world| swap(world).is_some());
     let alone = plan(&world);
     assert_eq!((alone.in_sync.len(), alone.reign), (1, alone.epoch));
 }
@@ -451,4 +431,31 @@ fn a_copy_without_content_does_not_serve_while_a_filled_one_answers() {
         Recovery { members, answers, asked_epoch: 9, accepts: RecoveryLoss::Mixed, draw: 0 };
     let plan = empty.recovery_plan(case.now(), &recovery);
     assert_eq!(plan, Err(RecoveryRefusal::Better(0)));
+}
+
+/// A copy that was admitted and restarted before it heard of it has all that was flushed, and the
+/// other copy is still being filled (seed 108925).
+#[test]
+fn a_copy_that_has_not_heard_of_its_admission_counts_as_flushed() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let start = |id, record| {
+        let filled_since = Some(Place { reign: 1, counter: 1 + u64::from(id) });
+        let record = Some(record);
+        let durable = Durable { promised: 1, record, filled_since, ..Durable::default() };
+        WorldMember::start(id, 3, case.pacing, durable, [].into(), case.now())
+    };
+    let mut admitted = alone(2, 0, 7);
+    admitted.in_sync.insert(1, 1);
+    let (unaware, filled) = (start(1, alone(1, 0, 7)), start(2, admitted));
+    let word = |other, asked_epoch, known| Recovery {
+        members: [0, other].into(),
+        answers: BTreeMap::from([(other, known)]),
+        asked_epoch,
+        accepts: RecoveryLoss::Mixed,
+        draw: 0,
+    };
+    let plan = filled.recovery_plan(case.now(), &word(1, 2, unaware.knowledge()));
+    assert_eq!(plan, Err(RecoveryRefusal::Better(1)));
+    let plan = unaware.recovery_plan(case.now(), &word(2, 1, filled.knowledge()));
+    assert_eq!(plan.map(|plan| plan.loss), Ok(RecoveryLoss::Unheard));
 }

@@ -13,7 +13,8 @@ use crate::world::random::run;
 const SEEDS: u64 = 2_000;
 
 /// Events that must have been in so many runs.
-const EVENTS: [&str; 30] = [
+const EVENTS: [&str; 34] = [
+    "ways back to own cuts",
     "swaps without an answer",
     "delays",
     "late deliveries",
@@ -27,6 +28,9 @@ const EVENTS: [&str; 30] = [
     "lost disks",
     "damaged sectors",
     "mended blocks",
+    "lies of devices",
+    "scrubs",
+    "blocks that scrubs have named",
     "reads without content",
     "pauses",
     "cuts",
@@ -70,7 +74,7 @@ fn promises_hold_under_all_faults() {
 }
 
 /// Rules whose breach needs few events. `exhaustive.rs` finds the breach of each rule.
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 10] = [
     Rule::EqualTails,
     Rule::NewerRecordsOnly,
     Rule::RestartIsLoss,
@@ -79,6 +83,8 @@ const RULES: [Rule; 8] = [
     Rule::LeasesCountFromSending,
     Rule::UnknownSwapsMayHaveHappened,
     Rule::RegistryNeverGoesBack,
+    Rule::ProofsAreOfNow,
+    Rule::RepairsAreOfNow,
 ];
 
 /// Seeds that are tried for a rule.

@@ -191,7 +191,7 @@ impl AllArgs {
                 vec![step(&format!("failover --seconds {line_s}"), START_S + 2.0 * line_s)]
             }
             BenchPart::Connections => {
-                let more = if quick { " --hosts 4 --sessions 10" } else { "" };
+                let more = if quick { " --hosts 4 --processes 4 --sessions 10" } else { "" };
                 vec![step(&format!("connections{more}"), 10.0)]
             }
             // Its cases are many, and each has a fifth of the time, as it has without `vrio bench

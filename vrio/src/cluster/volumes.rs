@@ -7,7 +7,8 @@ use ::cluster::registry::{
     Guarded, PLACED_BYTES_MAX, PlacedCopy, PlacementRecord, PlacementRules, VolumeRecord,
 };
 use ::cluster::{
-    ClusterDirectory, ClusterVolumeStatus, NO_SNAPSHOT, PlacementAsk, place, problem, volumes,
+    ClusterDirectory, ClusterVolumeStatus, NO_SNAPSHOT, PlacementAsk, check_copy, place, problem,
+    volumes,
 };
 use anyhow::anyhow;
 use node::config::{name_problem, show_size, size_bytes};
@@ -293,11 +294,19 @@ impl VolumeCreate {
             copies: copies_left,
             on: self.on.iter().skip(usize::from(first.is_some())).cloned().collect(),
             class: self.pool_class.clone(),
+            pool: None,
             domains: self.domain.clone(),
             overcommits: self.overcommit,
             beside: first.iter().map(|it| it.node.clone()).collect(),
             instead: None,
         };
+        if let Some(first) = &first {
+            check_copy(contents, &ask, first, show_size).map_err(|why| {
+                CommandFailure::running(anyhow!(
+                    "--from: the first copy is a clone beside its snapshot, which cannot be: {why}"
+                ))
+            })?;
+        }
         let chosen = match copies_left {
             0 => Vec::new(),
             _ => place(contents, &ask, show_size)

@@ -9,6 +9,7 @@ use node::pools::{PoolPlan, StorePool};
 use node::status::StoragePoolStatus;
 use serde_json::json;
 
+use super::scrubs::ScrubWords;
 use super::{Fields, Named, NodeChoice, Remove, change, delete, list, one, segment, take_away};
 use crate::failure::CommandFailure;
 use crate::output::print;
@@ -104,20 +105,12 @@ pub(crate) struct PoolShrink {
 pub(crate) struct PoolScrub {
     /// Its name.
     name: String,
-    /// The most to read in a second; default: 100MiB, or with --within no limit. Given again, it
-    /// changes the pace of a scrub that is under way.
-    #[arg(long, value_name = "SIZE")]
-    rate: Option<String>,
-    /// Read as slowly as it takes to end within this time, such as "7d". The time in which the pool
-    /// is closed does not count.
-    #[arg(long, value_name = "TIME")]
+    #[command(flatten)]
+    words: ScrubWords,
+    /// Read as slowly as it takes to end within this time, such as "7d"; without --rate as fast as
+    /// that needs. The time in which the pool is closed does not count.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["pause", "stop"])]
     within: Option<String>,
-    /// Have it rest. The same command without options has it go on.
-    #[arg(long, conflicts_with_all = ["rate", "within"])]
-    pause: bool,
-    /// Stop it before it is through.
-    #[arg(long, conflicts_with_all = ["rate", "within", "pause"])]
-    stop: bool,
     #[command(flatten)]
     which: NodeChoice,
 }
@@ -172,13 +165,11 @@ pub(crate) fn pool(command: &PoolCommand) -> Result<(), CommandFailure> {
         }
         PoolCommand::Scrub(scrub) => {
             let path = format!("/v1/pools/{}/scrub", segment(&scrub.name)?);
-            if scrub.stop {
+            if scrub.words.stop {
                 return delete(&scrub.which, &path);
             }
-            let mut fields = Fields::default();
-            fields.text("rate", scrub.rate.as_ref());
+            let mut fields = scrub.words.fields();
             fields.text("within", scrub.within.as_ref());
-            fields.put("pause", scrub.pause.then_some(json!(true)));
             change(&scrub.which, "POST", &path, &fields.0.into())
         }
         PoolCommand::Remove(remove) => take_away("pools", remove),

@@ -8,6 +8,7 @@ use node::status::{PooledStatus, StoragePoolStatus, VolumeStatus};
 use serde_json::{Map, Value, json};
 
 use super::histories::{VolumeAt, VolumeKeepHistory};
+use super::scrubs::{SCRUB_EXAMPLES, VolumeScrub};
 use super::streams::{VolumeExport, VolumeImport, VolumeReceiveArgs, VolumeSend, VolumeVerify};
 use super::{
     Fields, Named, NodeChoice, Resize, allow, ask, change, delete, list, one, segment, show_done,
@@ -58,6 +59,7 @@ pub(crate) const VOLUME_EXAMPLES: &str = "Examples:
   vrio volume copies max --replace io2      its copy there goes elsewhere; guests go on
   vrio volume move max io2            the copy on io2 serves from now on; guests go on
   vrio volume evict max io2           its copy there is gone for good: do not wait for it
+  vrio volume scrub max --wait        prove and compare all its copies, and repair them
   vrio volume recover max             nothing serves it any more: whether the copy here can
   vrio volume show bob --json
   vrio volume remove bob --force      also while attachments use it: they end
@@ -106,6 +108,9 @@ pub(crate) enum VolumeCommand {
     Move(VolumeCopyOf),
     /// Say that a node's copy of a replicated volume is gone for good: it is not waited for.
     Evict(VolumeEvict),
+    /// Prove all copies in sync of a replicated volume, compare and repair them, in the background.
+    #[command(after_help = SCRUB_EXAMPLES)]
+    Scrub(VolumeScrub),
     /// Have the copy here serve a replicated volume whose record, or newest copies, are lost.
     #[command(after_help = RECOVER_EXAMPLES)]
     Recover(VolumeRecover),
@@ -583,6 +588,7 @@ pub(crate) fn volume(command: &VolumeCommand) -> Result<(), CommandFailure> {
         }
         VolumeCommand::Move(copy) => copy.change("primary"),
         VolumeCommand::Recover(recover) => recover.send(),
+        VolumeCommand::Scrub(scrub) => scrub.send(),
         VolumeCommand::Evict(evict) if evict.force => evict.of.change("gone-with-writes"),
         VolumeCommand::Evict(evict) => evict.of.change("gone"),
         VolumeCommand::Rekey(rekey) => {

@@ -5,12 +5,11 @@ use std::fmt::Write;
 use comfy_table::Table;
 use node::config::show_size;
 use node::status::{
-    HistoryReport, PackedReport, PoolDeviceStatus, PooledStatus, ScrubReport, SharedReport,
-    StoragePoolStatus,
+    HistoryReport, PackedReport, PoolDeviceStatus, PooledStatus, SharedReport, StoragePoolStatus,
 };
 
 use super::layout::{STRING, counter_table, fit, fold, section, table, uptime};
-use super::verdict;
+use super::{scrubs, verdict};
 
 /// Pools in a table.
 pub(crate) fn pool_list(all: &[StoragePoolStatus]) -> String {
@@ -33,7 +32,7 @@ pub(crate) fn pool_alone(pool: &StoragePoolStatus) -> String {
     if let Some(line) = shared(pool.shared) {
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
-    if let Some(line) = scrub(&pool.scrub) {
+    if let Some(line) = scrubs::of_pool(&pool.scrub) {
         writeln!(text, "{}", fold(&line, 3)).expect(STRING);
     }
     for (volume, stream) in pool.volumes.iter().filter_map(|it| Some((it, it.receiving.as_ref()?)))
@@ -133,39 +132,6 @@ fn shared(shared: SharedReport) -> Option<String> {
         false => line.push_str("; it is switched off"),
     }
     Some(line)
-}
-
-/// A line about the proof of all blocks; none if there was none.
-fn scrub(scrub: &ScrubReport) -> Option<String> {
-    let damaged = match scrub.damaged_blocks + scrub.damaged_map_blocks {
-        0 => "no damage".to_owned(),
-        1 => "1 damaged block".to_owned(),
-        several => format!("{several} damaged blocks"),
-    };
-    let (checked, total) = (show_size(scrub.checked_bytes), show_size(scrub.total_bytes));
-    if scrub.is_paused {
-        return Some(format!(
-            "scrub: paused, {checked} of {total} checked, {damaged} until now; `vrio pool scrub` \
-             has it go on"
-        ));
-    }
-    if scrub.is_running {
-        let left = scrub.left_s.map(|left_s| format!(", {} left", uptime(left_s)));
-        return Some(format!(
-            "scrub: {checked} of {total} checked{}, {damaged} until now",
-            left.unwrap_or_default()
-        ));
-    }
-    if scrub.passes == 0 && scrub.checked_bytes == 0 {
-        return None;
-    }
-    Some(match scrub.checked_bytes < scrub.total_bytes {
-        false => format!("scrub: all of {checked} checked, {damaged}"),
-        true => format!(
-            "scrub: {checked} of {total} checked, {damaged}; the rest was freed meanwhile, or the \
-             scrub was stopped"
-        ),
-    })
 }
 
 /// Snapshots in a table.

@@ -3,7 +3,7 @@
 
 use node::config::show_size;
 use node::status::{
-    CopyRole, CopyStatus, DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus,
+    CopyRole, CopyScrub, CopyStatus, DiskState, DiskStatus, DomainStatus, NetworkStatus, NicStatus,
     NodeClusterStatus, PoolDeviceStatus, PoolState, Status, StoragePoolStatus, VolumeStatus,
 };
 
@@ -276,7 +276,32 @@ pub(crate) fn volumes(all: &[VolumeStatus]) -> Vec<String> {
     let copies = copies.filter_map(|(name, copy)| Some(format!("volume {name}: {}", lacks(copy)?)));
     let lost = all.iter().filter_map(|it| Some((&*it.name, it.copy.as_ref()?)));
     let lost = lost.filter_map(|(name, copy)| Some(format!("volume {name}: {}", has_lost(copy)?)));
-    stopped.chain(copies).chain(lost).chain(untaken).collect()
+    let differ = all.iter().filter_map(|it| Some((&*it.name, it.copy.as_ref()?.scrub.as_ref()?)));
+    let differ =
+        differ.filter_map(|(name, scrub)| Some(format!("volume {name}: {}", has_differed(scrub)?)));
+    stopped.chain(copies).chain(lost).chain(differ).chain(untaken).collect()
+}
+
+/// Copies that had other content than they were given: they are whole again, and a device, or a
+/// program, is not to be trusted.
+fn has_differed(scrub: &CopyScrub) -> Option<String> {
+    let settled = scrub.differing.iter().find(|block| !block.nodes.is_empty());
+    let Some(first) = settled else {
+        let first = scrub.differing.first()?;
+        return Some(format!(
+            "{} blocks are damaged on the copy that serves and different on other copies, the \
+             first at byte {}: a device lies, so replace its copy, and restore the files in them \
+             from a backup",
+            scrub.unsettled_blocks, first.offset_bytes
+        ));
+    };
+    Some(format!(
+        "blocks of copies had other content than they were given, the first at byte {} on {}, and \
+         {} blocks were repaired: a device lies, so replace it, and scrub once more",
+        first.offset_bytes,
+        first.nodes.join(", "),
+        scrub.differed_blocks
+    ))
 }
 
 /// The damage that no copy makes up for, as the node that serves has met it. Another node may have

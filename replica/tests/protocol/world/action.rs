@@ -45,6 +45,10 @@ pub(crate) struct Budget {
     pub(crate) leaves: u8,
     /// A sector of a member's disk is damaged.
     pub(crate) damages: u8,
+    /// A backup's device lies about a sector.
+    pub(crate) rots: u8,
+    /// An operator has the volume scrubbed.
+    pub(crate) scrubs: u8,
     /// Time passes while messages are under way.
     pub(crate) haste: u8,
 }
@@ -72,6 +76,10 @@ pub(crate) enum Action {
     LoseDisk(MemberId),
     /// A sector of a member's disk cannot be read any more.
     Damage(MemberId, u64),
+    /// A backup proves a sector with other content than it has.
+    Rot(MemberId, u64),
+    /// A primary begins a scrub.
+    Scrub(MemberId),
     Pause(MemberId),
     Resume(MemberId),
     Cut(MemberId, MemberId),
@@ -122,6 +130,11 @@ impl World {
             Action::Prove(to, at) => self.prove(case, to, at),
             Action::LoseDisk(id) => self.lose_disk(case, id),
             Action::Damage(id, sector) => self.damage(id, sector),
+            Action::Rot(id, sector) => self.rot(id, sector),
+            Action::Scrub(id) => {
+                self.budget.scrubs -= 1;
+                self.scrub(case, id);
+            }
             Action::Pause(id) => {
                 self.budget.pauses -= 1;
                 self.node(id).is_paused = true;
@@ -246,6 +259,8 @@ impl World {
         node.disk.lose(loss);
         (node.is_paused, node.is_stopped) = (false, false);
         let (durable, cuts) = (node.disk.durable_of_member.clone(), node.disk.cuts());
+        // The process that they were for has ended.
+        cuts.iter().filter(|cut| cut.is_own()).for_each(|own| node.disk.drop_cut(*own));
         if case.broken != Some(Rule::EndsAreUsedOnce) {
             node.disk.durable_of_member.ended = None;
         }
@@ -317,8 +332,10 @@ impl World {
     pub(crate) fn rebuild(&mut self) {
         let known = self.ids().map(|id| self.nodes[usize::from(id)].disk.durable_of_member.clone());
         let known: Vec<_> = known.collect();
-        let newest = known.iter().filter_map(|known| known.record.as_ref());
-        let Some(newest) = newest.max_by_key(|record| record.epoch) else { return };
+        // The registry may have made a record anew since it was put back (seed 1001872).
+        let told = known.iter().filter_map(|known| known.record.as_ref());
+        let newest = told.chain([&self.registry]).max_by_key(|record| record.epoch);
+        let Some(newest) = newest else { return };
         let promised = known.iter().map(|known| known.promised).max().unwrap_or(0);
         let mut record = newest.clone();
         record.epoch = promised.max(record.epoch) + 1;
@@ -439,6 +456,7 @@ impl World {
             actions.push(Action::Rebuild);
         }
         self.recoveries(case, actions);
+        self.scrubs(case, actions);
         for index in 0..self.gone.len() {
             actions.extend(self.primaries().map(|id| Action::Forget(index, id)));
         }

@@ -32,6 +32,7 @@ fn case(members: u8, plans: &[&[Plan]], epochs: u64, budget: Budget) -> Case {
         counters: COUNTERS,
         is_calm: false,
         is_wild: false,
+        is_slow: false,
     }
 }
 
@@ -58,6 +59,8 @@ const NONE: Budget = Budget {
     again: 0,
     leaves: 0,
     damages: 0,
+    rots: 0,
+    scrubs: 0,
     haste: 0,
 };
 
@@ -140,6 +143,21 @@ fn other(name: &str) -> Option<Case> {
         }
         "damages and restarts" => {
             case(2, &[&one], 6, Budget { damages: 2, restarts: 1, cuts: 1, ..NONE })
+        }
+        // In CI: a scrub beside writes, of a backup whose device lies, or cannot read.
+        "scrubs" => case(2, &[&writes], 4, Budget { scrubs: 1, rots: 1, delays: 1, ..NONE }),
+        "scrubs and damages" => {
+            let budget = Budget { scrubs: 1, damages: 1, delays: 1, ..NONE };
+            case(2, &[&writes], 4, budget)
+        }
+        "slow scrubs" => slow(case(2, &[&writes], 4, Budget { scrubs: 1, rots: 1, ..NONE })),
+        "scrubs and restarts" => {
+            let budget = Budget { scrubs: 1, rots: 1, damages: 1, restarts: 1, ..NONE };
+            case(2, &[&one], 5, budget)
+        }
+        "scrubs of three" => {
+            let budget = Budget { scrubs: 1, rots: 1, damages: 1, cuts: 1, ..NONE };
+            calm(case(3, &[&writes], 4, budget))
         }
         // In CI: the registry loses the record, and an operator has a copy serve.
         "recoveries" => case(2, &[&writes], 4, Budget { losses: 1, recoveries: 1, ..NONE }),
@@ -233,9 +251,8 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
             let plans: &[&[Plan]] = &[&[Write(0, 1), Write(0, 1), Snapshot]];
             joining(case(2, plans, 3, Budget { delays: 2, ..NONE }))
         }
-        Rule::MendsAreOfNow => case(2, two, 2, Budget { damages: 1, delays: 2, ..NONE }),
-        Rule::MendsWaitForOperations => mending(),
         Rule::RefusalsAreOfThePast => case(2, two, 5, Budget { pauses: 1, restarts: 1, ..NONE }),
+        rule => of_content(rule),
     };
     Case { broken: Some(rule), ..base }
 }
@@ -246,6 +263,22 @@ fn mending() -> Case {
     let pacing = Pacing { block_sectors: 2, ..PACING };
     let budget = Budget { damages: 1, delays: 1, ..NONE };
     Case { sectors: 2, pacing, ..case(2, plans, 2, budget) }
+}
+
+/// The cases of rules about content that operations change.
+fn of_content(rule: Rule) -> Case {
+    let two: &[&[Plan]] = &[&[Write(0, 1), Read(0, 1)], &[Read(0, 1), Read(0, 1)]];
+    match rule {
+        Rule::RepairsAreOfNow => slow(case(2, two, 2, Budget { scrubs: 1, rots: 1, ..NONE })),
+        Rule::ProofsAreOfNow => case(2, two, 2, Budget { scrubs: 1, delays: 1, ..NONE }),
+        Rule::MendsAreOfNow => case(2, two, 2, Budget { damages: 1, delays: 2, ..NONE }),
+        Rule::MendsWaitForOperations => mending(),
+        Rule::HalfEqualMembersGoBack => {
+            let plans: &[&[Plan]] = &[&[Write(0, 1), Read(0, 1)]];
+            calm(case(3, plans, 5, Budget { pauses: 3, cuts: 3, again: 1, ..NONE }))
+        }
+        _ => unreachable!("it is of another case"),
+    }
 }
 
 /// The cases of rules about recoveries.
@@ -276,6 +309,11 @@ fn of_recovery(rule: Rule) -> Case {
 fn joining(mut case: Case) -> Case {
     case.in_sync.retain(|id| *id != 1);
     case
+}
+
+/// Storage takes time, and clients do not wait for it.
+fn slow(case: Case) -> Case {
+    Case { is_slow: true, ..case }
 }
 
 /// Faults come only when nothing else can happen, so that there are fewer states.

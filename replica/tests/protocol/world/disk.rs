@@ -40,6 +40,11 @@ pub(crate) struct Disk {
     pub(crate) is_mixed: bool,
     /// Sectors that cannot be read until they are written.
     pub(crate) damaged: BTreeSet<u64>,
+    /// Sectors that it proves with other content than it was given, until they are written. A
+    /// member that lends is believed, so what it lends is true.
+    pub(crate) rotten: BTreeSet<u64>,
+    /// Sectors that have ever been so.
+    pub(crate) has_rotted: BTreeSet<u64>,
 }
 
 impl Disk {
@@ -86,6 +91,7 @@ impl Disk {
         for (sector, value) in (extent.first()..extent.end()).zip(data) {
             self.content.insert(sector, *value);
             self.damaged.remove(&sector);
+            self.rotten.remove(&sector);
             if let Some(log) = &mut self.log {
                 log.push((sector, *value));
             }
@@ -137,7 +143,8 @@ impl Disk {
 
     /// Going back is not durable before the next flush.
     pub(crate) fn go_back(&mut self, cut: Option<Place>) {
-        self.is_mixed = true;
+        // A member's own cut is of a time at which it was in sync.
+        self.is_mixed |= cut.is_none_or(|cut| !cut.is_own());
         self.content = cut.and_then(|cut| self.cuts.get(&cut).cloned()).unwrap_or_default();
         self.cuts.retain(|kept, _| cut.is_some_and(|cut| *kept <= cut));
         if let Some(log) = &mut self.log {

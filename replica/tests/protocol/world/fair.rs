@@ -51,6 +51,8 @@ impl World {
             }
         }
         self.settle(case);
+        self.scrub_fairly(case);
+        self.settle(case);
         self.tick(case);
         self.settle(case);
     }
@@ -59,7 +61,7 @@ impl World {
     pub(crate) fn is_well(&self, case: &Case) -> bool {
         let in_sync = self.registry.in_sync.len();
         let is_whole = !self.has_lost && in_sync == self.ids().count();
-        self.servers(case) == 1 && is_whole && self.is_done(case)
+        self.servers(case) == 1 && is_whole && self.is_done(case) && self.is_proved(case)
     }
 
     /// Whether the volume can not come back: no member that is there had what was acknowledged.

@@ -13,6 +13,7 @@ pub(crate) mod model;
 pub(crate) mod random;
 pub(crate) mod recover;
 pub(crate) mod register;
+pub(crate) mod scrub;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,6 +68,8 @@ pub(crate) struct Case {
     pub(crate) is_calm: bool,
     /// Storage takes time, clocks run at different speeds, and the wire is in no order.
     pub(crate) is_wild: bool,
+    /// Storage takes time, and clients do not wait for it.
+    pub(crate) is_slow: bool,
 }
 
 impl Case {
@@ -164,6 +167,10 @@ pub(crate) struct World {
     /// Ranges that were mended, and reads that ended without content.
     pub(crate) mended: u64,
     pub(crate) unreadable: u64,
+    /// Ways back to members' own cuts.
+    pub(crate) own_ways_back: u64,
+    /// Blocks that scrubs have named.
+    pub(crate) found: u64,
     /// A promise that was broken.
     pub(crate) broken: Option<String>,
     lives: Life,
@@ -204,6 +211,8 @@ impl World {
             granted: BTreeSet::new(),
             mended: 0,
             unreadable: 0,
+            own_ways_back: 0,
+            found: 0,
             broken: None,
             lives: 1,
             over: Vec::new(),
@@ -416,13 +425,43 @@ impl World {
                 return;
             }
             let mut out = Vec::new();
-            let life = node.member.life();
+            let (life, served) = (node.member.life(), node.member.serving());
             node.member.step(case.now(), input, &mut out);
+            if node.member.is_primary() {
+                node.disk.rotten.clear();
+            }
+            let serves = node.member.serving();
+            if serves.is_some() && serves != served {
+                self.compare_in_sync(case, id);
+            }
             for output in out {
                 if self.node(id).member.life() != life {
                     return;
                 }
                 inputs.extend(self.carry_out(case, id, output));
+            }
+        }
+    }
+
+    /// Members in sync have one content when a primary begins to serve. A primary that was paused
+    /// may begin when another member reigns: it has no lease, and answers nothing.
+    fn compare_in_sync(&mut self, case: &Case, primary: MemberId) {
+        let own = &self.nodes[usize::from(primary)];
+        let Some(record) = own.member.record() else { return };
+        if record.reign != self.registry.reign {
+            return;
+        }
+        let is_in = |(id, node): &(usize, &Node)| {
+            !node.is_gone && record.has(*id as MemberId, node.member.life())
+        };
+        for (id, node) in self.nodes.iter().enumerate().filter(is_in) {
+            let has = |node: &Node, at: u64| {
+                (!node.disk.damaged.contains(&at)).then(|| node.disk.read_sector(at))
+            };
+            let pairs = (0..case.sectors).map(|at| (has(own, at), has(node, at)));
+            if pairs.flat_map(|(own, its)| own.zip(its)).any(|(own, its)| own != its) {
+                let text = format!("{primary} serves, and {id} is in sync with another content");
+                self.broken.get_or_insert(text);
             }
         }
     }
@@ -471,11 +510,15 @@ impl World {
                 None
             }
             Output::Lost(_) => None,
+            Output::Found(finding) => {
+                self.found(&finding);
+                None
+            }
             Output::Refuse(request, incarnation) => {
                 self.refuse(request, incarnation);
                 None
             }
-            work if case.is_wild => {
+            work if case.is_wild || case.is_slow => {
                 self.wire.push(Post::Work(id, life, work));
                 None
             }
@@ -496,9 +539,15 @@ impl World {
             }
             return Some(Input::Unread(*fetch, *extent));
         }
+        if let Output::Prove(question, range, _) = output {
+            let proofs = scrub::proofs_of(disk, range, case.pacing.block_sectors);
+            return Some(Input::Proved(question, proofs));
+        }
         let is_mend = matches!(output, Output::Mend(..));
+        let is_own = matches!(&output, Output::GoBack(Some(cut)) if cut.is_own());
         let input = work(disk, output);
         self.mended += u64::from(is_mend);
+        self.own_ways_back += u64::from(is_own);
         input
     }
 
@@ -777,6 +826,8 @@ fn work(disk: &mut Disk, output: Output<Data>) -> Option<Input<Data>> {
         Output::Compare(to, began, cut, from) => {
             Some(Input::Changed(to, began, disk.changed(cut, from)))
         }
+        // Its outcome is nothing that is stored.
+        Output::Prove(..) => None,
         other => panic!("{other:?} is no work of a disk"),
     }
 }

@@ -99,7 +99,7 @@ impl Model for Explored {
             actions.push(Action::Tick);
         }
         let is_request = |at: usize| matches!(world.wire[at], Post::Request(..));
-        if world.deliverable().all(is_request) {
+        if self.case.is_slow || world.deliverable().all(is_request) {
             world.sends(&self.case, actions);
         }
         if first.is_none() || !self.case.is_calm {

@@ -6,13 +6,16 @@ use seeds::Tally;
 
 use super::action::{Action, Budget};
 use super::disk::Loss;
-use super::{Case, Plan, Post, SECTORS_MAX, World, cases};
+use super::{Case, Node, Plan, Post, SECTORS_MAX, World, cases};
 
 /// Steps of a run, before the faults end.
 const STEPS: u64 = 800;
 
 /// Requests of a client.
 const REQUESTS: u64 = 14;
+
+/// Restarts of a run in which they are likely to meet take-overs.
+const RESTARTS_OF_TAKE_OVERS: u8 = 5;
 
 /// The times of a run, in ticks. A slow clock shows four ticks while others show five.
 const PACING: Pacing = Pacing {
@@ -99,6 +102,9 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
     if shows.map_or_else(|| random.one_in(3), |shows| shows.damages > 0) {
         (budget.damages, pacing.block_sectors) = damages_of(random);
     }
+    if shows.map_or_else(|| random.one_in(3), |shows| shows.scrubs > 0) {
+        (budget.scrubs, budget.rots) = (random.between(1, 6) as u8, random.below(7) as u8);
+    }
     Case {
         members,
         in_sync,
@@ -111,6 +117,7 @@ pub(crate) fn case_of(random: &mut Random, broken: Option<Rule>) -> Case {
         counters: u64::MAX,
         is_calm: false,
         is_wild: true,
+        is_slow: false,
     }
 }
 
@@ -143,10 +150,12 @@ struct Mix {
     calm: u64,
     /// One step of a hundred is a tick with this chance.
     ticks: u64,
+    /// A fault is likely to hit a primary while it makes backups equal.
+    hits_take_overs: bool,
 }
 
 impl Mix {
-    fn of(random: &mut Random) -> Self {
+    fn of(random: &mut Random, seed: u64) -> Self {
         let one_of =
             |random: &mut Random, list: &[u64]| list[random.below(list.len() as u64) as usize];
         Self {
@@ -154,12 +163,18 @@ impl Mix {
             delay: one_of(random, &[6, 20, 60]),
             calm: one_of(random, &[1, 3, 10]),
             ticks: one_of(random, &[2, 5, 10]),
+            hits_take_overs: seed.is_multiple_of(2),
         }
     }
 }
 
 /// Chooses what happens next.
 fn choose(world: &World, case: &Case, mix: &Mix, random: &mut Random) -> Action {
+    if mix.hits_take_overs
+        && let Some(action) = strike(world, case, random)
+    {
+        return action;
+    }
     loop {
         let draw = random.below(100);
         let mut actions = Vec::new();
@@ -204,6 +219,20 @@ fn choose(world: &World, case: &Case, mix: &Mix, random: &mut Random) -> Action 
     }
 }
 
+/// A fault of the primary while a member is half equal to it.
+fn strike(world: &World, case: &Case, random: &mut Random) -> Option<Action> {
+    let is_half = |node: &Node| node.runs() && node.disk.cuts().iter().any(|cut| cut.is_own());
+    if !world.nodes.iter().any(is_half) || !random.one_in(2) {
+        return None;
+    }
+    let mut actions = Vec::new();
+    world.faults(case, &mut actions);
+    let primary = world.registry.primary;
+    let ends = |action: &Action| matches!(action, Action::Restart(..) | Action::Pause(_));
+    actions.retain(|action| ends(action) && hits(*action, primary));
+    (!actions.is_empty()).then(|| actions[random.below(actions.len() as u64) as usize])
+}
+
 fn ends_a_fault(action: &Action) -> bool {
     let ends = [Action::RegistryAway(false), Action::Rebuild];
     let is_one = matches!(
@@ -222,7 +251,8 @@ fn ends_a_fault(action: &Action) -> bool {
 fn hits(action: Action, member: MemberId) -> bool {
     match action {
         Action::Restart(id, _) | Action::Stop(id) => id == member,
-        Action::Prove(id, _) => id != member,
+        Action::Prove(id, _) | Action::Rot(id, _) => id != member,
+        Action::Scrub(id) => id == member,
         Action::LoseDisk(id) | Action::Pause(id) | Action::Damage(id, _) => id == member,
         Action::Cut(from, to) => from == member || to == member,
         _ => false,
@@ -257,6 +287,8 @@ fn name(action: Action) -> &'static str {
         Action::Prove(..) => "proved ends",
         Action::LoseDisk(_) => "lost disks",
         Action::Damage(..) => "damaged sectors",
+        Action::Rot(..) => "lies of devices",
+        Action::Scrub(_) => "scrubs",
         Action::Pause(_) => "pauses",
         Action::Resume(_) => "ends of pauses",
         Action::Cut(..) => "cuts",
@@ -278,12 +310,15 @@ fn name(action: Action) -> &'static str {
 /// Runs a seed.
 pub(crate) fn run(seed: u64, broken: Option<Rule>, shows: bool) -> Result<Tally, String> {
     let mut random = Random::new(seed);
-    let case = case_of(&mut random, broken);
+    let mut case = case_of(&mut random, broken);
     let mut tally = Tally::default();
+    let mix = Mix::of(&mut random, seed);
+    if mix.hits_take_overs && broken.is_none() {
+        case.budget.restarts = case.budget.restarts.max(RESTARTS_OF_TAKE_OVERS);
+    }
     if shows {
         println!("{case:?}");
     }
-    let mix = Mix::of(&mut random);
     let mut world = World::new(&case);
     for step in 0..STEPS {
         let action = choose(&world, &case, &mix, &mut random);
@@ -312,7 +347,9 @@ pub(crate) fn run(seed: u64, broken: Option<Rule>, shows: bool) -> Result<Tally,
     let answered: usize = world.clients.iter().map(|client| client.next).sum();
     tally.add("requests that ended", answered as u64);
     tally.add("mended blocks", world.mended);
+    tally.add("blocks that scrubs have named", world.found);
     tally.add("reads without content", world.unreadable);
+    tally.add("ways back to own cuts", world.own_ways_back);
     tally.add("snapshots", world.completed.len() as u64);
     tally.add("volumes that are gone", u64::from(world.is_lost()));
     Ok(tally)

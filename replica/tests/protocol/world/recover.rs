@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use replica::{
-    Input, Knowledge, MemberId, Recovery, RecoveryLoss, RecoveryPlan, RecoveryRefusal, SwapOutcome,
-    VolumeRecord,
+    Input, Knowledge, MemberId, Place, Recovery, RecoveryLoss, RecoveryPlan, RecoveryRefusal,
+    SwapOutcome, VolumeRecord,
 };
 
 use super::action::Action;
@@ -156,9 +156,15 @@ impl World {
     /// A copy serves while no copy that was heard has more.
     fn check_choice(&mut self, plan: &RecoveryPlan) {
         let RecoveryPlan { known, record, unheard, loss, .. } = plan;
-        // A member may know of an admission of which the admitted member has not heard.
-        let is_mixed =
-            |id: &MemberId, disk: &Disk| disk.is_mixed && !known.in_sync.contains_key(id);
+        // A member may know of an admission of which the admitted member has not heard. A copy that
+        // never began to be filled is empty, also if a record has it: an operator had it serve, and
+        // it was restarted before it heard of that (seed 108955).
+        let has_begun = |disk: &Disk| {
+            disk.durable_of_member.filled_since.is_some_and(|since| since != Place::default())
+        };
+        let is_mixed = |id: &MemberId, disk: &Disk| {
+            disk.is_mixed && !(has_begun(disk) && known.in_sync.contains_key(id))
+        };
         let disk = |id: &MemberId| &self.nodes[usize::from(*id)].disk;
         let id = record.primary;
         let heard = self.ids().filter(|other| *other != id && !unheard.contains(other));
@@ -168,7 +174,10 @@ impl World {
             if is_mixed(&id, own) && !is_mixed(&other, its) {
                 breach = Some("a copy that is being filled was chosen");
             }
-            if *loss == RecoveryLoss::Newer && !is_mixed(&other, its) && its.was_in > own.was_in {
+            // A copy that was to go back, and whose process ended before it has, is marked all the
+            // same: nothing tells it from a copy that is half filled (seed 1288556).
+            let is_whole = !is_mixed(&other, its) && !has_begun(its);
+            if *loss == RecoveryLoss::Newer && is_whole && its.was_in > own.was_in {
                 breach = Some("an older copy was chosen while a newer one has answered");
             }
         }

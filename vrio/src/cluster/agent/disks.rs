@@ -53,9 +53,10 @@ fn wanted<'a>(
 ) -> Vec<(&'a str, Vec<&'a str>)> {
     let wanted = |disk: &'a DiskStatus| {
         let (peers, volume) = disk.volume.rsplit_once('/')?;
-        let mut nodes = nodes(kept.volumes.get(volume)?, node)?;
+        let mut nodes = nodes(kept.volumes.get(volume)?)?;
         // A node that was away since this node has heard of it is no peer yet.
-        nodes.retain(|name| status.peers.iter().any(|peer| peer.name == **name));
+        let is_peer = |name: &str| status.peers.iter().any(|peer| peer.name == name);
+        nodes.retain(|name| *name == node || is_peer(name));
         if nodes.is_empty() {
             return None;
         }
@@ -64,12 +65,10 @@ fn wanted<'a>(
     status.disks.iter().filter(|disk| disk.placed).filter_map(wanted).collect()
 }
 
-/// The nodes of a placed volume, as a disk of this node can name them: a disk beside a copy is
-/// another matter.
-fn nodes<'a>(placement: &'a PlacementRecord, node: &str) -> Option<Vec<&'a str>> {
+/// The nodes of a placed volume, as a disk can name them.
+fn nodes(placement: &PlacementRecord) -> Option<Vec<&str>> {
     let nodes: Vec<_> = placement.members().map(|(_, copy)| copy.node.as_str()).collect();
-    let is_usable = placement.removing.is_none() && !nodes.is_empty() && !nodes.contains(&node);
-    is_usable.then_some(nodes)
+    (placement.removing.is_none() && !nodes.is_empty()).then_some(nodes)
 }
 
 #[cfg(test)]
@@ -110,7 +109,7 @@ mod tests {
             (json!(["io1", "io2"]), None),
             (json!(["io1", "io2", ""]), None),
             (json!([""]), None),
-            (json!(["io1", "vm1"]), None),
+            (json!(["io1", "vm1"]), Some("io1,vm1")),
             (json!(["io1", "io3", "io9"]), Some("io1,io3")),
             (json!(["io9"]), None),
         ] {

@@ -46,12 +46,23 @@ pub(super) fn start(
         Ok(kept) => kept,
         // By what is in it the node knows its copies from its own volumes.
         Err(error) => {
-            let path = path.display();
-            tracing::error!(
-                %path, %error,
-                "the placed volumes that the node has kept cannot be read, so it opens none: put \
-                 the file back, and start the node again"
+            let why = format!(
+                "{}: the placed volumes that the node has kept cannot be read, so it opens none: \
+                 {error}. Put the file back, and start the node again",
+                path.display()
             );
+            tracing::error!("{why}");
+            let (directory, node) = (directory.clone(), config.name.clone());
+            let told = Arc::clone(&refused);
+            let tell = move || {
+                loop {
+                    if let Err(why) = refuse_all(&directory, &node, &why, &told) {
+                        tracing::debug!(why, "the cluster's placements are not known now");
+                    }
+                    std::thread::sleep(ROUND);
+                }
+            };
+            std::thread::Builder::new().name("placements".to_owned()).spawn(tell)?;
             return Ok(refused);
         }
     };
@@ -81,6 +92,23 @@ pub(super) fn start(
     };
     std::thread::Builder::new().name("placements".to_owned()).spawn(work)?;
     Ok(refused)
+}
+
+/// Each volume that is placed on this node says why the node does not open it: a copy of which
+/// nothing is told counts as one in order.
+fn refuse_all(
+    directory: &ClusterDirectory,
+    node: &str,
+    why: &str,
+    refused: &RefusedPlacements,
+) -> Result<(), String> {
+    let mut registry = directory.registry().map_err(|error| error.to_string())?;
+    let contents = Membership::new(&mut registry, directory.keys()).contents();
+    let contents = contents.map_err(|error| error.to_string())?;
+    let is_here = |it: &PlacementRecord| it.members().any(|(_, copy)| copy.node == node);
+    let here = contents.placements.into_iter().filter(|(_, it)| is_here(it));
+    *refused.lock() = here.map(|(name, _)| (name, why.to_owned())).collect();
+    Ok(())
 }
 
 struct PlacementOffice {
