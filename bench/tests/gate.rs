@@ -76,7 +76,7 @@ fn run_on(free_gib: u64, failing: &str, said: &str, ci: bool) -> (bool, String) 
     (output.status.success(), all[from..].to_owned())
 }
 
-/// The eight checks before the tests are passes as well.
+/// The eight other checks are passes as well.
 #[test]
 fn a_passing_test_passes_the_gate() {
     let (passed, end) = run("", "", true);
