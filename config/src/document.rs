@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sidecore::Idle;
 use toml::Spanned;
@@ -51,6 +51,11 @@ const FILE_KEYS: [&str; 15] = [
 
 /// Where a node has its cluster's directory: the units let nodes write below it.
 const CLUSTER_HOME: &str = "/var/lib/vrio";
+
+/// Where keys of placed volumes are, without a word of the file.
+const VOLUME_KEYS_HOME: &str = "/etc/vrio/volume-keys";
+
+const CLUSTER_KEYS: [&str; 5] = ["directory", "name", "pools", "volume-keys", "domain"];
 
 /// The table of the link, which comes after those of the objects.
 const LINK_KEY: &str = "link";
@@ -262,12 +267,14 @@ fn directories(file: &TableReader<'_, '_>) -> Directories {
 }
 
 fn cluster(file: &TableReader<'_, '_>, node: &str) -> Option<ClusterConfig> {
-    let table = section(file, "cluster", &["directory", "name", "pools", "domain"])?;
+    let table = section(file, "cluster", &CLUSTER_KEYS)?;
     let name = table.get("name").and_then(|value| name(&value)).unwrap_or_else(|| node.to_owned());
     let pools = table.get("pools").and_then(|value| value.array());
     let pools = pools.map(|all| all.iter().filter_map(self::name).collect());
     let directory = table.get("directory").and_then(|value| absolute_path(&value));
     let default = || Path::new(CLUSTER_HOME).join(format!("{node}.cluster"));
+    let volume_keys = table.get("volume-keys").and_then(|value| absolute_path(&value));
+    let volume_keys = volume_keys.unwrap_or_else(|| PathBuf::from(VOLUME_KEYS_HOME));
     let mut domain = BTreeMap::new();
     for value in table.get("domain").and_then(|value| value.array()).unwrap_or_default() {
         let Some(text) = value.str() else { continue };
@@ -281,7 +288,8 @@ fn cluster(file: &TableReader<'_, '_>, node: &str) -> Option<ClusterConfig> {
             }
         }
     }
-    Some(ClusterConfig { directory: directory.unwrap_or_else(default), name, pools, domain })
+    let directory = directory.unwrap_or_else(default);
+    Some(ClusterConfig { directory, name, pools, volume_keys, domain })
 }
 
 fn link(file: &TableReader<'_, '_>) -> LinkConfig {

@@ -209,6 +209,11 @@ const CLUSTER_KEYS: &[SettingKey] = &[
         "The names of the pools that the cluster sees, `[\"fast\"]`. Default: all pools of the \
          node, also pools that are added later.",
     ),
+    key(
+        "volume-keys",
+        "The directory with the keys of [encrypted volumes](cluster.md#encrypted-volumes) that the \
+         cluster places: `alice.key` is the key `alice`. Default: `/etc/vrio/volume-keys`.",
+    ),
 ];
 
 const LINK_KEYS: &[SettingKey] = &[

@@ -135,6 +135,8 @@ pub struct ClusterConfig {
     pub name: String,
     /// The pools that the cluster sees; `None`: all of them.
     pub pools: Option<Vec<String>>,
+    /// Where the keys of placed volumes are that are encrypted.
+    pub volume_keys: PathBuf,
     /// Where the node is, by the kind of place: `rack` is `r1`.
     pub domain: BTreeMap<String, String>,
 }

@@ -11,9 +11,13 @@ use crate::error::RegistryError;
 use crate::key::Key;
 use crate::limits::VALUE_BYTES_MAX;
 
-/// The version of all records. A program refuses a record of a version that it does not know; a
+/// The version of records. A program refuses a record of a version that it does not know; a
 /// field that it does not know is not a reason, and is lost when the program changes the record.
 const VERSION: u64 = 1;
+
+/// The version of placements with an encryption. A program that does not know encryptions would
+/// make copies that are not encrypted.
+const VERSION_OF_ENCRYPTED: u64 = 2;
 
 /// The longest text of a record: a key is 44 characters, a name 64.
 const TEXT_BYTES_MAX: usize = 128;
@@ -46,6 +50,14 @@ const REPORT_CHARS_MAX: usize = 320;
 /// A kind of records. Any client of the registry can write any bytes, so a record is checked when
 /// it is read, and not where it is shown.
 pub(crate) trait StoredRecord: Serialize + DeserializeOwned {
+    /// The newest version of its kind.
+    const NEWEST_VERSION: u64 = VERSION;
+
+    /// The version that it is stored with: the oldest that says all that it says.
+    fn version(&self) -> u64 {
+        VERSION
+    }
+
     /// The fault of a record at a key with this last part, if it has one.
     fn fault(&self, name: &str) -> Option<&'static str>;
 }
@@ -91,8 +103,8 @@ struct VersionAlone {
 }
 
 /// The bytes of a record.
-pub(crate) fn stored<T: Serialize>(record: &T) -> Vec<u8> {
-    let whole = VersionedRecord { version: VERSION, record };
+pub(crate) fn stored<T: StoredRecord>(record: &T) -> Vec<u8> {
+    let whole = VersionedRecord { version: record.version(), record };
     serde_json::to_vec(&whole).expect("numbers and texts")
 }
 
@@ -104,11 +116,11 @@ pub(crate) fn read<T: StoredRecord>(key: &Key, value: &[u8]) -> Result<T, Regist
         return Err(damaged(format!("it has {} bytes, more than a record has", value.len())));
     }
     let VersionAlone { version } = serde_json::from_slice(value).map_err(unread)?;
-    if version != VERSION {
+    if !(VERSION..=T::NEWEST_VERSION).contains(&version) {
         return Err(RegistryError::OtherVersion {
             place: key.to_string(),
             found: version,
-            known: VERSION,
+            known: T::NEWEST_VERSION,
         });
     }
     let whole: VersionedRecord<T> = serde_json::from_slice(value).map_err(unread)?;
@@ -358,6 +370,10 @@ pub struct PlacementRecord {
     /// Several disks may use it at once.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shared: bool,
+    /// The name of the key under which each copy is encrypted in its pool. Each node with a copy
+    /// has the key in a file of its own, and no key is in the registry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encrypt: Option<String>,
     /// The rules for the places of further copies.
     #[serde(default, skip_serializing_if = "PlacementRules::is_default")]
     pub rules: PlacementRules,
@@ -479,6 +495,12 @@ pub enum CopyLeave {
 }
 
 impl StoredRecord for PlacementRecord {
+    const NEWEST_VERSION: u64 = VERSION_OF_ENCRYPTED;
+
+    fn version(&self) -> u64 {
+        if self.encrypt.is_some() { VERSION_OF_ENCRYPTED } else { VERSION }
+    }
+
     fn fault(&self, name: &str) -> Option<&'static str> {
         let nodes: BTreeSet<_> = self.placed().map(|(_, copy)| &copy.node).collect();
         let count = self.placed().count();
@@ -512,19 +534,24 @@ impl StoredRecord for PlacementRecord {
         if self.from.as_ref().is_some_and(|from| !is_snapshot(from)) {
             return Some("it begins with something that is no snapshot of a volume");
         }
+        if self.encrypt.as_ref().is_some_and(|name| !is_name(name)) {
+            return Some("its key's name is no name");
+        }
         let copies = self.copies.iter().flat_map(|copy| [&copy.node, &copy.pool]);
         let rules = self.rules.domains.iter().chain(&self.rules.class);
         let texts = copies.chain(&self.allow).chain(self.removing.iter().flatten());
-        fault_of_texts(texts.chain(rules).chain(&self.from))
+        fault_of_texts(texts.chain(rules).chain(&self.from).chain(&self.encrypt))
     }
+}
+
+/// Whether a text is a name of an object, which is a part of a path as well.
+fn is_name(text: &str) -> bool {
+    let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(may)
 }
 
 /// Whether words name a snapshot by its volume, and no cut that copies make.
 fn is_snapshot(words: &str) -> bool {
-    let is_name = |name: &str| {
-        let may = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(may)
-    };
     words.split_once('@').is_some_and(|(volume, snapshot)| {
         is_name(volume) && is_name(snapshot) && !snapshot.starts_with("cut.")
     })
@@ -714,6 +741,28 @@ mod tests {
         ] {
             let fault = placement(size_bytes, serves_bytes, has_bytes).fault("alice");
             assert!(fault.is_some(), "{size_bytes} {serves_bytes:?} {has_bytes:?}");
+        }
+    }
+
+    /// A release that does not know the field would make a copy that is not encrypted.
+    #[test]
+    fn older_releases_refuse_a_placement_with_a_key() {
+        let placement = |encrypt: Option<&str>| PlacementRecord {
+            size_bytes: 512,
+            copies: vec![PlacedCopy::new("io1", "fast")],
+            encrypt: encrypt.map(str::to_owned),
+            ..PlacementRecord::default()
+        };
+        let text = |it: &PlacementRecord| String::from_utf8(stored(it)).unwrap();
+        assert!(text(&placement(None)).starts_with("{\"version\":1,"));
+        let encrypted = placement(Some("alice"));
+        assert!(text(&encrypted).starts_with("{\"version\":2,"));
+        assert_eq!(read::<PlacementRecord>(&key(), &stored(&encrypted)).unwrap(), encrypted);
+        let newer = text(&encrypted).replace("\"version\":2", "\"version\":3");
+        let error = read::<PlacementRecord>(&key(), newer.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("has version 3, and this vrio reads version 2"), "{error}");
+        for name in ["", "../node", "a/b", ".a", "-a", "a b"] {
+            assert!(placement(Some(name)).fault("x").is_some(), "{name:?}");
         }
     }
 

@@ -39,6 +39,7 @@ mod mpi_hosts;
 mod nics;
 mod operator;
 mod packaging;
+mod placed_keys;
 mod placements;
 mod pool_guests;
 mod pool_kills;

@@ -19,9 +19,10 @@ use crate::replicas::{
 /// A node with a pool, in a rack. No peer and no volume is in its file.
 fn member(rack: &Rack, name: &str) -> NodePlan {
     let config = format!(
-        "[cluster]\ndirectory = {:?}\ndomain = [\"rack=r-{name}\"]\n\
+        "[cluster]\ndirectory = {:?}\nvolume-keys = {:?}\ndomain = [\"rack=r-{name}\"]\n\
          [[pool]]\nname = \"fast\"\nclass = \"ssd\"\ndevices = [{:?}]\n",
         rack.path(&format!("of-{name}")),
+        rack.path(&format!("keys-of-{name}")),
         rack.path(&format!("{name}.pool"))
     );
     let mut plan = rack.plan(name, &config);

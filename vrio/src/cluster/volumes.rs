@@ -31,6 +31,7 @@ pub(crate) const CREATE_EXAMPLES: &str = "Examples:
   vrio volume create alice --size 20GiB --replicas 2 --allow vm1
   vrio volume create alice --size 20GiB --replicas 3 --domain rack --pool-class ssd
   vrio volume create alice --size 20GiB --on io1,io2       io1 serves it first
+  vrio volume create alice --size 20GiB --encrypt          each node has the key alice.key
   vrio volume create ben --from alice@monday.3.71          begins as alice's snapshot
 
 It needs a directory of the cluster: the operator's, or a node's (--directory). The nodes with the
@@ -74,6 +75,12 @@ pub(crate) struct VolumeCreate {
     /// Several disks may use it at once.
     #[arg(long)]
     shared: bool,
+    /// Each copy is encrypted in its pool, under a key that each node with a copy has in a file of
+    /// its own, "KEY.key" in "volume-keys" of [cluster] (/etc/vrio/volume-keys). Without KEY it is
+    /// named as the volume.
+    #[arg(long, value_name = "KEY", num_args = 0..=1, require_equals = true,
+          default_missing_value = "")]
+    encrypt: Option<String>,
     /// Also in pools that have promised, or have, less space than its size: it is thin.
     #[arg(long)]
     overcommit: bool,
@@ -199,12 +206,13 @@ impl VolumeCreate {
         }
         let origin = self.from.as_ref().map(|from| origin(&contents, from, self.on.first()));
         let origin = origin.transpose()?;
-        let first = origin.as_ref().map(|(first, _)| first.clone());
+        let (first, encrypt) =
+            (origin.as_ref().map(|it| it.first.clone()), self.key(origin.as_ref())?);
         let size_bytes = match &origin {
-            Some((_, bytes)) if size_bytes.is_none_or(|size| size >= *bytes) => {
+            Some(SnapshotOrigin { bytes, .. }) if size_bytes.is_none_or(|size| size >= *bytes) => {
                 size_bytes.unwrap_or(*bytes)
             }
-            Some((_, bytes)) => {
+            Some(SnapshotOrigin { bytes, .. }) => {
                 return Err(wrong(format!("--size: the snapshot has {}", show_size(*bytes))));
             }
             None => size_bytes.expect("it is required"),
@@ -226,6 +234,7 @@ impl VolumeCreate {
             allow: self.allow.clone(),
             write_through: self.durability == "write-through",
             shared: self.shared,
+            encrypt,
             rules,
             placed_s: now_s(),
             removing: None,
@@ -315,6 +324,27 @@ impl VolumeCreate {
         Ok(first.into_iter().chain(chosen).collect())
     }
 
+    /// The name of the volume's key: a clone has its snapshot's data key, which is kept under
+    /// the key of its origin.
+    fn key(&self, origin: Option<&SnapshotOrigin>) -> Result<Option<String>, CommandFailure> {
+        let own = |name: &String| if name.is_empty() { self.name.clone() } else { name.clone() };
+        match (&self.encrypt, origin.map(|it| &it.encrypt)) {
+            (asked, None) => Ok(asked.as_ref().map(own)),
+            (None, Some(key)) => Ok(key.clone()),
+            (Some(name), Some(Some(key))) if name.is_empty() || name == key => {
+                Ok(Some(key.clone()))
+            }
+            (Some(_), Some(Some(key))) => Err(wrong(format!(
+                "--encrypt: a volume that begins as a snapshot has its key, {key:?}"
+            ))),
+            (Some(_), Some(None)) => Err(wrong(
+                "--encrypt: the snapshot is not encrypted, and its blocks stay as they are; copy \
+                 its content into a volume that is created with --encrypt"
+                    .to_owned(),
+            )),
+        }
+    }
+
     /// The nodes that `--allow` names.
     fn users(&self) -> impl Iterator<Item = &str> {
         self.allow.iter().map(|it| it.split_once('=').map_or(&**it, |(node, _)| node))
@@ -328,7 +358,8 @@ impl VolumeCreate {
             return Err(wrong(format!("--size: {bytes} bytes are no sectors of {SECTOR_BYTES}")));
         }
         bytes.map_or(Ok(()), refuse_too_large)?;
-        let kinds = self.domain.iter().chain(&self.pool_class);
+        let key = self.encrypt.iter().filter(|key| !key.is_empty());
+        let kinds = self.domain.iter().chain(&self.pool_class).chain(key);
         let names = [&self.name].into_iter().chain(&self.on).chain(kinds);
         for name in names.map(String::as_str).chain(self.users()) {
             if let Some(problem) = name_problem(name) {
@@ -370,13 +401,23 @@ fn ask_to_remove(desk: &mut VolumeDesk, name: &str) -> Result<(), CommandFailure
     desk.records().remove_placed(name, &nodes).map_err(CommandFailure::running)
 }
 
-/// The first copy of a volume that begins as a snapshot, and the size of the snapshot's volume. It
-/// is on the node that is asked for, or on the node that serves the snapshot's volume.
+/// The beginning of a volume as a snapshot.
+struct SnapshotOrigin {
+    /// The volume's first copy.
+    first: PlacedCopy,
+    /// The size of the snapshot's volume.
+    bytes: u64,
+    /// The name of its key.
+    encrypt: Option<String>,
+}
+
+/// Finds the beginning of a volume as a snapshot. The first copy is on the node that is asked for,
+/// or on the node that serves the snapshot's volume.
 fn origin(
     contents: &ClusterContents,
     from: &str,
     on: Option<&String>,
-) -> Result<(PlacedCopy, u64), CommandFailure> {
+) -> Result<SnapshotOrigin, CommandFailure> {
     let Some((volume, snapshot)) = from.split_once('@') else {
         return Err(wrong(format!("--from: {from:?} is no snapshot; write VOLUME@SNAPSHOT")));
     };
@@ -409,7 +450,8 @@ fn origin(
              snapshot first in --on"
         )));
     };
-    Ok((PlacedCopy::new(&copy.node, &copy.pool), placement.size_bytes))
+    let first = PlacedCopy::new(&copy.node, &copy.pool);
+    Ok(SnapshotOrigin { first, bytes: placement.size_bytes, encrypt: placement.encrypt.clone() })
 }
 
 /// `vrio volume remove NAME --cluster --data`: all its copies go.

@@ -71,6 +71,7 @@ pub(super) fn start(
         control: config.control.clone(),
         node: config.name.clone(),
         pools: cluster.and_then(|cluster| cluster.pools.clone()),
+        volume_keys: cluster.map(|cluster| cluster.volume_keys.clone()).unwrap_or_default(),
         kept,
         path,
         gone: BTreeMap::new(),
@@ -117,6 +118,8 @@ struct PlacementOffice {
     node: String,
     /// The pools that the cluster sees; none: all of them.
     pools: Option<Vec<String>>,
+    /// Where the keys of encrypted volumes are.
+    volume_keys: PathBuf,
     kept: KeptPlacements,
     /// Where they are kept.
     path: PathBuf,
@@ -431,6 +434,14 @@ impl PlacementOffice {
     }
 
     fn open(&mut self, name: &str, pool: &str, placement: &PlacementRecord) -> Result<(), String> {
+        let key = placement.encrypt.as_ref().map(|key| self.volume_keys.join(format!("{key}.key")));
+        // A node that was asked to open it without its key keeps it closed, also when the key
+        // comes. The agent has no right to read the key.
+        if let Some(path) = &key
+            && path.symlink_metadata().is_err_and(|it| it.kind() == io::ErrorKind::NotFound)
+        {
+            return Err(format!("its key {path:?} is not there: bring it to this node"));
+        }
         // Before the node is asked: a volume whose mark was lost could not be removed.
         let is_new = !self.is_opened(name, pool, placement);
         if is_new {
@@ -441,7 +452,7 @@ impl PlacementOffice {
             let kept = self.kept.keep(&self.path);
             kept.map_err(|error| format!("{:?}: {error}", self.path))?;
         }
-        let body = fields(name, (&self.node, pool), placement);
+        let body = fields(name, (&self.node, pool, key.as_deref()), placement);
         if let Err(error) = live::ask(&self.control, "POST", "/v1/volumes", Some(&body)) {
             self.unmark(name, is_new);
             return Err(error.to_string());
@@ -497,8 +508,12 @@ fn find_pooled<'s>(status: &'s Status, pool: &str) -> impl Iterator<Item = &'s P
     found.into_iter().flat_map(|it| &it.volumes).filter(|it| it.kind != "removing")
 }
 
-/// A placed volume as a node's file would have it.
-fn fields(name: &str, (node, pool): (&str, &str), placement: &PlacementRecord) -> Value {
+/// A placed volume as a node's file would have it, with the file of its key.
+fn fields(
+    name: &str,
+    (node, pool, key): (&str, &str, Option<&Path>),
+    placement: &PlacementRecord,
+) -> Value {
     let PlacementRecord { number, allow, write_through, shared, .. } = placement;
     // Once it is open, it grows to a size that is not in force yet.
     let size_bytes = placement.served_bytes();
@@ -512,6 +527,9 @@ fn fields(name: &str, (node, pool): (&str, &str), placement: &PlacementRecord) -
     let is_first = placement.copy_of(node).is_some_and(|(place, _)| place == 0);
     if let Some(from) = placement.from.as_ref().filter(|_| is_first) {
         fields["backend"]["from"] = json!(from);
+    }
+    if let Some(key) = key {
+        fields["backend"]["key"] = json!(key);
     }
     if let Some(allow) = live::allow(allow) {
         fields["allow"] = allow;
