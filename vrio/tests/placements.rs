@@ -353,6 +353,20 @@ fn a_volume_that_cannot_be_placed_is_refused_by_name_with_numbers() {
     // A copy of a placed volume has its rules, as each copy.
     succeeds(&vrio(&rack, "volume create ann --size 16MiB --domain rack", "of-io1"));
     refused(&io1, "volume resize ann 32MiB", "would keep their size");
+    // A node that cannot read what it has kept opens no placed volume, and says so of each.
+    let plan = io1.stop().expect("a node stops in order");
+    let kept = plan.home.join("state/own.cluster/placements.json");
+    let whole = std::fs::read(&kept).expect("its agent keeps what is placed");
+    std::fs::write(&kept, &whole[..whole.len() / 2]).expect("a damaged file");
+    let io1 = plan.start().expect("the node starts");
+    let damaged = wait(&rack, "the node says so", |status| {
+        status["problems"].to_string().contains("cannot be read, so it opens none")
+    });
+    assert_ne!(state_of(&damaged, "ann"), "well");
+    let plan = io1.stop().expect("a node stops in order");
+    std::fs::write(&kept, &whole).expect("the file is back");
+    let io1 = plan.start().expect("the node starts");
+    wait_for_state(&rack, "ann", "well");
     for node in [io1, io2] {
         node.stop().expect("a node stops in order");
     }
