@@ -91,6 +91,35 @@ fn an_older_copy_does_not_serve_while_a_newer_one_answers() {
     assert!(breach.is_some_and(|breach| breach.contains("an older copy")), "the breach is found");
 }
 
+/// Both members were restarted, and the registry makes member 0 the only member in sync. That is
+/// restarted again before it hears of it, and hears of it when it has answered: it has no more by
+/// that, since nothing was acknowledged meanwhile (seed 1873111).
+#[test]
+fn a_copy_has_no_more_by_a_record_that_its_life_has_not_heard_of() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let case = Case { budget: Budget { pauses: 1, ..case.budget }, ..case };
+    let mut world = World::new(&case);
+    for id in [0, 1] {
+        world.restart(&case, id, Loss::Nothing);
+    }
+    let asks = |world: &World| world.wire.iter().any(|post| matches!(post, Post::Swap(0, ..)));
+    world.go_on(&case, asks);
+    world.act(&case, Action::Pause(0));
+    let knows = |id: usize| {
+        move |world: &World| {
+            world.nodes[id].member.record().is_some_and(|record| record.incarnation == 2)
+        }
+    };
+    world.go_on(&case, knows(1));
+    world.restart(&case, 0, Loss::Nothing);
+    assert!(!knows(0)(&world), "its life has not heard of it: {world:?}");
+    world.act(&case, Action::Ask(1));
+    world.go_on(&case, knows(0));
+    world.act(&case, Action::Recover(true));
+    world.settle(&case);
+    assert_eq!((world.registry.primary, world.breach(&case)), (1, None), "{world:?}");
+}
+
 /// The registry has made a member the primary and has lost the record since, and its answer comes
 /// when another copy serves.
 fn hear_an_answer_late(broken: Option<Rule>) -> Option<String> {
