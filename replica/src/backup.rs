@@ -6,6 +6,7 @@ use std::hash::Hash;
 use crate::member::{MemberRole, Output, Replica};
 use crate::message::{Counter, Message, Op, Place};
 use crate::record::{Life, MemberId, VolumeRecord};
+use crate::recovery::RECOVERY_MARGIN;
 use crate::rule::Rule;
 
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
@@ -16,8 +17,11 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
             // The primary may have gone on without this member, and then says nothing to it.
             out.push(Output::Look);
         }
-        // A primary whose process ended in order has given no lease since it became the primary.
-        let was_primary = record.primary == self.id;
+        // A primary whose process ended in order has given no lease since it became the primary,
+        // unless an operator's record made it the primary without its asking.
+        let is_remade = record.reign.saturating_sub(self.holding.began.reign) >= RECOVERY_MARGIN;
+        let lets_leases_end = is_remade && !self.breaks(Rule::RemadeReignsLetLeasesEnd);
+        let was_primary = record.primary == self.id && !lets_leases_end;
         let is_patient = now_ns < self.granted_ns + self.pacing.patience_ns;
         if is_patient && !was_primary || self.swap.is_some() {
             return;

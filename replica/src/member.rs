@@ -296,9 +296,9 @@ pub struct Replica<D> {
     pub(crate) was_in: u64,
     /// The differences that are being looked for: the members, and where their attempts began.
     pub(crate) differences: BTreeMap<MemberId, Place>,
-    /// The reign in which its process ended in order. It has no part in that reign any more, since
-    /// it does not know which operations and answers were under way: it waits for the next reign,
-    /// or begins that itself.
+    /// The reign in which its process ended in order, or a later reign that the process before may
+    /// have begun. It has no part in that reign any more, since it does not know which operations
+    /// and answers were under way: it waits for the next reign, or begins that itself.
     pub(crate) resumed: Option<u64>,
     /// Ranges that are being read for the primary.
     pub(crate) lending: BTreeSet<(Place, Extent)>,
@@ -678,6 +678,26 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         // The registry may carry swaps out again.
         self.is_void = false;
         self.end_remake(&record);
+        self.adopt_told(now_ns, record, out);
+    }
+
+    /// Takes a newer record for true that is no answer to a swap of this process. It may be of
+    /// before the process, and an operator, for whom the process had ended, may have had another
+    /// copy serve since. So a member that goes on with its life is no primary by it, and asks for
+    /// the next reign: the registry makes that if nothing came between.
+    pub(crate) fn adopt_told(
+        &mut self,
+        now_ns: u64,
+        record: VolumeRecord,
+        out: &mut Vec<Output<D>>,
+    ) {
+        let is_next = |known: &VolumeRecord| {
+            record.epoch > known.epoch && record.reign > known.reign && record.primary == self.id
+        };
+        let begins = self.record.as_ref().is_some_and(is_next);
+        if begins && !self.breaks(Rule::ResumedMembersAskAnew) {
+            self.resumed = self.resumed.map(|_| record.reign);
+        }
         self.adopt(now_ns, record, out);
     }
 

@@ -59,7 +59,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         out: &mut Vec<Output<D>>,
     ) {
         if let Some(record) = record {
-            self.adopt(now_ns, record, out);
+            self.adopt_told(now_ns, record, out);
         }
         let Some(record) = self.record.clone() else { return };
         // An older answer may be of a life that the record is newer than.

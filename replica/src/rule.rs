@@ -52,6 +52,9 @@ pub enum Rule {
     EndsAreUsedOnce,
     /// A member that goes on with its life has no part in the reign in which it ended.
     ResumedMembersReignAnew,
+    /// A member that goes on with its life becomes the primary by the registry's answers to its own
+    /// process alone: a record that was told may be of before an operator's.
+    ResumedMembersAskAnew,
     /// The proved end of a process ends the leases of the life that it had, and of no other.
     ProofsAreOfOneLife,
     /// The end of a process proves nothing about a life that its next process goes on with.
@@ -90,7 +93,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::SwapBeforeAcknowledging,
         Self::KeepPromises,
         Self::EqualTails,
@@ -115,6 +118,7 @@ impl Rule {
         Self::EndsAreDurable,
         Self::EndsAreUsedOnce,
         Self::ResumedMembersReignAnew,
+        Self::ResumedMembersAskAnew,
         Self::ProofsAreOfOneLife,
         Self::LivesThatGoOnAreNotOver,
         Self::RefusalsAreOfThePast,

@@ -7,7 +7,7 @@ use replica::{
     RecoveryPlan, RecoveryRefusal, Rule, VolumeRecord,
 };
 
-use crate::world::action::Action;
+use crate::world::action::{Action, Budget};
 use crate::world::cases::of_rule;
 use crate::world::disk::{Disk, Loss};
 use crate::world::{Case, Post, World, WorldMember};
@@ -91,6 +91,35 @@ fn an_older_copy_does_not_serve_while_a_newer_one_answers() {
     assert!(breach.is_some_and(|breach| breach.contains("an older copy")), "the breach is found");
 }
 
+/// Both members were restarted, and the registry makes member 0 the only member in sync. That is
+/// restarted again before it hears of it, and hears of it when it has answered: it has no more by
+/// that, since nothing was acknowledged meanwhile (seed 1873111).
+#[test]
+fn a_copy_has_no_more_by_a_record_that_its_life_has_not_heard_of() {
+    let case = case_of(Rule::AttemptsAreUnheard, None);
+    let case = Case { budget: Budget { pauses: 1, ..case.budget }, ..case };
+    let mut world = World::new(&case);
+    for id in [0, 1] {
+        world.restart(&case, id, Loss::Nothing);
+    }
+    let asks = |world: &World| world.wire.iter().any(|post| matches!(post, Post::Swap(0, ..)));
+    world.go_on(&case, asks);
+    world.act(&case, Action::Pause(0));
+    let knows = |id: usize| {
+        move |world: &World| {
+            world.nodes[id].member.record().is_some_and(|record| record.incarnation == 2)
+        }
+    };
+    world.go_on(&case, knows(1));
+    world.restart(&case, 0, Loss::Nothing);
+    assert!(!knows(0)(&world), "its life has not heard of it: {world:?}");
+    world.act(&case, Action::Ask(1));
+    world.go_on(&case, knows(0));
+    world.act(&case, Action::Recover(true));
+    world.settle(&case);
+    assert_eq!((world.registry.primary, world.breach(&case)), (1, None), "{world:?}");
+}
+
 /// The registry has made a member the primary and has lost the record since, and its answer comes
 /// when another copy serves.
 fn hear_an_answer_late(broken: Option<Rule>) -> Option<String> {
@@ -117,13 +146,56 @@ fn a_member_that_waits_for_the_registry_is_not_heard() {
     assert_eq!(breach.as_deref(), Some("two members answer reads"));
 }
 
-/// A backup sees an operator's record by which it serves, after it has let the primary go on.
-fn see_an_operators_record(broken: Option<Rule>) -> Option<String> {
-    let case = case_of(Rule::RemadeReignsLetLeasesEnd, broken);
+/// The only member in sync ends in order while the registry makes its change, and starts again when
+/// an operator has had another copy serve. It is told the record of its change late.
+fn hear_a_record_of_before(broken: Option<Rule>) -> Option<String> {
+    let case = case_of(Rule::ResumedMembersAskAnew, broken);
     let mut world = World::new(&case);
+    world.act(&case, Action::Stop(0));
+    world.act(&case, Action::Start(0, Loss::Nothing));
+    let asks = |world: &World| world.wire.iter().any(|post| matches!(post, Post::Swap(0, ..)));
+    world.go_on(&case, asks);
+    world.act(&case, Action::Stop(0));
+    world.go_on(&case, |world| world.nodes[1].member.record().is_some_and(|it| it.reign == 2));
+    recover(&mut world, &case, 1, true);
+    assert!(world.nodes[1].member.serves(case.now()), "it was recovered: {world:?}");
+    world.act(&case, Action::Start(0, Loss::Nothing));
+    world.act(&case, Action::Stale(0, 1));
+    assert_eq!(world.nodes[0].member.record().map(|record| record.reign), Some(2));
+    if let Some(breach) = world.breach(&case) {
+        return Some(breach);
+    }
+    world.go_on(&case, |world| world.nodes[0].member.record() == Some(&world.registry));
+    world.breach(&case)
+}
+
+#[test]
+fn a_member_that_goes_on_is_no_primary_by_a_record_of_before() {
+    assert_eq!(hear_a_record_of_before(None), None);
+    let breach = hear_a_record_of_before(Some(Rule::ResumedMembersAskAnew));
+    assert_eq!(breach.as_deref(), Some("two members answer reads"));
+}
+
+/// A backup sees an operator's record by which it serves, after it has let the primary go on. It
+/// may have gone on with its life before.
+fn see_an_operators_record(broken: Option<Rule>, is_resumed: bool) -> Option<String> {
+    let budget = Budget { stops: 2, cuts: 1, ..of_rule(Rule::RemadeReignsLetLeasesEnd).budget };
+    let case = Case { budget, ..case_of(Rule::RemadeReignsLetLeasesEnd, broken) };
+    let mut world = World::new(&case);
+    if is_resumed {
+        for action in [Action::Stop(1), Action::Stop(0)] {
+            world.act(&case, action);
+        }
+        for id in [0, 1] {
+            world.act(&case, Action::Start(id, Loss::Nothing));
+        }
+        world.go_on(&case, |world| world.nodes[0].member.takes_requests());
+    }
+    world.settle(&case);
     world.act(&case, Action::Tick);
     world.settle(&case);
     assert!(world.nodes[0].member.serves(case.now()), "it has a lease");
+    world.act(&case, Action::Cut(1, 0));
     let life = world.nodes[1].member.life();
     // The member has not asked for it, as far as it knows.
     world.registry = alone(5 << 20, 1, life);
@@ -136,15 +208,19 @@ fn see_an_operators_record(broken: Option<Rule>) -> Option<String> {
         world.act(&case, Action::Tick);
         world.settle(&case);
     }
-    assert!(world.nodes[1].member.serves(case.now()), "it serves in the end: {world:?}");
+    world.act(&case, Action::Heal(1, 0));
+    world.go_on(&case, |world| world.nodes[1].member.serves(case.now()));
     world.breach(&case)
 }
 
 #[test]
 fn an_operators_record_that_was_not_asked_for_lets_leases_end() {
-    assert_eq!(see_an_operators_record(None), None);
-    let breach = see_an_operators_record(Some(Rule::RemadeReignsLetLeasesEnd));
-    assert_eq!(breach.as_deref(), Some("two members answer reads"));
+    for is_resumed in [false, true] {
+        assert_eq!(see_an_operators_record(None, is_resumed), None);
+        let broken = Some(Rule::RemadeReignsLetLeasesEnd);
+        let breach = see_an_operators_record(broken, is_resumed);
+        assert_eq!(breach.as_deref(), Some("two members answer reads"), "{is_resumed}");
+    }
 }
 
 /// A member's pool and private file are made anew.

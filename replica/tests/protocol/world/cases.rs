@@ -176,6 +176,9 @@ fn other(name: &str) -> Option<Case> {
             let budget = Budget { losses: 1, recoveries: 1, restarts: 1, ..NONE };
             calm(joining(case(2, &[&writes], 5, budget)))
         }
+        // A member that ended in order starts after another copy was made to serve, and hears a
+        // record of before.
+        "recoveries and stops" => recoveries_and_stops(),
         "recoveries of three" => {
             let budget =
                 Budget { losses: 1, recoveries: 2, restarts: 2, stops: 1, cuts: 1, ..NONE };
@@ -246,6 +249,7 @@ pub(crate) fn of_rule(rule: Rule) -> Case {
         | Rule::AttemptsAreUnheard
         | Rule::OlderPrimariesMayGoOn
         | Rule::OlderCopiesByEpoch
+        | Rule::ResumedMembersAskAnew
         | Rule::FillsAreMarked => of_recovery(rule),
         Rule::JoinsTakeNoSnapshots => {
             let plans: &[&[Plan]] = &[&[Write(0, 1), Write(0, 1), Snapshot]];
@@ -281,6 +285,10 @@ fn of_content(rule: Rule) -> Case {
     }
 }
 
+fn recoveries_and_stops() -> Case {
+    joining(case(2, &[], 5, Budget { stops: 2, stale: 1, recoveries: 1, ..NONE }))
+}
+
 /// The cases of rules about recoveries.
 fn of_recovery(rule: Rule) -> Case {
     let two: &[&[Plan]] = &[&[Write(0, 1), Read(0, 1)], &[Read(0, 1), Read(0, 1)]];
@@ -294,6 +302,7 @@ fn of_recovery(rule: Rule) -> Case {
             let budget = Budget { stops: 1, delays: 1, losses: 1, recoveries: 1, ..NONE };
             calm(case(2, &[], 5, budget))
         }
+        Rule::ResumedMembersAskAnew => recoveries_and_stops(),
         Rule::OlderCopiesByEpoch => {
             calm(case(3, &[], 5, Budget { stops: 2, disks: 1, recoveries: 1, ..NONE }))
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use replica::{ChangedPart, Durable, Extent, MemberId, Op, Place, SnapshotChange};
+use replica::{ChangedPart, Durable, Extent, Life, MemberId, Op, Place, SnapshotChange};
 
 use super::{Data, Value, extent};
 
@@ -36,6 +36,9 @@ pub(crate) struct Disk {
     pub(crate) durable_of_member: Durable,
     /// The newest epoch by which it was in sync and knew it.
     pub(crate) was_in: u64,
+    /// The same, but for records that name it the primary in a life that had ended when it kept
+    /// them: nothing was acknowledged under a record that its primary had not kept.
+    pub(crate) held_in: u64,
     /// It has gone back, and was not in sync since.
     pub(crate) is_mixed: bool,
     /// Sectors that cannot be read until they are written.
@@ -77,11 +80,14 @@ impl Disk {
         }
     }
 
-    /// The member has kept a record.
-    pub(crate) fn note_sync(&mut self, id: MemberId) {
+    /// The member has kept a record in this life.
+    pub(crate) fn note_sync(&mut self, id: MemberId, life: Life) {
         let record = self.durable_of_member.record.as_ref();
         if let Some(record) = record.filter(|it| it.in_sync.contains_key(&id)) {
             self.was_in = record.epoch;
+            if record.primary != id || record.has(id, life) {
+                self.held_in = record.epoch;
+            }
             // The member knows that it was admitted. It can not know it otherwise.
             self.is_mixed &= self.durable_of_member.filled_since.is_some();
         }

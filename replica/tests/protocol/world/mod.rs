@@ -498,7 +498,7 @@ impl World {
                     durable.ended = kept.ended.take();
                 }
                 *kept = durable;
-                self.node(id).disk.note_sync(id);
+                self.node(id).disk.note_sync(id, life);
                 None
             }
             Output::Answer(request, data) => {

@@ -177,7 +177,9 @@ impl World {
             // A copy that was to go back, and whose process ended before it has, is marked all the
             // same: nothing tells it from a copy that is half filled (seed 1288556).
             let is_whole = !is_mixed(&other, its) && !has_begun(its);
-            if *loss == RecoveryLoss::Newer && is_whole && its.was_in > own.was_in {
+            // Since its answer the other copy may have heard that it was the primary in a life that
+            // has ended (seed 1873111).
+            if *loss == RecoveryLoss::Newer && is_whole && its.held_in > own.was_in {
                 breach = Some("an older copy was chosen while a newer one has answered");
             }
         }
