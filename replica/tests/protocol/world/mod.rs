@@ -552,7 +552,7 @@ impl World {
     }
 
     /// A read ends without content. That is right if a block of it is damaged on all members in
-    /// sync.
+    /// sync, or if the member's storage has failed a block again and again.
     fn unreadable(&mut self, case: &Case, at: MemberId, id: RequestId) {
         let Some(index) = self.client_of(id) else { return };
         let client = &mut self.clients[index];
@@ -568,10 +568,12 @@ impl World {
         let record = self.nodes[usize::from(at)].member.record().cloned();
         let is_damaged = |block: u64| {
             let block = extent(block * unit, case.pacing.block_sectors);
-            record.iter().flat_map(|record| record.in_sync.keys()).all(|id| {
-                let node = &self.nodes[usize::from(*id)];
-                node.is_gone || !node.disk.can_read(block)
-            })
+            let is_worn = self.nodes[usize::from(at)].disk.is_worn(block);
+            is_worn
+                || record.iter().flat_map(|record| record.in_sync.keys()).all(|id| {
+                    let node = &self.nodes[usize::from(*id)];
+                    node.is_gone || !node.disk.can_read(block)
+                })
         };
         if !(first / unit..=(first + u64::from(sectors) - 1) / unit).any(is_damaged) {
             self.broken.get_or_insert(format!("client {caller} got nothing for {plan:?}"));
