@@ -10,8 +10,8 @@ use crate::record::{Life, MemberId};
 /// Failed fetches that are mended at a time: each has one block under way. Further ones wait.
 pub const MENDS_MAX: usize = 32;
 
-/// How often a read is fetched again after it was mended. A storage that fails a block which it has
-/// just taken is not mended by another write.
+/// How often a block is mended for one read, and how often the read is fetched again while no block
+/// of it is. A storage that fails a block which it has just taken is not mended by another write.
 pub(crate) const MENDS_OF_A_READ_MAX: u8 = 3;
 
 /// The purpose of a fetched range.

@@ -96,8 +96,9 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
                 if let Fetch::Read(id, _) = fetch
                     && let Some(read) = primary.reads.get_mut(&id)
                 {
-                    read.mends += 1;
-                    if read.mends > MENDS_OF_A_READ_MAX && may {
+                    read.failed = read.failed.saturating_add(1);
+                    let is_worn = read.mends.values().any(|mends| *mends >= MENDS_OF_A_READ_MAX);
+                    if (is_worn || read.failed > MENDS_OF_A_READ_MAX) && may {
                         primary.reads.remove(&id);
                         return out.push(Output::Unreadable(id));
                     }
@@ -232,6 +233,20 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.go_on(now_ns, out);
     }
 
+    /// A block is mended for a fetch. A read counts this by block: new damage of another block is no
+    /// sign of a storage that fails what it has just taken.
+    fn count_mend(&mut self, number: u64) {
+        let Some(primary) = self.primary() else { return };
+        let Some(mend) = primary.mends.under_way.get(&number) else { return };
+        if let Fetch::Read(id, _) = mend.fetch
+            && let Some(read) = primary.reads.get_mut(&id)
+        {
+            read.failed = 0;
+            let mends = read.mends.entry(mend.block.first()).or_default();
+            *mends = mends.saturating_add(1);
+        }
+    }
+
     fn go_to_next_block(&mut self, number: u64, out: &mut Vec<Output<D>>) {
         let block_sectors = self.pacing.block_sectors;
         let Some(primary) = self.primary() else { return };
@@ -324,7 +339,10 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
         if let Some(data) = data {
             out.push(Output::Mend(extent, data));
-            answered.into_iter().for_each(|number| self.go_to_next_block(number, out));
+            for number in answered {
+                self.count_mend(number);
+                self.go_to_next_block(number, out);
+            }
             // Other fetches of the block may have asked a member that is gone by the time of its
             // answer.
             self.mend_anew(extent, out);

@@ -37,8 +37,10 @@ pub(crate) struct ClientRead {
     extent: Extent,
     /// It is being fetched, or what was fetched is being mended.
     pub(crate) is_fetched: bool,
-    /// How often the storage could not read it.
-    pub(crate) mends: u8,
+    /// How often the storage could not read it since a block was last mended for it.
+    pub(crate) failed: u8,
+    /// How often each block was mended for it, by the block's first sector.
+    pub(crate) mends: BTreeMap<u64, u8>,
 }
 
 /// The state of a primary.
@@ -426,7 +428,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         }
         match request {
             ClientRequest::Read(extent) => {
-                let read = ClientRead { extent, is_fetched: false, mends: 0 };
+                let mends = BTreeMap::new();
+                let read = ClientRead { extent, is_fetched: false, failed: 0, mends };
                 primary.reads.entry(id).or_insert(read);
                 self.fetch_reads(now_ns, out);
             }

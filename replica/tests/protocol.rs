@@ -1,5 +1,7 @@
 //! The protocol in a world of faults: as a seed chooses, and in each order that a small case has.
 
+#[path = "protocol/damage.rs"]
+mod damage;
 #[path = "protocol/exhaustive.rs"]
 mod exhaustive;
 #[path = "protocol/recovery.rs"]

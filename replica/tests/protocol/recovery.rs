@@ -10,7 +10,7 @@ use replica::{
 use crate::world::action::{Action, Budget};
 use crate::world::cases::of_rule;
 use crate::world::disk::{Disk, Loss};
-use crate::world::{Case, Post, World, WorldMember};
+use crate::world::{Case, Plan, Post, World, WorldMember};
 
 /// The case of a rule, with another rule broken, or none.
 fn case_of(rule: Rule, broken: Option<Rule>) -> Case {
@@ -534,4 +534,36 @@ fn a_copy_that_has_not_heard_of_its_admission_counts_as_flushed() {
     assert_eq!(plan, Err(RecoveryRefusal::Better(1)));
     let plan = unaware.recovery_plan(case.now(), &word(2, 1, filled.knowledge()));
     assert_eq!(plan.map(|plan| plan.loss), Ok(RecoveryLoss::Unheard));
+}
+
+/// The primary loses a write that no client was told of, goes on alone by the registry, and is
+/// restarted before it hears of that. The registry loses this record, and the copy with the write
+/// serves: nothing flushed is lost, since the volume was served by neither (seed 1418006).
+#[test]
+fn a_record_by_which_no_member_has_served_says_nothing() {
+    let base = case_of(Rule::AttemptsAreUnheard, None);
+    let budget = Budget { restarts: 3, unknown: 1, again: 1, ..base.budget };
+    let plans = vec![vec![Plan::Write(0, 1), Plan::Read(0, 1)]];
+    let case = Case { plans, budget, ..base };
+    let mut world = World::new(&case);
+    world.act(&case, Action::Send(0, 0));
+    world.go_on(&case, |world| world.nodes[1].disk.read_sector(0) != 0);
+    world.act(&case, Action::Restart(1, Loss::Nothing));
+    world.act(&case, Action::Restart(0, Loss::All));
+    let swap = |world: &World| world.wire.iter().position(|it| matches!(it, Post::Swap(0, ..)));
+    world.go_on(&case, |world| swap(world).is_some());
+    let at = swap(&world).expect("it is there");
+    world.act(&case, Action::DeliverUntold(at));
+    assert_eq!((world.registry.primary, world.registry.incarnation), (0, 2));
+    world.act(&case, Action::Restart(0, Loss::Nothing));
+    world.act(&case, Action::LoseRecord);
+    world.settle(&case);
+    recover(&mut world, &case, 1, false);
+    assert!(world.registry.primary == 1 && world.nodes[1].member.serves(case.now()), "{world:?}");
+    for _ in 0..2 {
+        let before = world.clients[0].next;
+        world.act(&case, Action::Send(0, 1));
+        world.go_on(&case, |world| world.clients[0].next > before);
+    }
+    assert_eq!(world.breach(&case), None);
 }

@@ -270,7 +270,7 @@ impl World {
 
     fn damage(&mut self, id: MemberId, sector: u64) {
         self.budget.damages -= 1;
-        self.node(id).disk.damaged.insert(sector);
+        self.node(id).disk.damage(sector);
     }
 
     fn prove(&mut self, case: &Case, to: MemberId, at: usize) {

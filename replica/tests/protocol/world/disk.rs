@@ -11,6 +11,9 @@ pub(crate) type Content = BTreeMap<u64, Value>;
 /// Writes of one shard are lost from the last one on; those of another shard may stay.
 pub(crate) const SHARDS: u64 = 2;
 
+/// How often a read has a block repaired: it ends as an error when it meets damage once more.
+const REPAIRS_OF_A_READ: u8 = 3;
+
 /// How much of what is not durable a loss of power takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Loss {
@@ -43,6 +46,8 @@ pub(crate) struct Disk {
     pub(crate) is_mixed: bool,
     /// Sectors that cannot be read until they are written.
     pub(crate) damaged: BTreeSet<u64>,
+    /// How often each sector was damaged.
+    damages: BTreeMap<u64, u8>,
     /// Sectors that it proves with other content than it was given, until they are written. A
     /// member that lends is believed, so what it lends is true.
     pub(crate) rotten: BTreeSet<u64>,
@@ -107,6 +112,17 @@ impl Disk {
     /// Whether all sectors of a range can be read.
     pub(crate) fn can_read(&self, extent: Extent) -> bool {
         self.damaged.range(extent.first()..extent.end()).next().is_none()
+    }
+
+    pub(crate) fn damage(&mut self, sector: u64) {
+        self.damaged.insert(sector);
+        *self.damages.entry(sector).or_default() += 1;
+    }
+
+    /// Whether a range was damaged as often as a read has it repaired.
+    pub(crate) fn is_worn(&self, extent: Extent) -> bool {
+        let damages = self.damages.range(extent.first()..extent.end());
+        damages.map(|(_, times)| times).sum::<u8>() >= REPAIRS_OF_A_READ
     }
 
     pub(crate) fn flush(&mut self) {

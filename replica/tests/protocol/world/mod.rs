@@ -134,6 +134,8 @@ impl Post {
 pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) registry: VolumeRecord,
+    /// The newest incarnation that a member has served in, or an operator has begun.
+    incarnation: u64,
     /// Records that the registry had.
     past: Vec<VolumeRecord>,
     pub(crate) is_away: bool,
@@ -191,6 +193,7 @@ impl World {
         let mut world = Self {
             nodes: Vec::new(),
             registry: record.clone(),
+            incarnation: record.incarnation,
             past: Vec::new(),
             is_away: false,
             has_lost: false,
@@ -382,7 +385,6 @@ impl World {
             if !self.is_mistaken && self.registry.in_sync.iter().any(keeps) {
                 self.broken = Some("a member that lost nothing was given up".to_owned());
             }
-            self.lose(target.primary, (false, false));
         }
         self.put(target);
         SwapOutcome::Done
@@ -432,6 +434,7 @@ impl World {
             }
             let serves = node.member.serving();
             if serves.is_some() && serves != served {
+                self.begin_incarnation(id);
                 self.compare_in_sync(case, id);
             }
             for output in out {
@@ -440,6 +443,18 @@ impl World {
                 }
                 inputs.extend(self.carry_out(case, id, output));
             }
+        }
+    }
+
+    /// In a new incarnation the volume is as the member has it that begins to serve. A record by
+    /// which no member has served says nothing: the registry may lose it before a member hears of
+    /// it (seed 1418006).
+    fn begin_incarnation(&mut self, primary: MemberId) {
+        let record = self.nodes[usize::from(primary)].member.record();
+        let incarnation = record.map_or(0, |record| record.incarnation);
+        if incarnation > self.incarnation {
+            self.incarnation = incarnation;
+            self.lose(primary, (false, false));
         }
     }
 
@@ -552,7 +567,7 @@ impl World {
     }
 
     /// A read ends without content. That is right if a block of it is damaged on all members in
-    /// sync.
+    /// sync, or if the member's storage has failed a block again and again.
     fn unreadable(&mut self, case: &Case, at: MemberId, id: RequestId) {
         let Some(index) = self.client_of(id) else { return };
         let client = &mut self.clients[index];
@@ -568,10 +583,12 @@ impl World {
         let record = self.nodes[usize::from(at)].member.record().cloned();
         let is_damaged = |block: u64| {
             let block = extent(block * unit, case.pacing.block_sectors);
-            record.iter().flat_map(|record| record.in_sync.keys()).all(|id| {
-                let node = &self.nodes[usize::from(*id)];
-                node.is_gone || !node.disk.can_read(block)
-            })
+            let is_worn = self.nodes[usize::from(at)].disk.is_worn(block);
+            is_worn
+                || record.iter().flat_map(|record| record.in_sync.keys()).all(|id| {
+                    let node = &self.nodes[usize::from(*id)];
+                    node.is_gone || !node.disk.can_read(block)
+                })
         };
         if !(first / unit..=(first + u64::from(sectors) - 1) / unit).any(is_damaged) {
             self.broken.get_or_insert(format!("client {caller} got nothing for {plan:?}"));

@@ -141,6 +141,7 @@ impl World {
                 self.broken = Some("an operator gave up a member that lost nothing".to_owned());
             }
             let runs_on = plan.known.has(id, self.nodes[usize::from(id)].member.life());
+            self.incarnation = record.incarnation;
             self.lose(id, (gives_up, runs_on));
         }
         if gives_up {
