@@ -10,12 +10,14 @@ pub mod measured;
 pub mod platform;
 pub mod predict;
 pub mod profile;
+mod results;
 mod show;
 pub mod span;
 
 pub use platform::{PLATFORMS, Platform};
 pub use predict::{HeldOutTest, Predicted, Prediction, predict};
 pub use profile::{Pattern, Profile};
+pub use results::predicted_results;
 pub use show::predictions_text;
 
 /// The profile that `vrio plan example profile` prints.

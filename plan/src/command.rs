@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use results::Measurement;
+use results::{Measurement, PlannedResults, ResultError};
 use serde::Serialize;
 
 use crate::application::{self, PLATFORMS, Platform, Predicted, Profile};
-use crate::cost::{self, RACKS, RackForm};
+use crate::cost::{self, RACKS, RackForm, SearchForm};
 use crate::fault::{PlanFault, key, within};
 use crate::measured::{self, MeasuredCost};
-use crate::published;
+use crate::planned::ReportJson;
+use crate::published::{self, JudgedForm};
 use crate::simulate::scenario::{Arrivals, assignment};
-use crate::simulate::{self, Scenario, SimulationReport, Vary};
-use crate::size;
+use crate::simulate::{self, Scenario, VariedForm, VariedReport, Vary};
+use crate::size::{self, SizeForm};
 use crate::trace::{Trace, TraceForm};
 
 /// The longest file: a plan is written by hand.
@@ -39,7 +40,9 @@ pub const PLAN_EXAMPLES: &str = "Examples:
   vrio plan simulate scenario.toml         latencies, and what an IOhost's death does to them
   vrio plan size scenario.toml --p99 500us   sidecores and IOhosts for a latency
   vrio plan application profile.toml       an MPI application's run time on published platforms
-  vrio plan published                      published figures beside ours";
+  vrio plan published                      published figures beside ours
+  vrio plan cost rack.toml --search --json > search.json
+  vrio report search.json -o pictures      a page with pictures of plans: any --json of these";
 
 const SIZE_EXAMPLES: &str = "Examples:
   vrio plan size scenario.toml --p99 500us
@@ -48,7 +51,7 @@ const SIZE_EXAMPLES: &str = "Examples:
       --set load.trace=web.csv --set load.form=msr --set load.volume=web.0
   vrio bench block --path remote --depth 32 --json > own.json
   vrio plan size scenario.toml --p99 500us --costs own.json       with this machine's costs
-  vrio plan size scenario.toml --p99 500us --json | jq '.[].share_ppm'";
+  vrio plan size scenario.toml --p99 500us --json | jq '.rows[].share_ppm'";
 
 const COST_EXAMPLES: &str = "Examples:
   vrio plan cost rack.toml                 bills of all plans, and their difference from the first
@@ -62,7 +65,8 @@ const SIMULATE_EXAMPLES: &str = "Examples:
   vrio plan simulate scenario.toml --vary pool.steering=static,random,two,shared
   vrio plan simulate death --vary death.refuge=spare,wait
   vrio plan simulate large                 4,096 hosts with 65,536 guests for a second
-  vrio plan simulate scenario.toml --vary pool.sidecores=1,2,4 --json | jq '.[].latency.p99_ns'";
+  vrio plan simulate scenario.toml --vary pool.sidecores=1,2,4 --json > p99.json
+  vrio report p99.json                     a page with the p99 by sidecores";
 
 const APPLICATION_EXAMPLES: &str = "Examples:
   vrio plan example pmpi > profile.c                     a recorder; its head says how to use it
@@ -76,7 +80,7 @@ const APPLICATION_EXAMPLES: &str = "Examples:
 
 const PUBLISHED_EXAMPLES: &str = "Examples:
   vrio plan published
-  vrio plan published --json | jq '.[] | select(.verdict == \"misprint\")'";
+  vrio plan published --json | jq '.figures[] | select(.verdict == \"misprint\")'";
 
 const EXAMPLE_EXAMPLES: &str = "Examples:
   vrio plan example rack > rack.toml
@@ -119,7 +123,8 @@ pub struct CostArgs {
     /// Power counts if the watts of all parts are known.
     #[arg(long)]
     search: bool,
-    /// Print JSON; prices are in cents, changes in hundredths of a percent.
+    /// Print JSON, which `vrio report` draws; prices are in cents, changes in hundredths of a
+    /// percent.
     #[arg(long)]
     json: bool,
 }
@@ -140,7 +145,7 @@ pub struct SimulateArgs {
     /// Simulate with each of these values of a key, and print a row of each.
     #[arg(long, value_name = "KEY=VALUE,VALUE,..")]
     vary: Option<Vary>,
-    /// Print JSON; the same scenario and seed give the same bytes.
+    /// Print JSON, which `vrio report` draws; the same scenario and seed give the same bytes.
     #[arg(long)]
     json: bool,
 }
@@ -162,7 +167,7 @@ pub struct SizeArgs {
     /// Give a key of the scenario another value; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
-    /// Print JSON.
+    /// Print JSON, which `vrio report` draws.
     #[arg(long)]
     json: bool,
 }
@@ -201,7 +206,7 @@ pub struct ApplicationArgs {
     /// program's.
     #[arg(long, value_name = "NAME|FILE[,FILE..]")]
     platform: Vec<String>,
-    /// Print JSON; times are in nanoseconds.
+    /// Print JSON, which `vrio report` draws; times are in nanoseconds.
     #[arg(long)]
     json: bool,
 }
@@ -209,7 +214,7 @@ pub struct ApplicationArgs {
 /// The arguments of `vrio plan published`.
 #[derive(Debug, Args)]
 pub struct PublishedArgs {
-    /// Print JSON.
+    /// Print JSON, which `vrio report` draws.
     #[arg(long)]
     json: bool,
 }
@@ -235,16 +240,21 @@ impl PlanCommand {
                 let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
                 let scenario = Traces::default().scenario(&name, &text, &set)?;
                 let rows = size::size(&scenario, args.p99)?;
-                Ok(if args.json {
-                    json(&rows)
-                } else {
-                    below(&costs, &size::size_text(&scenario, args.p99, &rows))
-                })
+                if args.json {
+                    let results = size::size_results(&name, &scenario, args.p99, &rows);
+                    let report = SizeForm { title: &scenario.title, p99_ns: args.p99, rows: &rows };
+                    return json(&report, results);
+                }
+                Ok(below(&costs, &size::size_text(&scenario, args.p99, &rows)))
             }
             Self::Application(args) => application(args),
             Self::Published(args) => {
                 let judged = published::judged()?;
-                Ok(if args.json { json(&judged) } else { published::judged_text(&judged) })
+                if args.json {
+                    let results = published::judged_results(&judged);
+                    return json(&JudgedForm { figures: &judged }, results);
+                }
+                Ok(published::judged_text(&judged))
             }
             Self::Example(args) => example(&args.name).map(str::to_owned),
         }
@@ -256,10 +266,17 @@ fn cost(args: &CostArgs) -> Result<String, PlanFault> {
     let rack = RackForm::read(&name, &text)?;
     if args.search {
         let cells = cost::search(&rack)?;
-        return Ok(if args.json { json(&cells) } else { cost::search_text(&cells) });
+        if args.json {
+            let report = SearchForm { title: &rack.title, source: &rack.source, cells: &cells };
+            return json(&report, cost::search_results(&rack, &cells));
+        }
+        return Ok(cost::search_text(&cells));
     }
     let compared = cost::compare(&rack)?;
-    Ok(if args.json { json(&compared) } else { cost::comparison_text(&compared) })
+    if args.json {
+        return json(&compared, cost::comparison_results(&compared));
+    }
+    Ok(cost::comparison_text(&compared))
 }
 
 /// Profiles of the program.
@@ -281,11 +298,11 @@ fn application(args: &ApplicationArgs) -> Result<String, PlanFault> {
         held_out: published::held_out()?,
         platforms: application::predict(&profile, &platforms)?,
     };
-    Ok(if args.json {
-        json(&predicted)
-    } else {
-        application::predictions_text(&profile, &predicted)
-    })
+    if args.json {
+        let results = application::predicted_results(&name, &profile, &predicted);
+        return json(&predicted, results);
+    }
+    Ok(application::predictions_text(&profile, &predicted))
 }
 
 /// The platforms of a name, a file, or results in several files.
@@ -374,11 +391,10 @@ fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
     let Some(vary) = &args.vary else {
         let report = simulate::simulate(&traces.scenario(&name, &text, &set)?)?;
-        return Ok(if args.json {
-            json(&report)
-        } else {
-            below(&costs, &simulate::report_text(&report))
-        });
+        if args.json {
+            return json(&report, simulate::report_results(&name, &report));
+        }
+        return Ok(below(&costs, &simulate::report_text(&report)));
     };
     let mut with = |value: &String| {
         let mut set = set.clone();
@@ -390,13 +406,14 @@ fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     for value in &vary.values {
         with(value)?;
     }
-    let mut reports: Vec<(String, SimulationReport)> = Vec::new();
+    let mut reports: Vec<VariedReport> = Vec::new();
     for value in &vary.values {
-        reports.push((value.clone(), simulate::simulate(&with(value)?)?));
+        let scenario = with(value)?;
+        reports.push(VariedReport::of(value, &scenario, simulate::simulate(&scenario)?));
     }
     if args.json {
-        let reports: Vec<&SimulationReport> = reports.iter().map(|(_, report)| report).collect();
-        return Ok(json(&reports));
+        let results = simulate::varied_results(&name, &vary.key, &reports);
+        return json(&VariedForm { key: &vary.key, runs: &reports }, results);
     }
     Ok(below(&costs, &simulate::rows_text(&vary.key, &reports)))
 }
@@ -464,9 +481,12 @@ fn example(name: &str) -> Result<&'static str, PlanFault> {
     })
 }
 
-fn json<T: Serialize>(value: &T) -> String {
-    let text = serde_json::to_string_pretty(value);
-    text.unwrap_or_else(|error| panic!("plain data: {error}")) + "\n"
+/// A report as JSON, with its figures as `vrio report` reads them.
+fn json<T: Serialize>(report: &T, results: PlannedResults) -> Result<String, PlanFault> {
+    let unfit = |error: ResultError| key("--json", error.to_string(), "report this as a fault");
+    results.check().map_err(unfit)?;
+    let text = serde_json::to_string_pretty(&ReportJson { report, results });
+    Ok(text.unwrap_or_else(|error| panic!("plain data: {error}")) + "\n")
 }
 
 /// The name and the text of a file; a bare name may be one of the program's.

@@ -7,12 +7,14 @@
 pub mod bill;
 pub mod build;
 pub mod form;
+mod results;
 pub mod search;
 pub mod shipped;
 mod show;
 
 pub use bill::{Bill, BilledPart, RackComparison, compare};
 pub use form::{PartKind, Policy, RackForm};
+pub use results::{SearchForm, comparison_results, search_results};
 pub use search::{SearchCell, search};
 pub use shipped::RACKS;
 pub use show::{comparison_text, search_text};

@@ -10,6 +10,7 @@ pub mod cost;
 mod fault;
 pub mod measured;
 pub mod money;
+mod planned;
 pub mod published;
 pub mod simulate;
 pub mod size;

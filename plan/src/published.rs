@@ -12,6 +12,9 @@ use crate::text::{row, table};
 
 mod applications;
 mod figures;
+mod results;
+
+pub use results::{JudgedForm, judged_results};
 
 /// The most by which ours differs from the sum of a text's parts: nothing but the fraction.
 const PARTS_WITHIN: f64 = 0.5;
@@ -121,6 +124,23 @@ pub enum FigureVerdict {
     HeldOut,
     /// Ours is, but the guess that needs no planner is within the tolerance as well.
     Weak,
+}
+
+impl FigureVerdict {
+    /// The word for a table.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Misprint => "misprint",
+            Self::Differs => "differs",
+            Self::Input => "input",
+            Self::Own => "own",
+            Self::Fitted => "fitted",
+            Self::Assumed => "assumed",
+            Self::HeldOut => "held out",
+            Self::Weak => "weak",
+        }
+    }
 }
 
 /// A published figure beside ours.
@@ -247,20 +267,9 @@ pub fn judged_text(figures: &[JudgedFigure]) -> String {
     let mut rows = vec![row(["figure", "published", "ours", "verdict"])];
     let (mut notes, mut last) = (String::new(), None);
     for figure in figures {
-        let verdict = match figure.verdict {
-            FigureVerdict::Same => "same",
-            FigureVerdict::Misprint => "misprint",
-            FigureVerdict::Differs => "differs",
-            FigureVerdict::Input => "input",
-            FigureVerdict::Own => "own",
-            FigureVerdict::Fitted => "fitted",
-            FigureVerdict::Assumed => "assumed",
-            FigureVerdict::HeldOut => "held out",
-            FigureVerdict::Weak => "weak",
-        };
         let numbers = [figure.said, figure.ours].map(|number| shown(number, figure.unit));
         let [said, ours] = numbers;
-        rows.push(row([&figure.what, &said, &ours, verdict]));
+        rows.push(row([&figure.what, &said, &ours, figure.verdict.words()]));
         // A note of several figures in a row stands below the first of them.
         if let Some(note) = figure.note.as_ref().filter(|note| last != Some(*note)) {
             notes.push_str(&format!("{}: {note}\n", figure.what));

@@ -9,11 +9,13 @@
 pub mod calendar;
 #[cfg(test)]
 mod closed;
+mod results;
 pub mod scenario;
 pub(crate) mod show;
 pub mod variate;
 pub mod world;
 
+pub use results::{VariedForm, VariedReport, report_results, varied_results};
 pub use scenario::{Scenario, Vary};
 pub use show::{report_text, rows_text};
 pub(crate) use world::simulate_tail;

@@ -6,6 +6,10 @@
 
 use serde::Serialize;
 
+mod results;
+
+pub use results::{SizeForm, size_results};
+
 use crate::fault::{PlanFault, key, within};
 use crate::money::{Fraction, grouped};
 use crate::simulate::scenario::{Arrivals, ServedAt};

@@ -59,7 +59,8 @@ fn a_search_without_watts_compares_parts_alone() {
     assert!(unknown.contains("parts alone") && unknown.contains("Power is left out"), "{unknown}");
     // The pool without its power beside hosts with theirs would save more than half.
     let cells = json(&run(&["cost", &path, "--search", "--json"]).unwrap());
-    let changes = cells.as_array().unwrap().iter().filter_map(|cell| cell["change"].as_i64());
+    let changes =
+        cells["cells"].as_array().unwrap().iter().filter_map(|cell| cell["change"].as_i64());
     assert!(changes.min().unwrap() > -4000, "{unknown}");
 }
 
@@ -91,7 +92,10 @@ fn requests_without_an_answer_are_over_the_p99() {
     let path = file("over.toml", BARE);
     let set = ["--set", "costs.serve_ns=1000000000", "--json"];
     let rows = json(&run(&[&["size", &path, "--p99", "1ms"], &set[..]].concat()).unwrap());
-    assert!(rows[0]["hosts_sidecores"].is_null() && rows[0]["pool"].is_null(), "{rows}");
+    assert!(
+        rows["rows"][0]["hosts_sidecores"].is_null() && rows["rows"][0]["pool"].is_null(),
+        "{rows}"
+    );
 }
 
 #[test]
@@ -100,7 +104,7 @@ fn a_share_counts_the_sidecores_of_vmhosts() {
     let share = |sidecores: &str| {
         let set = format!("hosts.sidecores={sidecores}");
         let rows = run(&["size", &path, "--p99", "1ms", "--set", &set, "--json"]).unwrap();
-        json(&rows)[0]["share_ppm"].as_u64().unwrap()
+        json(&rows)["rows"][0]["share_ppm"].as_u64().unwrap()
     };
     // Both hosts have one sidecore each, and the IOhost has one for both of them.
     assert_eq!((share("0"), share("1")), (500_000, 1_500_000));
@@ -115,8 +119,8 @@ fn both_sides_have_the_same_drives() {
     let rows = run(&[&["size", &path, "--p99", "90us", "--json"], &set[..]].concat()).unwrap();
     // One lane of a host is nearly full, and two that are shared are not as slow.
     let rows = json(&rows);
-    assert!(rows[0]["hosts_sidecores"].is_null(), "{rows}");
-    assert!(rows[0]["pool"]["sidecores"].is_u64(), "{rows}");
+    assert!(rows["rows"][0]["hosts_sidecores"].is_null(), "{rows}");
+    assert!(rows["rows"][0]["pool"]["sidecores"].is_u64(), "{rows}");
 }
 
 #[test]
@@ -129,7 +133,7 @@ fn many_iohosts_with_few_lanes_each_hide_no_pool() {
     let set: Vec<&str> = set.iter().chain(&drives).flat_map(|set| ["--set", *set]).collect();
     let p99 = ["size", &path, "--p99", "200us"];
     let rows = json(&run(&[&p99[..], &set, &["--json"]].concat()).unwrap());
-    let pool = &rows[0]["pool"];
+    let pool = &rows["rows"][0]["pool"];
     assert_eq!((&pool["iohosts"], &pool["sidecores"]), (&1.into(), &1.into()), "{rows}");
     let simulated = [&["simulate", &path, "--json"], &set[..]].concat();
     let own = json(&run(&[&simulated[..], &["--set", "pool.sidecores=1"]].concat()).unwrap());
@@ -140,7 +144,7 @@ fn many_iohosts_with_few_lanes_each_hide_no_pool() {
 fn correlations_are_tried_for_bursts_alone() {
     let path = file("even.toml", BARE);
     let rows = json(&run(&["size", &path, "--p99", "1ms", "--json"]).unwrap());
-    assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 1, "{rows}");
     let text = run(&["size", &path, "--p99", "1.5ms"]).unwrap();
     assert!(text.contains("no bursts") && text.contains("1.50 ms"), "{text}");
 }
@@ -404,7 +408,7 @@ fn the_need_that_decides_is_told_where_shares_have_one_price() {
     let text = run(&["cost", &wide, "--search"]).unwrap();
     assert!(!text.contains("slots for drives"), "{text}");
     let cells = json(&run(&["cost", &all, "--search", "--json"]).unwrap());
-    let cells = cells.as_array().unwrap();
+    let cells = cells["cells"].as_array().unwrap();
     assert!(cells.iter().any(|cell| cell["decided_by"] == "drives"), "{cells:?}");
 }
 
@@ -417,4 +421,39 @@ fn a_dash_says_what_was_tried() {
     // Eight guests have eight IOhosts at most.
     assert!(text.contains("1 to 8 IOhosts of 2 sidecores"), "{text}");
     assert!(text.contains("256 sidecores of a host"), "{text}");
+}
+
+/// The samples of the tests of `vrio report` are what the planner prints: a plan that has changed
+/// is seen there, and its pictures are looked at.
+#[test]
+fn the_reports_samples_are_what_is_printed() {
+    let size = ["size", "scenario", "--p99", "500us", "--set", "load.arrivals=bursts"];
+    let vary = ["simulate", "scenario", "--vary", "pool.sidecores=3,4,6,8"];
+    let short = ["--set", "milliseconds=60", "--set", "warm_up_ms=20"];
+    for (name, arguments) in [
+        ("cost", ["cost", "rack"].to_vec()),
+        ("search", ["cost", "r930-6", "--search"].to_vec()),
+        ("size", [&size[..], &short].concat()),
+        ("simulate", [&vary[..], &short].concat()),
+        ("application", ["application", "profile"].to_vec()),
+        ("published", ["published"].to_vec()),
+    ] {
+        let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../report/tests/data");
+        let kept = std::fs::read_to_string(format!("{data}/vrio-plan-{name}.json")).unwrap();
+        let printed = run(&[&arguments[..], &["--json"]].concat()).unwrap();
+        assert!(json(&printed)["results"] == json(&kept)["results"], "{name} has changed");
+    }
+}
+
+#[test]
+fn a_varied_key_is_named_in_json() {
+    let path = file("varied.toml", BARE);
+    let varied = ["simulate", &path, "--vary", "pool.sidecores=1,2", "--json"];
+    let printed = run(&varied).unwrap();
+    let of = json(&printed);
+    assert_eq!((&of["key"], &of["runs"][1]["value"]), (&"pool.sidecores".into(), &"2".into()));
+    // Two hosts with two sidecores each.
+    assert_eq!(of["runs"][1]["sidecores"], 4);
+    assert!(of["runs"][0]["latency"]["p99_ns"].is_u64(), "{of}");
+    assert_eq!(printed, run(&varied).unwrap(), "the same bytes each time");
 }

@@ -25,7 +25,7 @@ use crate::tools::tools;
 
 /// The formats that can be read, for the error about another one.
 const KNOWN: &str = "output of the OSU micro-benchmarks, fio (--output-format=json), netperf, \
-    iperf3 (-J) or sockperf, or JSON of `vrio bench`";
+    iperf3 (-J) or sockperf, or JSON of `vrio bench` or `vrio plan`";
 
 /// The name of the standard input in messages.
 const STANDARD_INPUT: &str = "standard input";
@@ -45,15 +45,21 @@ fn text_of(path: &Path) -> Result<(String, String), StoreError> {
 /// # Errors
 /// When a file cannot be read, is of no known program, or was cut: with the line.
 pub fn import_files(files: &[PathBuf], title: Option<&str>) -> Result<Loaded, ImportError> {
-    let (mut measurements, mut machines) = (Vec::new(), Vec::new());
+    let (mut measurements, mut machines, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for file in files {
         let (name, text) = text_of(file)?;
         let (more, machine) = import_text(&name, &text)?;
         measurements.extend(more);
         machines.push(machine);
+        names.push(name);
     }
     let measurements = merge(measurements);
     let first = measurements.first().map_or("nothing", |it| it.title.as_str());
+    // A plan has the name of its file: its measurements are parts of it.
+    let is_plan = measurements.iter().any(|it| it.origin == RunOrigin::Planned);
+    let plan = names.first().filter(|_| is_plan).and_then(|name| Path::new(name).file_stem());
+    let plan = plan.map(|stem| stem.to_string_lossy());
+    let first = plan.as_deref().unwrap_or(first);
     let kind = measurements.first().map_or("nothing", |it| it.benchmark.as_str());
     let mut run = Run::now(kind, title.unwrap_or(first));
     let first = machines.first().cloned().flatten();

@@ -29,7 +29,7 @@ use figures::ShownPlots;
 pub use options::{
     FIGURES_MAX, PageError, PageOptions, ROWS_SHOWN_MAX, RUNS_MAX, SERIES_SHOWN_MAX,
 };
-use results::{Measurement, Run};
+use results::{Measurement, Run, RunOrigin};
 
 use crate::plot::PicturePlace;
 use crate::store::Loaded;
@@ -53,7 +53,8 @@ pub fn page(sources: &[Loaded], options: &PageOptions) -> Result<Page, PageError
     }
     let title = shared_title(sources);
     let sources = &*told_apart(sources);
-    let runs: Vec<&Run> = sources.iter().map(|source| &source.run).collect();
+    let measured = sources.iter().filter(|source| !is_plan(source));
+    let runs: Vec<&Run> = measured.map(|source| &source.run).collect();
     let ShownPlots { figures, published: shown, left } = figures::all(sources, options)?;
     if figures.is_empty() {
         return Err(PageError::Nothing);
@@ -72,6 +73,12 @@ pub fn page(sources: &[Loaded], options: &PageOptions) -> Result<Page, PageError
         figures,
     };
     Ok(Page { html: html::page(&content), plots })
+}
+
+/// Whether a run is a plan: nothing of it was measured, so it has no machine.
+fn is_plan(source: &Loaded) -> bool {
+    let is_planned = |it: &Measurement| it.origin == RunOrigin::Planned;
+    source.run.machine.is_none() && source.measurements.iter().any(is_planned)
 }
 
 /// The title of several runs, if all share one.

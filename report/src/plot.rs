@@ -15,8 +15,10 @@ mod bars;
 mod curves;
 mod figure;
 mod frame;
+mod heat;
 
 pub use figure::{Axis, Bar, BarPart, Bars, Curve, Figure, LegendKey, PicturePlace, PlotBody};
+pub use heat::PLACES_MAX as HEAT_PLACES_MAX;
 pub use scale::AxisScale;
 pub use style::SeriesLook;
 

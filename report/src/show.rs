@@ -52,6 +52,7 @@ impl fmt::Display for MeasurementText<'_> {
             RunOrigin::Measured => "",
             RunOrigin::Imported => ", imported",
             RunOrigin::Published => ", published",
+            RunOrigin::Planned => ", planned",
         };
         writeln!(f, "{}: {}{origin}", it.benchmark, it.title)?;
         if let Some(source) = &it.source {

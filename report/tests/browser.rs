@@ -31,6 +31,8 @@ const RUNS: usize = 10;
 const SHOT: f64 = 1500.0;
 /// The looks at a file until it exists. Each look is an order to the browser and its answer.
 const LOOKS_MAX: u32 = 100_000;
+/// The beginning of the names of plans.
+const PLANS: &str = "vrio-plan-";
 
 fn runs(count: usize) -> Vec<Loaded> {
     (0..count).map(sample::run).collect()
@@ -69,6 +71,7 @@ fn a_page_works_in_a_browser() {
     hostile_words_stay_words(browser, home.path());
     ten_runs_stay_light(browser, home.path());
     what_programs_print_is_readable(browser, home.path());
+    plans_are_readable(browser, home.path());
     if let Some(page) = std::env::var_os("VRIO_PAGE") {
         looks_at(browser, &PathBuf::from(page));
     }
@@ -368,6 +371,7 @@ fn what_programs_print_is_readable(browser: &mut Browser, home: &Path) {
     let all: Vec<Loaded> = ["vrio-", "osu-7.4-latency", "osu-7.4-bw", "fio-randread", "iperf3-tcp"]
         .iter()
         .flat_map(|kind| files(&data, kind))
+        .filter(|file| !file.file_name().unwrap().to_str().unwrap().starts_with(PLANS))
         .map(|file| import_files(&[file], None).unwrap())
         .collect();
     assert!(all.len() > 8, "{}", all.len());
@@ -390,6 +394,41 @@ fn what_programs_print_is_readable(browser: &mut Browser, home: &Path) {
         assert!(wide.as_i64().unwrap() <= 0, "too wide for {width}");
     }
     browser.show_on("screen", "light", 1400);
+}
+
+/// Plans of `vrio plan`, on paper of both kinds and on a phone's width; the heat map by keyboard.
+fn plans_are_readable(browser: &mut Browser, home: &Path) {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let all = files(&data, PLANS).into_iter().map(|file| import_files(&[file], None).unwrap());
+    let page = page(&all.collect::<Vec<_>>(), &PageOptions::default()).unwrap();
+    for (paper, width) in [("light", 360), ("dark", 360), ("dark", 1400), ("light", 1400)] {
+        browser.show_on("screen", paper, width);
+        browser.open(&write(&page, home));
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+        assert_eq!(browser.value(CROWDED), json!([]));
+        let wide = browser.value("document.documentElement.scrollWidth - innerWidth");
+        assert!(wide.as_i64().unwrap() <= 0, "too wide for {width}");
+        shots(browser, &format!("plans-{paper}-{width}"));
+    }
+    let map = "change-of-price-by-servers-racks-of-all-sizes-vrio-plan-search-no-spare-iohost";
+    browser.value(&format!("document.querySelector('#{map} .area').focus()"));
+    let cell = |row: usize, column: usize| {
+        let table = format!("document.querySelector('#{map} table').tBodies[0]");
+        format!("{table}.rows[{row}].cells[{column}].textContent")
+    };
+    // Right goes to the next size of rack, and down to the next share.
+    for (key, name, row, column) in
+        [("", "30 %", 0, 1), ("ArrowRight", "30 %", 1, 1), ("ArrowDown", "40 %", 1, 2)]
+    {
+        if !key.is_empty() {
+            browser.press(key);
+        }
+        let said = tip(browser);
+        let number = browser.value(&cell(row, column));
+        let servers = browser.value(&cell(row, 0));
+        let text = format!("servers {}: {} %", servers.as_str().unwrap(), number.as_str().unwrap());
+        assert!(said.contains(name) && said.contains(&text), "{said}: {name}, {text}");
+    }
 }
 
 /// The files whose names begin so, in order.

@@ -104,6 +104,8 @@ pub enum RunOrigin {
     /// Measured by others, long ago, and read from their text. Never drawn as if it were measured
     /// here.
     Published,
+    /// Computed by the planner: nothing was measured.
+    Planned,
 }
 
 /// The outcome of one benchmark: one file.
@@ -114,7 +116,8 @@ pub struct Measurement {
     pub schema: u32,
     /// The origin of the figures.
     pub origin: RunOrigin,
-    /// For published figures, the place of the publication; for imported figures, the file's name.
+    /// For published figures, the place of the publication; for imported figures, the file's name;
+    /// for planned figures, the origin of the numbers that they are computed of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// The benchmark, in a word: `block`, `net`, `osu_latency`, `fio`. Measurements of two
@@ -190,6 +193,12 @@ impl Axis {
     pub const MESSAGE_SIZE: Self = Self { quantity: Against::MessageSize, unit: Unit::Bytes };
     /// The requests outstanding.
     pub const QUEUE_DEPTH: Self = Self { quantity: Against::QueueDepth, unit: Unit::Count };
+    /// Polling cores.
+    pub const SIDECORES: Self = Self { quantity: Against::Sidecores, unit: Unit::Count };
+    /// Servers.
+    pub const SERVERS: Self = Self { quantity: Against::Servers, unit: Unit::Count };
+    /// Bursts that guests have at the same time.
+    pub const CORRELATION: Self = Self { quantity: Against::Correlation, unit: Unit::Percent };
     /// Seconds.
     pub const SECONDS: Self = Self { quantity: Against::Time, unit: Unit::S };
     /// Names.
@@ -358,7 +367,7 @@ fn bare(error: &serde_json::Error) -> String {
     said.split_once(" at line ").map_or(said.clone(), |(bare, _)| bare.to_owned())
 }
 
-fn rule(place: impl Into<String>, what: impl Into<String>) -> ResultError {
+pub(crate) fn rule(place: impl Into<String>, what: impl Into<String>) -> ResultError {
     ResultError::Rule { place: place.into(), what: what.into() }
 }
 
@@ -508,7 +517,7 @@ impl Measurement {
             return Err(rule("title", "a measurement has a benchmark and a title"));
         }
         if self.origin != RunOrigin::Measured && self.source.is_none() {
-            return Err(rule("source", "a published measurement needs a source"));
+            return Err(rule("source", "a measurement that is not vrio's needs a source"));
         }
         if self.series.len() > SERIES_MAX {
             return Err(rule("series", format!("more than {SERIES_MAX}")));
@@ -521,7 +530,18 @@ impl Measurement {
         check_words("quotations", &self.quotations)?;
         check_words("misprints", &self.misprints)?;
         for (at, series) in self.series.iter().enumerate() {
-            series.check(&format!("series[{at}]"))?;
+            let place = format!("series[{at}]");
+            series.check(&place)?;
+            // Noise takes a measured difference below nothing, but not a figure that was computed.
+            let is_below =
+                |point: &Point| [Some(point.y), point.low].iter().flatten().any(|y| *y < 0.0);
+            if self.origin == RunOrigin::Planned
+                && !series.quantity.is_change()
+                && let Some(at) = series.points.iter().position(is_below)
+            {
+                let what = format!("a planned {} is not below 0", series.quantity);
+                return Err(rule(format!("{place}.points[{at}]"), what));
+            }
         }
         Ok(())
     }

@@ -193,11 +193,20 @@ pub enum Quantity {
     Retransmits,
     /// The price of something.
     Price,
+    /// The price of a part of something. Several series of one measurement against the same
+    /// categories are the parts of a sum, and drawn as one bar.
+    PartPrice,
+    /// The price of a rack for each of the hosts that would serve its guests by themselves.
+    HostPrice,
+    /// How much more a price is than another price: -0.1 is 10 % less.
+    PriceChange,
+    /// The sidecores of a pool for each sidecore that hosts without a pool need: 0.5 is a half.
+    SidecoreShare,
 }
 
 impl Quantity {
     /// All quantities.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 28] = [
         Self::Latency,
         Self::RoundTrip,
         Self::Jitter,
@@ -222,6 +231,10 @@ impl Quantity {
         Self::LostShare,
         Self::Retransmits,
         Self::Price,
+        Self::PartPrice,
+        Self::HostPrice,
+        Self::PriceChange,
+        Self::SidecoreShare,
     ];
 
     /// The dimension that the quantity's unit must have.
@@ -241,12 +254,14 @@ impl Quantity {
             | Self::Loss
             | Self::LineShare
             | Self::Factor
-            | Self::LostShare => Dimension::Share,
+            | Self::LostShare
+            | Self::PriceChange
+            | Self::SidecoreShare => Dimension::Share,
             Self::EventsPerRequest | Self::PollingCores | Self::Connections | Self::Retransmits => {
                 Dimension::Count
             }
             Self::Memory => Dimension::Data,
-            Self::Price => Dimension::Money,
+            Self::Price | Self::PartPrice | Self::HostPrice => Dimension::Money,
         }
     }
 
@@ -291,7 +306,21 @@ impl Quantity {
             Self::LostShare => "lost",
             Self::Retransmits => "retransmissions",
             Self::Price => "price",
+            Self::PartPrice => "price of parts",
+            Self::HostPrice => "price per host",
+            Self::PriceChange => "change of price",
+            Self::SidecoreShare => "share of the hosts' sidecores",
         }
+    }
+
+    /// Whether it is a change, which may be below nothing.
+    pub fn is_change(self) -> bool {
+        matches!(self, Self::Slowdown | Self::Overhead | Self::Loss | Self::PriceChange)
+    }
+
+    /// Whether the series of a measurement are the parts of a sum.
+    pub fn is_part(self) -> bool {
+        matches!(self, Self::EventsPerRequest | Self::PartPrice)
     }
 }
 
@@ -311,19 +340,25 @@ pub enum Against {
     Processes,
     /// Polling cores.
     Sidecores,
+    /// Servers of a rack.
+    Servers,
+    /// The share of bursts that all guests have at the same time.
+    Correlation,
     /// Names, one for each point, in the order of the file.
     Category,
 }
 
 impl Against {
     /// All quantities of the axis.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::MessageSize,
         Self::QueueDepth,
         Self::Time,
         Self::Guests,
         Self::Processes,
         Self::Sidecores,
+        Self::Servers,
+        Self::Correlation,
         Self::Category,
     ];
 
@@ -333,7 +368,10 @@ impl Against {
             Self::MessageSize => Dimension::Data,
             Self::Time => Dimension::Time,
             Self::Category => Dimension::Name,
-            Self::QueueDepth | Self::Guests | Self::Processes | Self::Sidecores => Dimension::Count,
+            Self::Correlation => Dimension::Share,
+            Self::QueueDepth | Self::Guests | Self::Processes | Self::Sidecores | Self::Servers => {
+                Dimension::Count
+            }
         }
     }
 
@@ -346,6 +384,8 @@ impl Against {
             Self::Guests => "guests",
             Self::Processes => "processes",
             Self::Sidecores => "sidecores",
+            Self::Servers => "servers",
+            Self::Correlation => "bursts in common",
             Self::Category => "",
         }
     }

@@ -20,7 +20,9 @@ pub(crate) const REPORT_EXAMPLES: &str = "Examples:
   vrio report before/ after/ -o compared   two runs in the same plots
   vrio report results/ --baseline native   overheads against the series called native
   vrio report osu_latency.txt              output of OSU, fio, netperf, iperf3 or sockperf
-  vrio report latest --with-published      beside published figures of other systems";
+  vrio report latest --with-published      beside published figures of other systems
+  vrio plan cost rack.toml --search --json > search.json
+  vrio report search.json -o plans         where pooling pays: any --json of 'vrio plan'";
 
 /// The program that opens a file as the desktop would.
 const OPENER: &str = "xdg-open";
@@ -32,8 +34,8 @@ const GENERATOR: &str = "<meta name=\"generator\" content=\"vrio report\">";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReportArgs {
-    /// Runs, directories of runs, files of results or of other programs' output, or names of runs
-    /// in the store; default: the store's latest run.
+    /// Runs, directories of runs, files of results, of plans or of other programs' output, or names
+    /// of runs in the store; default: the store's latest run.
     #[arg(value_name = "DIR_OR_FILE")]
     from: Vec<String>,
     #[command(flatten)]

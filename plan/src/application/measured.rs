@@ -128,6 +128,7 @@ const fn origin(of: RunOrigin) -> &'static str {
         RunOrigin::Measured => "measured",
         RunOrigin::Imported => "measured by another program",
         RunOrigin::Published => "published",
+        RunOrigin::Planned => "planned",
     }
 }
 

@@ -140,7 +140,7 @@ pub fn search_text(cells: &[SearchCell]) -> String {
 }
 
 /// The sizes at which each share has the same price, by the need that decides there.
-fn alike_text(cells: &[SearchCell], spare: u64) -> String {
+pub(super) fn alike_text(cells: &[SearchCell], spare: u64) -> String {
     let mut sizes: Vec<(&str, Vec<String>)> = Vec::new();
     for servers in SERVERS_TRIED {
         let is_here = |it: &&SearchCell| it.servers == servers && it.spare_iohosts == spare;

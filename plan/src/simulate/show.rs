@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::VariedReport;
 use super::world::{LatencySummary, SimulationReport};
 use crate::money::grouped;
 use crate::text::table;
@@ -78,14 +79,14 @@ pub fn report_text(report: &SimulationReport) -> String {
 }
 
 /// Several reports, one a row, by the value that tells them apart.
-pub fn rows_text(key: &str, reports: &[(String, SimulationReport)]) -> String {
-    let Some((_, first)) = reports.first() else { return String::new() };
+pub fn rows_text(key: &str, reports: &[VariedReport]) -> String {
+    let Some(VariedReport { report: first, .. }) = reports.first() else { return String::new() };
     let mut rows = vec![
         [key, "requests", "mean", "p50", "p99", "p99.9", "longest", "unanswered", "sidecores"]
             .map(str::to_owned)
             .to_vec(),
     ];
-    for (value, report) in reports {
+    for VariedReport { value, report, .. } in reports {
         let mut row = latency_row(value, &report.latency);
         row.push(grouped(report.unanswered + report.refused));
         let mut cores = report.used.iter().filter(|used| used.stations.ends_with("sidecores"));

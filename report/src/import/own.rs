@@ -1,6 +1,7 @@
-//! The JSON of `vrio bench ... --json`, which has its results in it: a run and its measurements.
+//! The JSON of `vrio bench ... --json`, which has its results in it: a run and its measurements;
+//! and the JSON of `vrio plan ... --json`, whose results are of no run.
 
-use results::{ResultError, SCHEMA};
+use results::{PlannedResults, ResultError, Run, SCHEMA};
 use serde::Deserialize;
 
 use super::fault::Fault;
@@ -11,6 +12,14 @@ struct OwnJson {
     results: Loaded,
 }
 
+#[derive(Deserialize)]
+struct PlannedJson {
+    results: PlannedResults,
+}
+
+/// The kind of the runs that are made of planned results.
+const PLAN: &str = "plan";
+
 /// The versions of the results, which are looked at first: another version may have other fields.
 #[derive(Deserialize)]
 struct OwnVersions {
@@ -19,7 +28,8 @@ struct OwnVersions {
 
 #[derive(Deserialize)]
 struct RunVersions {
-    run: FormVersion,
+    /// None in a plan.
+    run: Option<FormVersion>,
     measurements: Vec<FormVersion>,
 }
 
@@ -37,17 +47,27 @@ pub(super) fn without_results(line: usize) -> Fault {
 
 /// Reads the JSON, which begins in that line.
 pub(super) fn read(text: &str, line: usize) -> Result<Loaded, Fault> {
-    let fault = |error| Fault::json(text, line, "results of `vrio bench`")(error);
+    const EXPECTED: &str = "results of `vrio bench` or `vrio plan`";
+    let fault = |error| Fault::json(text, line, EXPECTED)(error);
     let unfit = |error: ResultError| {
-        let expected = format!("results of version {SCHEMA} of `vrio bench`");
+        let expected = format!("{EXPECTED}, of version {SCHEMA}");
         Fault::new(line, expected, error.to_string())
     };
     let OwnVersions { results } = serde_json::from_str(text).map_err(fault)?;
-    let mut versions = results.measurements.iter().chain([&results.run]).map(|it| it.schema);
+    let is_planned = results.run.is_none();
+    let mut versions = results.measurements.iter().chain(&results.run).map(|it| it.schema);
     if let Some(found) = versions.find(|version| *version != u64::from(SCHEMA)) {
         return Err(unfit(ResultError::Version { found }));
     }
-    let OwnJson { results } = serde_json::from_str(text).map_err(fault)?;
+    let results = if is_planned {
+        let PlannedJson { results } = serde_json::from_str(text).map_err(fault)?;
+        results.check().map_err(unfit)?;
+        let PlannedResults { title, measurements } = results;
+        Loaded { run: Run::now(PLAN, &title), measurements }
+    } else {
+        let OwnJson { results } = serde_json::from_str(text).map_err(fault)?;
+        results
+    };
     results.check().map_err(unfit)?;
     Ok(results)
 }

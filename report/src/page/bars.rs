@@ -160,8 +160,15 @@ impl<'a> Stacks<'a> {
         let table = |item: &Item<'_>| {
             tables.get(&std::ptr::from_ref(item.measurement)).map_or("", String::as_str)
         };
+        // Prices have the order of the plan, whose dearest part is the first.
+        let mut prices: Vec<&str> = Vec::new();
         for item in &group.items {
-            let (place, name) = subject::column(&item.series.name);
+            let (mut place, name) = subject::column(&item.series.name);
+            if group.quantity == Quantity::PartPrice {
+                let known = prices.iter().position(|known| *known == name);
+                place = known.unwrap_or(prices.len());
+                prices.extend(known.is_none().then_some(name));
+            }
             let kind = BarKind { is_published: item.is_published(), place, name };
             it.kinds.insert(kind);
             for point in &item.series.points {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use results::Run;
+use results::{Run, RunOrigin};
 
 use super::group::{Group, capital};
 use super::said::own;
@@ -55,7 +55,13 @@ pub(super) fn of_group(group: &Group<'_>) -> Vec<String> {
             measurement: Some(measurement),
         })
         .collect();
-    let mut found = compare::conditions(&sides);
+    // A plan has no machine that could differ.
+    let measured: Vec<ComparedSide<'_>> = sides
+        .iter()
+        .filter(|side| side.measurement.is_some_and(|it| it.origin != RunOrigin::Planned))
+        .copied()
+        .collect();
+    let mut found = compare::conditions(&measured);
     let mut by_title: BTreeMap<&str, Vec<ComparedSide<'_>>> = BTreeMap::new();
     for (side, (measurement, ..)) in sides.iter().zip(&runs) {
         // The run's own words come before the words that set its measurements apart.

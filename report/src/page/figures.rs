@@ -13,7 +13,7 @@ use super::thin::{points_shown, thin};
 use super::{bars, derived, names, said};
 use crate::plot::style::SeriesLook;
 use crate::plot::text::slug;
-use crate::plot::{Axis, AxisScale, Curve, Figure, PlotBody};
+use crate::plot::{Axis, AxisScale, Curve, Figure, HEAT_PLACES_MAX, PlotBody};
 use crate::store::Loaded;
 
 /// Figures with a larger ratio are drawn on a logarithmic axis.
@@ -192,7 +192,7 @@ fn split_rest(mut group: Group<'_>) -> Vec<Group<'_>> {
 /// Removes repeated rows of polling cores. Each model has a fixed number of them, so tables repeat
 /// it.
 fn once(mut group: Group<'_>) -> Group<'_> {
-    if group.quantity != Quantity::PollingCores {
+    if (group.quantity, group.against) != (Quantity::PollingCores, Against::Category) {
         return group;
     }
     let mut kept: Vec<Item<'_>> = Vec::new();
@@ -236,7 +236,7 @@ fn add_published<'a>(groups: &mut [Group<'a>], published: &'a [Measurement]) {
 /// Gives names to the series, and removes series that the plot has no room for.
 fn named(mut group: Group<'_>) -> Group<'_> {
     group.names = names::of(&group.items);
-    let is_stacked = group.quantity == Quantity::EventsPerRequest && !group.is_parts;
+    let is_stacked = group.quantity.is_part() && !group.is_parts;
     if !is_stacked && group.items.len() > SERIES_SHOWN_MAX {
         group.items.truncate(SERIES_SHOWN_MAX);
         group.left_out = group.names.split_off(SERIES_SHOWN_MAX);
@@ -245,18 +245,25 @@ fn named(mut group: Group<'_>) -> Group<'_> {
 }
 
 fn body<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>, remarks: &mut Vec<String>) -> PlotBody {
-    let is_events = group.quantity == Quantity::EventsPerRequest;
     match (group.against, group.only_place()) {
         (Against::Category, _) if group.is_parts => {
             PlotBody::Listed(bars::listed(group, drawing, remarks))
         }
-        (Against::Category, _) if is_events => {
+        (Against::Category, _) if group.quantity.is_part() => {
             PlotBody::Bars(bars::stacked(group, drawing, remarks))
         }
         (Against::Category, _) => PlotBody::Bars(bars::beside(group, drawing, remarks)),
         (_, Some(_)) => PlotBody::Bars(bars::at_one_place(group, drawing)),
+        _ if is_heat(group) => PlotBody::Heat(curves(group, drawing, remarks)),
         _ => PlotBody::Curves(curves(group, drawing, remarks)),
     }
+}
+
+/// Whether the figures are changes at two things: a few places, and a few series. Lines of them
+/// would lie on one another, and where they change their sign would be hard to see.
+fn is_heat(group: &Group<'_>) -> bool {
+    let is_small = (2..=HEAT_PLACES_MAX).contains(&group.places());
+    group.quantity == Quantity::PriceChange && group.items.len() > 1 && is_small
 }
 
 fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
@@ -266,7 +273,7 @@ fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
     let body = body(group, drawing, &mut remarks);
     let scale = match &body {
         PlotBody::Curves(_) => scale(group, unit),
-        PlotBody::Bars(_) | PlotBody::Listed(_) => AxisScale::Linear,
+        PlotBody::Heat(_) | PlotBody::Bars(_) | PlotBody::Listed(_) => AxisScale::Linear,
     };
     // In a stack, ends of the parts' spreads would have no place of their own.
     let is_stack = matches!(&body, PlotBody::Bars(bars) if bars.is_stacked);
@@ -283,6 +290,7 @@ fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
         remarks.extend(said::not_measured(group));
     }
     let peaks = group.others.iter().filter(|item| is_peak(group, item, group.quantity));
+    remarks.extend(said::planned(group));
     remarks.extend(said::sources(group.items.iter().chain(peaks)));
     let what = if group.is_parts && group.quantity == Quantity::EventsPerRequest {
         "counted per request"
@@ -302,7 +310,7 @@ fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
         of_table,
         measured: said::measured(group),
         y: Axis { words: group.told(), unit, scale },
-        rules: line_rates(group),
+        rules: rules(group),
         body,
     }
 }
@@ -311,6 +319,10 @@ fn figure<'a>(group: &Group<'a>, drawing: &mut Drawing<'a>) -> Figure {
 fn scale(group: &Group<'_>, unit: Unit) -> AxisScale {
     if group.against == Against::Category {
         return AxisScale::Linear;
+    }
+    // Racks differ by some percent of their price, which would be a line from 0 on.
+    if group.quantity == Quantity::HostPrice && group.points().all(|point| point.y > 0.0) {
+        return AxisScale::Log10;
     }
     let by_size = group.against == Against::MessageSize;
     if by_size && matches!(unit.dimension(), Dimension::Time | Dimension::DataRate) {
@@ -356,6 +368,15 @@ fn curves<'a>(
         ));
     }
     curves
+}
+
+/// Lines across the plot: the rates of lines, and the share at which a pool saves nothing.
+fn rules(group: &Group<'_>) -> Vec<(f64, String)> {
+    if group.quantity != Quantity::SidecoreShare {
+        return line_rates(group);
+    }
+    let all = Unit::Ratio.convert(1.0, group.unit());
+    all.map(|all| (all, "as many as without a pool".to_owned())).into_iter().collect()
 }
 
 /// The rates that the lines of these series could carry, each rate once.

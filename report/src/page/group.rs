@@ -106,6 +106,17 @@ impl<'a> Group<'a> {
         self.items.iter().zip(&self.names).map(key).collect()
     }
 
+    /// Whether our own series are plans: nothing of them was measured.
+    pub(super) fn is_planned(&self) -> bool {
+        let mut own = self.items.iter().filter(|item| !item.is_published()).peekable();
+        own.peek().is_some() && own.all(Item::is_planned)
+    }
+
+    /// The places on the horizontal axis, at which any series has a figure.
+    pub(super) fn places(&self) -> usize {
+        self.points().map(|point| point.x.to_bits()).collect::<BTreeSet<_>>().len()
+    }
+
     /// The unit of the plot: that of the first item.
     pub(super) fn unit(&self) -> Unit {
         self.items[0].series.unit
@@ -183,11 +194,11 @@ pub(super) fn described(title: &str, names: &[String]) -> String {
 pub(super) fn x_scale(group: &Group<'_>) -> AxisScale {
     match group.against {
         Against::MessageSize | Against::QueueDepth => AxisScale::Log2,
-        Against::Guests | Against::Processes | Against::Sidecores => {
+        Against::Guests | Against::Processes | Against::Sidecores | Against::Servers => {
             let most = group.points().fold(0.0_f64, |most, point| most.max(point.x));
             if most > 16.0 { AxisScale::Log2 } else { AxisScale::Linear }
         }
-        Against::Time | Against::Category => AxisScale::Linear,
+        Against::Time | Against::Correlation | Against::Category => AxisScale::Linear,
     }
 }
 

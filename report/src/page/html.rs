@@ -8,7 +8,7 @@ use results::{Empty, Measurement, Run};
 use sha2::{Digest, Sha256};
 
 use super::content::Content;
-use super::{names, said};
+use super::{is_plan, names, said};
 use crate::plot::number::{exact, rounded};
 use crate::plot::table::{PlotCell, PlotTable, with_unit};
 use crate::plot::text::{escape, shorten};
@@ -263,7 +263,7 @@ fn runs_(content: &Content<'_>) -> String {
     let (mut out, mut told) = (String::new(), BTreeMap::new());
     out.push_str("<section id=\"runs\"><h2>Runs and machines</h2>\n");
     for source in content.sources {
-        let lines = run_lines(&source.run);
+        let lines = run_lines(&source.run, is_plan(source));
         let _ = write!(out, "<h3>{}</h3>{}", escape(&source.run.title), list("", &lines));
         let count = counted(source.measurements.len(), "measurement");
         let shown = source.measurements.iter().take(MEASUREMENTS_SHOWN_MAX + 1);
@@ -280,12 +280,16 @@ fn runs_(content: &Content<'_>) -> String {
     out + "</section>\n"
 }
 
-fn run_lines(run: &Run) -> Vec<String> {
-    let mut lines = vec![format!("begun {}", run.begun)];
+fn run_lines(run: &Run, is_plan: bool) -> Vec<String> {
+    let mut lines = match is_plan {
+        true => vec!["a plan: it is computed, and the same on each machine".to_owned()],
+        false => vec![format!("begun {}", run.begun)],
+    };
     if !run.command.is_empty() {
         lines.push(format!("by: {}", run.command.join(" ")));
     }
     match &run.machine {
+        None if is_plan => {}
         None => lines.push("nothing is known of its machine".to_owned()),
         Some(machine) => {
             let cores = machine.cores;
@@ -377,7 +381,9 @@ fn empty(content: &Content<'_>) -> String {
         return String::new();
     }
     let lines = list("", &lines);
-    format!("<section id=\"empty\"><h2>What could not be measured</h2>{lines}</section>\n")
+    format!(
+        "<section id=\"empty\"><h2>What could not be measured or planned</h2>{lines}</section>\n"
+    )
 }
 
 /// Published measurements with their quotations: first those that are in the plots, then all

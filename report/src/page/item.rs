@@ -15,4 +15,8 @@ impl Item<'_> {
     pub(super) fn is_published(&self) -> bool {
         self.measurement.origin == RunOrigin::Published
     }
+
+    pub(super) fn is_planned(&self) -> bool {
+        self.measurement.origin == RunOrigin::Planned
+    }
 }

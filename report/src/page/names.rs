@@ -182,5 +182,6 @@ pub(super) fn origin(origin: RunOrigin) -> &'static str {
         RunOrigin::Measured => "measured by vrio",
         RunOrigin::Imported => "imported: another program measured",
         RunOrigin::Published => "published: others measured, elsewhere",
+        RunOrigin::Planned => "planned: computed, and not measured",
     }
 }

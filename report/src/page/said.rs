@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use results::{Empty, Machine, Measurement, Quantity, Run, Spread, Statistic};
 
-use super::group::Group;
+use super::group::{Group, capital};
 use super::item::Item;
 use super::{names, subject};
 use crate::plot::{AxisScale, Curve, PlotBody};
@@ -24,23 +24,47 @@ const RUNS_NAMED_MAX: usize = 3;
 pub(super) fn shared(group: &Group<'_>, body: &PlotBody) -> Option<String> {
     let is_bars = matches!(body, PlotBody::Bars(_) | PlotBody::Listed(_));
     let shared = names::shared(&group.items).filter(|_| !is_bars);
-    shared.map(|words| format!("All that was measured: {words}."))
+    let what = if group.is_planned() { "planned" } else { "measured" };
+    shared.filter(|_| own(group).len() > 1).map(|words| format!("All that was {what}: {words}."))
+}
+
+/// The origin of plans, with their notes: below each picture stands of which prices it is.
+pub(super) fn planned(group: &Group<'_>) -> Vec<String> {
+    let planned: Vec<_> = own(group).into_iter().filter(|item| item.is_planned()).collect();
+    let mut lines = Vec::new();
+    for item in &planned {
+        let Measurement { title, source, notes, .. } = item.measurement;
+        let of = if planned.len() > 1 { format!(" “{title}”") } else { String::new() };
+        let source = source.as_deref().unwrap_or("source unknown").trim_end_matches('.');
+        lines.push(format!("Planned{of}, and not measured. {}.", capital(source)));
+        lines
+            .extend(notes.iter().filter(|note| !lines.contains(note)).cloned().collect::<Vec<_>>());
+    }
+    let more = lines.len().saturating_sub(REASONS_MAX);
+    lines.truncate(REASONS_MAX);
+    lines.extend((more > 0).then(|| format!("And {more} notes more, at the end of the page.")));
+    lines.iter().map(|line| crate::plot::text::shorten(line, REASON_CHARS_MAX)).collect()
 }
 
 /// The machines on which a picture's runs were measured.
 pub(super) fn measured(group: &Group<'_>) -> Vec<String> {
     let mut known = BTreeSet::new();
-    let runs = group.items.iter().filter_map(|item| item.run);
-    let runs: Vec<&Run> = runs.filter(|run| known.insert(std::ptr::from_ref(*run))).collect();
+    let runs = group.items.iter().filter_map(|item| Some((item.run?, item.is_planned())));
+    let runs: Vec<(&Run, bool)> =
+        runs.filter(|(run, _)| known.insert(std::ptr::from_ref(*run))).collect();
     let more = runs.len().saturating_sub(RUNS_NAMED_MAX);
-    let mut lines: Vec<String> = runs.iter().take(RUNS_NAMED_MAX).map(|run| made(run)).collect();
+    let made = |(run, is_planned): &(&Run, bool)| made(run, *is_planned);
+    let mut lines: Vec<String> = runs.iter().take(RUNS_NAMED_MAX).map(made).collect();
     lines.extend((more > 0).then(|| format!("And {more} runs more.")));
     lines
 }
 
-fn made(run: &Run) -> String {
+fn made(run: &Run, is_planned: bool) -> String {
     let Run { title, begun, machine, .. } = run;
     let day = begun.split('T').next().unwrap_or_default();
+    if is_planned {
+        return format!("{title}: a plan, drawn on {day}; nothing of it was measured.");
+    }
     let Some(machine) = machine else {
         return format!("{title}: imported on {day}; its machine is not known.");
     };
@@ -196,7 +220,7 @@ fn whole_columns<'a>(measurement: &'a Measurement, rows: &Rows<'a>) -> BTreeSet<
 
 /// The missing figures of a plot: each reason once, with all its places.
 pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
-    let is_event = group.quantity == Quantity::EventsPerRequest;
+    let is_event = group.quantity.is_part();
     let own = own(group);
     let tables = names::of_measurements(&own);
     // By reason: the missing figures, and the tables that lack them.
@@ -246,7 +270,8 @@ pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
         let what: Vec<String> = what.iter().map(whose).collect();
         let what: Vec<&str> = what.iter().map(String::as_str).collect();
         let why = crate::plot::text::shorten(why, REASON_CHARS_MAX);
-        format!("Not measured: {}: {why}.", few(&what))
+        let no = if group.is_planned() { "No figure" } else { "Not measured" };
+        format!("{no}: {}: {why}.", few(&what))
     };
     let mut lines: Vec<String> = reasons.into_iter().take(REASONS_MAX).map(line).collect();
     lines.extend((more > 0).then(|| format!("And {more} reasons more, at the end of the page.")));
@@ -256,7 +281,9 @@ pub(super) fn not_measured<'a>(group: &Group<'a>) -> Vec<String> {
 /// Whether the plot has published figures.
 pub(super) fn has_published(body: &PlotBody) -> bool {
     match body {
-        PlotBody::Curves(curves) => curves.iter().any(|curve| curve.is_published),
+        PlotBody::Curves(curves) | PlotBody::Heat(curves) => {
+            curves.iter().any(|curve| curve.is_published)
+        }
         PlotBody::Bars(bars) | PlotBody::Listed(bars) => {
             bars.parts.iter().any(|part| part.is_published)
         }

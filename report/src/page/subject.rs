@@ -4,7 +4,7 @@ use results::{Measurement, Quantity};
 
 /// Benchmarks of different programs that measure the same, by their whole names. A plot of several
 /// benchmarks has their names above it, and overheads are only computed within one benchmark.
-const ALIKE: [(&str, &[&str]); 8] = [
+const ALIKE: [(&str, &[&str]); 14] = [
     (
         "point to point",
         &[
@@ -40,7 +40,20 @@ const ALIKE: [(&str, &[&str]); 8] = [
         ],
     ),
     ("MPI jobs", &["connections", "connections_ft", "connections_is"]),
+    ("plans of a rack", &["plan_cost"]),
+    (SIZES, &[PLAN_SEARCH]),
+    ("sidecores for a p99", &["plan_size"]),
+    (SIMULATED, &[PLAN_SIMULATE]),
+    ("predicted applications", &["plan_application"]),
+    ("published figures and the planner's", &["plan_published"]),
 ];
+
+/// The search for the sizes of rack that pay, and its subject. Each search has plots of its own.
+const PLAN_SEARCH: &str = "plan_search";
+const SIZES: &str = "racks of all sizes";
+/// Simulations, and their subject. The names of a key's values have plots of their own.
+const PLAN_SIMULATE: &str = "plan_simulate";
+const SIMULATED: &str = "simulated racks";
 
 /// Benchmarks of I/O models, in a run and in a text.
 const MODELS: &str = "models";
@@ -69,6 +82,12 @@ impl Subject {
         let is_it = |(_, all): &&(&str, &[&str])| all.contains(&benchmark);
         let alike = ALIKE.iter().find(is_it).map(|(words, _)| *words);
         let words = alike.unwrap_or(benchmark).replace('_', " ");
+        if benchmark == PLAN_SEARCH {
+            return Self(format!("{words}, {}", measurement.title));
+        }
+        if let (PLAN_SIMULATE, Some(key)) = (benchmark, measurement.setup.get("varied")) {
+            return Self(format!("{words}, {key}"));
+        }
         let hosts = measurement.setup.get("hosts").map(String::as_str);
         Self(words + if hosts == Some("two hosts") { TWO_HOSTS } else { "" })
     }
@@ -92,9 +111,11 @@ impl Subject {
         self.0.starts_with(&of_models(""))
     }
 
-    /// The device alone, without the table.
+    /// The device alone, without the table; of plans, their subject without a name or a key.
     pub(super) fn device(&self) -> &str {
-        let is_table = self.is_models().then(|| self.0.split_once(", ")).flatten();
+        let is_plan = [SIZES, SIMULATED].iter().any(|words| self.0.starts_with(words));
+        let has_tables = self.is_models() || is_plan;
+        let is_table = has_tables.then(|| self.0.split_once(", ")).flatten();
         is_table.map_or(&self.0, |(device, _)| device)
     }
 
@@ -235,6 +256,28 @@ mod tests {
         assert_eq!(events(&one).words(), "I/O models of disks, 1 guest, in clear");
         assert_eq!(events(&one).device(), "I/O models of disks");
         assert_eq!(Subject::of(&one, Quantity::Iops), Subject::of(&four, Quantity::Iops));
+    }
+
+    #[test]
+    fn values_of_a_key_and_searches_have_plots_of_their_own() {
+        let plan = |benchmark: &str, title: &str, key: Option<&str>| {
+            let mut it = Measurement::new(RunOrigin::Planned, benchmark, title);
+            it.setup.extend(key.map(|key| ("varied".to_owned(), key.to_owned())));
+            Subject::of(&it, Quantity::Latency)
+        };
+        let all = [
+            plan(PLAN_SIMULATE, "a", None),
+            plan(PLAN_SIMULATE, "a", Some("pool.steering")),
+            plan(PLAN_SIMULATE, "b", Some("death.refuge")),
+            plan(PLAN_SEARCH, "a: no spare IOhost", None),
+            plan(PLAN_SEARCH, "a: one spare IOhost", None),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(all[at + 1..].iter().all(|other| other != one), "{one:?}");
+        }
+        assert_eq!(all[0], plan(PLAN_SIMULATE, "b", None));
+        assert!(all[..3].iter().all(|it| it.device() == SIMULATED));
+        assert!(all[3..].iter().all(|it| it.device() == SIZES));
     }
 
     /// The names in the slides lead to our names.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use results::{Point, Unit};
+use results::{Dimension, Point, Unit};
 
 use super::area::{Area, RIGHT, WIDTH};
 use super::figure::{BarPart, Bars, Figure, LegendKey};
@@ -99,7 +99,8 @@ pub(super) fn spans(figure: &Figure, bars: &Bars) -> (ScaleSpan, ScaleSpan) {
     // numbers.
     let room = room.clamp(LEAST_ROOM, 0.5);
     let widest = (most - least * room) / (1.0 - room);
-    (ScaleSpan::tight(least, widest), ScaleSpan::tight(0.0, 1.0))
+    let is_binary = figure.y.unit.dimension() == Dimension::Data;
+    (ScaleSpan::tight(least, widest).binary(is_binary), ScaleSpan::tight(0.0, 1.0))
 }
 
 pub(super) fn draw(figure: &Figure, bars: &Bars, area: &Area) -> String {

@@ -52,6 +52,8 @@ pub struct Figure {
 pub enum PlotBody {
     /// Points in a row, joined by lines.
     Curves(Vec<Curve>),
+    /// A row of boxes for each curve, whose figures are changes.
+    Heat(Vec<Curve>),
     /// A bar for each name.
     Bars(Bars),
     /// Bars that would say nothing: the table alone is shown.
@@ -134,7 +136,7 @@ impl Figure {
     /// The entries of the legend, in the order of `data-k`.
     pub fn keys(&self) -> Vec<LegendKey<'_>> {
         match &self.body {
-            PlotBody::Curves(curves) => curves
+            PlotBody::Curves(curves) | PlotBody::Heat(curves) => curves
                 .iter()
                 .map(|Curve { name, look, is_published, .. }| LegendKey {
                     name,
@@ -154,15 +156,17 @@ impl Figure {
         }
     }
 
-    /// The entries that a reader must distinguish: none where all bars are of one kind.
+    /// The entries that a reader must distinguish: none where all bars are of one kind, and none of
+    /// rows, which have their names beside them.
     pub fn legend(&self) -> Vec<LegendKey<'_>> {
         let keys = self.keys();
-        if self.has_bars() && keys.len() < 2 { Vec::new() } else { keys }
+        let is_told = matches!(self.body, PlotBody::Heat(_)) || (self.has_bars() && keys.len() < 2);
+        if is_told { Vec::new() } else { keys }
     }
 
     /// Whether its legend shows boxes rather than lines.
     pub fn has_bars(&self) -> bool {
-        !matches!(self.body, PlotBody::Curves(_))
+        matches!(self.body, PlotBody::Bars(_) | PlotBody::Listed(_))
     }
 
     /// Whether the plot has a picture.

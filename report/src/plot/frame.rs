@@ -11,7 +11,7 @@ use super::scale::{AxisScale, ScaleSpan};
 use super::style::SeriesLook;
 use super::table::with_unit;
 use super::text::{NAME_CHARS_MAX, escape, shorten, wrap};
-use super::{bars, curves, style};
+use super::{bars, curves, heat, style};
 
 /// The room above the area of the points, in a page.
 const TOP: f64 = 30.0;
@@ -36,10 +36,11 @@ pub(super) fn draw(figure: &Figure, place: PicturePlace) -> String {
         PicturePlace::Page => Vec::new(),
         PicturePlace::File => wrap(&figure.title, HEADING_CHARS, 2),
     };
-    let above = match (figure.has_bars(), place) {
-        (true, PicturePlace::Page) => BARS_TOP,
-        (true, PicturePlace::File) => BARS_TOP + HEADING_BARS,
-        (false, _) => TOP,
+    let above = match (&figure.body, place) {
+        (PlotBody::Curves(_), _) => TOP,
+        (PlotBody::Heat(_), _) => heat::TOP,
+        (_, PicturePlace::Page) => BARS_TOP,
+        (_, PicturePlace::File) => BARS_TOP + HEADING_BARS,
     };
     let top = above + heading.len() as f64 * HEADING;
     let (inside, bottom) = match &figure.body {
@@ -48,6 +49,7 @@ pub(super) fn draw(figure: &Figure, place: PicturePlace) -> String {
             let area = area(CURVES_LEFT, top, HEIGHT, x, y);
             (grid(figure, &area) + &curves::draw(all, &area) + &rules(figure, &area), area.bottom)
         }
+        PlotBody::Heat(all) => heat::draw(figure, all, top),
         PlotBody::Bars(all) | PlotBody::Listed(all) => {
             let (x, y) = bars::spans(figure, all);
             let area = area(bars::names_width(all), top, bars::height(all), x, y);

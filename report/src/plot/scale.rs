@@ -60,6 +60,8 @@ pub struct Tick {
 const LABELS_MAX: usize = 11;
 /// With more decades, lines between the powers of ten would be a grey area.
 const MINOR_DECADES_MAX: f64 = 8.0;
+/// A logarithmic axis of fewer decades has the ticks of a linear one.
+const FINE_DECADES: f64 = 0.5;
 /// The span of an axis ends here, and at the reciprocal: larger spans would not be numbers.
 const NUMBER_MAX: f64 = 1e140;
 /// The part of a logarithmic axis that is kept for 0.
@@ -76,6 +78,8 @@ pub struct ScaleSpan {
     has_zero: bool,
     /// The labels instead of the ticks' own choice, if there are any.
     labels: Vec<f64>,
+    /// Whether the steps of a linear axis are powers of two.
+    is_binary: bool,
 }
 
 impl ScaleSpan {
@@ -104,9 +108,11 @@ impl ScaleSpan {
                 // A reduction by 90 % is a factor of ten but for the last bit.
                 (step_down(low.min(1.0) * (1.0 + 1e-9)), step_up(high.max(1.0) * (1.0 - 1e-9)))
             }
+            // Less than half a decade would be a stripe between one and ten of something.
+            _ if low < high && (high / low).log10() < FINE_DECADES => fine_ends(low, high),
             _ => (step_down(low * 0.98), step_up(high * 1.02)),
         };
-        Self { scale, low, high, has_zero, labels: Vec::new() }
+        Self { scale, low, high, has_zero, labels: Vec::new(), is_binary: false }
     }
 
     /// The same span, with labels at these numbers alone: for a few sizes, a reader looks for
@@ -131,13 +137,32 @@ impl ScaleSpan {
             if (steps - steps.round()).abs() < 0.02 { steps.round() * step } else { whole * step }
         };
         let (low, high) = (reach(low, false).min(low), reach(high, true).max(high));
-        Self { scale: AxisScale::Linear, low, high, has_zero: false, labels: Vec::new() }
+        Self {
+            scale: AxisScale::Linear,
+            low,
+            high,
+            has_zero: false,
+            labels: Vec::new(),
+            is_binary: false,
+        }
+    }
+
+    /// The same span; a linear axis has its ticks at whole powers of two, as bytes are told.
+    pub fn binary(self, is_binary: bool) -> Self {
+        Self { is_binary, ..self }
     }
 
     /// A span that ends exactly at its numbers: a time line has no empty end.
     pub fn tight(low: f64, high: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
-        Self { scale: AxisScale::Linear, low, high, has_zero: false, labels: Vec::new() }
+        Self {
+            scale: AxisScale::Linear,
+            low,
+            high,
+            has_zero: false,
+            labels: Vec::new(),
+            is_binary: false,
+        }
     }
 
     /// The division of the axis.
@@ -173,6 +198,9 @@ impl ScaleSpan {
     /// Its ticks, in order.
     pub fn ticks(&self) -> Vec<Tick> {
         let mut ticks = match self.scale {
+            AxisScale::Linear if self.is_binary => {
+                stepped_ticks(self.low, self.high, binary_step(self.high - self.low))
+            }
             AxisScale::Linear => linear_ticks(self.low, self.high),
             AxisScale::Log2 => doubling_ticks(self.low, self.high),
             AxisScale::Log10 => decade_ticks(self.low, self.high),
@@ -202,8 +230,16 @@ fn nice_step(span: f64) -> f64 {
     nice.unwrap_or(10.0) * ten
 }
 
+/// A power of two, so that the span has four to eight steps.
+fn binary_step(span: f64) -> f64 {
+    2_f64.powf((span / 8.0).log2().ceil())
+}
+
 fn linear_ticks(low: f64, high: f64) -> Vec<Tick> {
-    let step = nice_step(high - low);
+    stepped_ticks(low, high, nice_step(high - low))
+}
+
+fn stepped_ticks(low: f64, high: f64, step: f64) -> Vec<Tick> {
     let first = (low / step - 1e-9).ceil();
     let places = (0..=2 * LABELS_MAX).map(|at| (first + at as f64) * step);
     let inside = places.take_while(|at| *at <= high + step * 1e-9);
@@ -231,9 +267,15 @@ fn step_up(number: f64) -> f64 {
     up.unwrap_or(10.0 * ten)
 }
 
+/// The ends of a short logarithmic axis: linear ticks around its numbers.
+fn fine_ends(low: f64, high: f64) -> (f64, f64) {
+    let step = nice_step(high - low);
+    ((low / step).floor() * step, (high / step).ceil() * step)
+}
+
 fn decade_ticks(low: f64, high: f64) -> Vec<Tick> {
     let decades = (high / low).log10();
-    if decades < 0.5 {
+    if decades < FINE_DECADES {
         return linear_ticks(low, high);
     }
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
@@ -276,6 +318,16 @@ mod tests {
     }
 
     #[test]
+    fn bytes_have_whole_ticks() {
+        let span = ScaleSpan::tight(0.0, 13e9).binary(true);
+        assert_eq!(
+            labels(&span),
+            [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(|at| at * 2_f64.powi(31))
+        );
+        assert_eq!(labels(&ScaleSpan::tight(0.0, 8.0).binary(true)).len(), 9);
+    }
+
+    #[test]
     fn sizes_double() {
         let sizes: Vec<f64> = (0..=22).map(|power| 2_f64.powi(power)).collect();
         let span = ScaleSpan::of(AxisScale::Log2, sizes.iter().copied());
@@ -311,8 +363,17 @@ mod tests {
         );
         let span = ScaleSpan::of(AxisScale::Log10, [12.0, 60.0]);
         assert_eq!(labels(&span), [10.0, 20.0, 50.0, 100.0]);
+        let short = ScaleSpan::of(AxisScale::Log10, [36_500.0, 61_000.0]);
+        assert_eq!(short.ends(), (35_000.0, 65_000.0), "{:?}", labels(&short));
         let (scale, labels_) = (AxisScale::Log10, Vec::new());
-        let narrow = ScaleSpan { scale, low: 100.0, high: 200.0, has_zero: false, labels: labels_ };
+        let narrow = ScaleSpan {
+            scale,
+            low: 100.0,
+            high: 200.0,
+            has_zero: false,
+            labels: labels_,
+            is_binary: false,
+        };
         assert!(labels(&narrow).len() >= 4, "{narrow:?}");
     }
 

@@ -31,7 +31,7 @@ const fn token(name: &'static str, light: &'static str, dark: &'static str) -> S
 }
 
 /// Colours that belong to no series.
-const TOKENS: [StyleToken; 9] = [
+const TOKENS: [StyleToken; 11] = [
     token("paper", "#ffffff", "#14171c"),
     token("panel", "#f5f6f8", "#1d2128"),
     token("text", "#1a1d21", "#e8eaed"),
@@ -41,6 +41,8 @@ const TOKENS: [StyleToken; 9] = [
     token("faint", "#eef0f2", "#242932"),
     token("link", "#004fa6", "#8fbcff"),
     token("warn", "#8a4b00", "#ffc266"),
+    token("gain", "#4a97d9", "#2f76b8"),
+    token("loss", "#e08a1e", "#b35c12"),
 ];
 
 const SERIES: [StyleToken; COLOURS] = [
@@ -213,6 +215,33 @@ mod tests {
     fn token(name: &str) -> (&'static str, &'static str) {
         let StyleToken { light, dark, .. } = tokens().find(|it| it.name == name).unwrap();
         (light, dark)
+    }
+
+    /// The numbers in a heat map's boxes are read on every colour, the strongest included.
+    #[test]
+    fn numbers_in_boxes_are_read() {
+        let of = |name: &str| TOKENS.into_iter().find(|token| token.name == name).unwrap();
+        let (paper, text) = (of("paper"), of("text"));
+        let opacity = |level: usize| -> f64 {
+            let begin = format!(".l{level} {{ fill-opacity: ");
+            RULES.split(&begin).nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
+        };
+        let part =
+            |hex: &str, at: usize| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
+        for (fill, is_dark) in ["gain", "loss"].into_iter().flat_map(|it| [(it, false), (it, true)])
+        {
+            let colour = |token: StyleToken| if is_dark { token.dark } else { token.light };
+            for level in 1..=5 {
+                let share = opacity(level);
+                let mixed = [1, 3, 5].map(|at| {
+                    let fill = part(colour(of(fill)), at) * share;
+                    (fill + part(colour(paper), at) * (1.0 - share)).round() as u8
+                });
+                let [red, green, blue] = mixed;
+                let found = contrast(colour(text), &format!("#{red:02x}{green:02x}{blue:02x}"));
+                assert!(found >= CONTRAST_TEXT, "{fill} {level}, dark: {is_dark}: {found}");
+            }
+        }
     }
 
     #[test]

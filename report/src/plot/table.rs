@@ -93,7 +93,7 @@ pub(super) struct PlaceRows {
 
 impl PlaceRows {
     /// The rows of all places of the curves, in order, and the places.
-    fn of(curves: &[Curve]) -> (Self, Vec<f64>) {
+    pub(super) fn of(curves: &[Curve]) -> (Self, Vec<f64>) {
         // Numbers that are not negative have the order of their bits.
         let mut found: BTreeMap<(u64, usize), f64> = BTreeMap::new();
         for curve in curves {
@@ -144,7 +144,7 @@ impl Figure {
     /// The table of all numbers of the plot.
     pub fn table(&self) -> PlotTable {
         match &self.body {
-            PlotBody::Curves(curves) => self.of_curves(curves),
+            PlotBody::Curves(curves) | PlotBody::Heat(curves) => self.of_curves(curves),
             PlotBody::Bars(bars) | PlotBody::Listed(bars) => of_bars(bars),
         }
     }
