@@ -15,6 +15,7 @@ use crate::fault::{PlanFault, key, within};
 use crate::measured::{self, MeasuredCost};
 use crate::published;
 use crate::simulate::scenario::{Arrivals, assignment};
+use crate::simulate::switch::{self, SwitchReport, SwitchScenario};
 use crate::simulate::{self, Scenario, SimulationReport, Vary};
 use crate::size;
 use crate::trace::{Trace, TraceForm};
@@ -61,6 +62,7 @@ const SIMULATE_EXAMPLES: &str = "Examples:
   vrio plan simulate scenario.toml
   vrio plan simulate scenario.toml --vary pool.steering=static,random,two,shared
   vrio plan simulate death --vary death.refuge=spare,wait
+  vrio plan simulate switch --vary switch.uplinks=16,8,4     hosts that exchange messages
   vrio plan simulate large                 4,096 hosts with 65,536 guests for a second
   vrio plan simulate scenario.toml --vary pool.sidecores=1,2,4 --json | jq '.[].latency.p99_ns'";
 
@@ -92,7 +94,8 @@ pub enum PlanCommand {
     /// Print what a rack costs under several policies, and where pooling pays.
     #[command(after_help = COST_EXAMPLES)]
     Cost(CostArgs),
-    /// Simulate the requests of a rack's guests: latencies, use of stations, an IOhost's death.
+    /// Simulate the requests of a rack's guests: latencies, use of stations, an IOhost's death; or
+    /// messages between hosts on switches.
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
     /// Find the fewest sidecores, IOhosts and Gbit/s for a p99, by how much bursts coincide.
@@ -127,7 +130,7 @@ pub struct CostArgs {
 /// The arguments of `vrio plan simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// The scenario: a file, or scenario, death or large as `vrio plan example` has them.
+    /// The scenario: a file, or scenario, death, large or switch as `vrio plan example` has them.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// Take the processor time of a request from results of `vrio bench block` (JSON, or a run's
@@ -217,7 +220,7 @@ pub struct PublishedArgs {
 /// The arguments of `vrio plan example`.
 #[derive(Debug, Args)]
 pub struct ExampleArgs {
-    /// The file: rack, r930-3, r930-6, scenario, death, large, profile, pmpi or a platform.
+    /// The file: rack, r930-3, r930-6, scenario, death, large, switch, profile, pmpi or a platform.
     name: String,
 }
 
@@ -365,11 +368,18 @@ fn result_files(path: &Path) -> Result<Vec<PathBuf>, PlanFault> {
 }
 
 /// Scenarios of the program.
-const SCENARIOS: [(&str, &str); 3] =
-    [("scenario", simulate::EXAMPLE), ("death", simulate::DEATH), ("large", simulate::LARGE)];
+const SCENARIOS: [(&str, &str); 4] = [
+    ("scenario", simulate::EXAMPLE),
+    ("death", simulate::DEATH),
+    ("large", simulate::LARGE),
+    ("switch", switch::SWITCH),
+];
 
 fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     let (name, text) = read(&args.scenario, &SCENARIOS)?;
+    if SwitchScenario::is_form(&text) {
+        return simulate_switch(args, &name, &text);
+    }
     let mut traces = Traces::default();
     let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
     let Some(vary) = &args.vary else {
@@ -399,6 +409,33 @@ fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
         return Ok(json(&reports));
     }
     Ok(below(&costs, &simulate::rows_text(&vary.key, &reports)))
+}
+
+/// The same for an exchange on switches.
+fn simulate_switch(args: &SimulateArgs, name: &str, text: &str) -> Result<String, PlanFault> {
+    if args.costs.is_some() {
+        let cause = "an exchange on switches has no costs of requests";
+        return Err(key("--costs", cause, "leave it out"));
+    }
+    let Some(vary) = &args.vary else {
+        let report = switch::simulate_switch(&SwitchScenario::read(name, text, &args.set)?);
+        return Ok(if args.json { json(&report) } else { switch::switch_text(&report) });
+    };
+    let with = |value: &String| {
+        let varied = (vary.key.clone(), value.clone());
+        let set: Assignments = args.set.iter().cloned().chain([varied]).collect();
+        Ok((value.clone(), SwitchScenario::read(name, text, &set)?))
+    };
+    // All values are checked before the first is simulated.
+    let all: Vec<(String, SwitchScenario)> =
+        vary.values.iter().map(with).collect::<Result<_, _>>()?;
+    let all = all.into_iter().map(|(value, it)| (value, switch::simulate_switch(&it)));
+    let reports: Vec<(String, SwitchReport)> = all.collect();
+    if args.json {
+        let reports: Vec<&SwitchReport> = reports.iter().map(|(_, report)| report).collect();
+        return Ok(json(&reports));
+    }
+    Ok(switch::switch_rows_text(&vary.key, &reports))
 }
 
 /// The trace that was read last: scenarios that differ in another key share it.

@@ -11,6 +11,7 @@ pub mod calendar;
 mod closed;
 pub mod scenario;
 pub(crate) mod show;
+pub mod switch;
 pub mod variate;
 pub mod world;
 
