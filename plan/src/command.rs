@@ -16,6 +16,7 @@ use crate::measured::{self, MeasuredCost};
 use crate::planned::ReportJson;
 use crate::published::{self, JudgedForm};
 use crate::simulate::scenario::{Arrivals, assignment};
+use crate::simulate::switch::{self, SwitchScenario, VariedSwitchForm, VariedSwitchReport};
 use crate::simulate::{self, Scenario, VariedForm, VariedReport, Vary};
 use crate::size::{self, SizeForm};
 use crate::trace::{Trace, TraceForm};
@@ -64,6 +65,7 @@ const SIMULATE_EXAMPLES: &str = "Examples:
   vrio plan simulate scenario.toml
   vrio plan simulate scenario.toml --vary pool.steering=static,random,two,shared
   vrio plan simulate death --vary death.refuge=spare,wait
+  vrio plan simulate switch --vary switch.uplinks=16,8,4     hosts that exchange messages
   vrio plan simulate large                 4,096 hosts with 65,536 guests for a second
   vrio plan simulate scenario.toml --vary pool.sidecores=1,2,4 --json > p99.json
   vrio report p99.json                     a page with the p99 by sidecores";
@@ -96,7 +98,8 @@ pub enum PlanCommand {
     /// Print what a rack costs under several policies, and where pooling pays.
     #[command(after_help = COST_EXAMPLES)]
     Cost(CostArgs),
-    /// Simulate the requests of a rack's guests: latencies, use of stations, an IOhost's death.
+    /// Simulate the requests of a rack's guests: latencies, use of stations, an IOhost's death; or
+    /// messages between hosts on switches.
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
     /// Find the fewest sidecores, IOhosts and Gbit/s for a p99, by how much bursts coincide.
@@ -132,7 +135,7 @@ pub struct CostArgs {
 /// The arguments of `vrio plan simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// The scenario: a file, or scenario, death or large as `vrio plan example` has them.
+    /// The scenario: a file, or scenario, death, large or switch as `vrio plan example` has them.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// Take the processor time of a request from results of `vrio bench block` (JSON, or a run's
@@ -222,7 +225,7 @@ pub struct PublishedArgs {
 /// The arguments of `vrio plan example`.
 #[derive(Debug, Args)]
 pub struct ExampleArgs {
-    /// The file: rack, r930-3, r930-6, scenario, death, large, profile, pmpi or a platform.
+    /// The file: rack, r930-3, r930-6, scenario, death, large, switch, profile, pmpi or a platform.
     name: String,
 }
 
@@ -382,11 +385,18 @@ fn result_files(path: &Path) -> Result<Vec<PathBuf>, PlanFault> {
 }
 
 /// Scenarios of the program.
-const SCENARIOS: [(&str, &str); 3] =
-    [("scenario", simulate::EXAMPLE), ("death", simulate::DEATH), ("large", simulate::LARGE)];
+const SCENARIOS: [(&str, &str); 4] = [
+    ("scenario", simulate::EXAMPLE),
+    ("death", simulate::DEATH),
+    ("large", simulate::LARGE),
+    ("switch", switch::SWITCH),
+];
 
 fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     let (name, text) = read(&args.scenario, &SCENARIOS)?;
+    if SwitchScenario::is_form(&text) {
+        return simulate_switch(args, &name, &text);
+    }
     let mut traces = Traces::default();
     let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
     let Some(vary) = &args.vary else {
@@ -416,6 +426,37 @@ fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
         return json(&VariedForm { key: &vary.key, runs: &reports }, results);
     }
     Ok(below(&costs, &simulate::rows_text(&vary.key, &reports)))
+}
+
+/// The same for an exchange on switches.
+fn simulate_switch(args: &SimulateArgs, name: &str, text: &str) -> Result<String, PlanFault> {
+    if args.costs.is_some() {
+        let cause = "an exchange on switches has no costs of requests";
+        return Err(key("--costs", cause, "leave it out"));
+    }
+    let Some(vary) = &args.vary else {
+        let report = switch::simulate_switch(&SwitchScenario::read(name, text, &args.set)?);
+        return match args.json {
+            true => json(&report, switch::switch_results(name, &report)),
+            false => Ok(switch::switch_text(&report)),
+        };
+    };
+    let with = |value: &String| {
+        let varied = (vary.key.clone(), value.clone());
+        let set: Assignments = args.set.iter().cloned().chain([varied]).collect();
+        Ok((value.clone(), SwitchScenario::read(name, text, &set)?))
+    };
+    // All values are checked before the first is simulated.
+    let all: Vec<(String, SwitchScenario)> =
+        vary.values.iter().map(with).collect::<Result<_, _>>()?;
+    let all = all.into_iter().map(|(value, it)| (value, switch::simulate_switch(&it)));
+    let runs: Vec<VariedSwitchReport> =
+        all.map(|(value, report)| VariedSwitchReport { value, report }).collect();
+    if args.json {
+        let results = switch::varied_switch_results(name, &vary.key, &runs);
+        return json(&VariedSwitchForm { key: &vary.key, runs: &runs }, results);
+    }
+    Ok(switch::switch_rows_text(&vary.key, &runs))
 }
 
 /// The trace that was read last: scenarios that differ in another key share it.

@@ -12,6 +12,7 @@ mod closed;
 mod results;
 pub mod scenario;
 pub(crate) mod show;
+pub mod switch;
 pub mod variate;
 pub mod world;
 

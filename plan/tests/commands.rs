@@ -457,3 +457,54 @@ fn a_varied_key_is_named_in_json() {
     assert!(of["runs"][0]["latency"]["p99_ns"].is_u64(), "{of}");
     assert_eq!(printed, run(&varied).unwrap(), "the same bytes each time");
 }
+
+#[test]
+fn exchanges_on_switches_are_scenarios() {
+    let example = file("switch.toml", &run(&["example", "switch"]).unwrap());
+    let text = run(&["simulate", &example]).unwrap();
+    assert_eq!(text, run(&["simulate", "switch"]).unwrap());
+    // As docs/planning.md has it.
+    for words in [
+        "time                             641.9 us",
+        "time of the cards alone          330.3 us",
+        "share of the full bisection        26.1 %",
+        "up-links        32  78.4 %  78.4 %  78.4 %        336 KiB",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let vary = ["--vary", "switch.routing=destination,flow,packet,shortest"];
+    let set = ["--set", "switch.uplinks=16"];
+    let text = run(&[&["simulate", &example], &vary[..], &set].concat()).unwrap();
+    for words in [
+        "destination     449.0 us  73.5 %  73.55 Gbit/s     37.3 %  7.42 us  7.42 us    56.0 %",
+        "flow            762.1 us  43.3 %  43.33 Gbit/s     22.0 %  10.7 us  23.5 us    44.7 %",
+        "packet          541.4 us  60.9 %",
+        "shortest        460.3 us  71.7 %",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let reports = [&["simulate", &example, "--json"], &vary[..], &set].concat();
+    let reports = json(&run(&reports).unwrap());
+    assert_eq!(reports["key"], "switch.routing");
+    let runs = reports["runs"].as_array().unwrap();
+    let times = runs.iter().map(|it| it["time_ns"].as_u64().unwrap());
+    let times: Vec<u64> = times.map(|time_ns| time_ns / 100).collect();
+    assert_eq!(times, [4490, 7621, 5414, 4603]);
+    let report = json(&run(&["simulate", &example, "--json"]).unwrap());
+    assert_eq!((&report["pattern"], &report["hosts"]), (&"all-to-all".into(), &64.into()));
+}
+
+#[test]
+fn exchanges_without_use_are_named() {
+    let fault = run(&["simulate", "switch", "--costs", "own.json"]).unwrap_err();
+    assert!(fault.starts_with("--costs: an exchange on switches"), "{fault}");
+    let fault = run(&["size", "switch", "--p99", "1ms"]).unwrap_err();
+    assert!(fault.contains("vrio plan example scenario"), "{fault}");
+    // The last value is checked before the first one is simulated.
+    let fault = run(&["simulate", "switch", "--vary", "switch.uplinks=8,0"]).unwrap_err();
+    assert!(fault.starts_with("switch.uplinks: 0 is out of range"), "{fault}");
+    let path = file("half.toml", "[switch]\nhosts = ");
+    assert!(run(&["simulate", &path]).unwrap_err().contains("half.toml"));
+    let path = file("deep.toml", &BARE.replace("hosts =", "switch = 1\nhosts ="));
+    assert!(run(&["simulate", &path]).unwrap_err().contains("vrio plan example switch"));
+}

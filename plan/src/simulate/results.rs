@@ -120,7 +120,7 @@ fn begun(source: &str, report: &SimulationReport) -> Measurement {
 }
 
 /// The median and the tails at these places. Requests that are none have no latency.
-fn latencies(axis: Axis, rows: Vec<(Point, LatencySummary)>) -> Vec<Series> {
+pub(super) fn latencies(axis: Axis, rows: Vec<(Point, LatencySummary)>) -> Vec<Series> {
     type Of = fn(&LatencySummary) -> u64;
     let kinds: [(Statistic, Of); 3] = [
         (Statistic::Median, |it| it.p50_ns),

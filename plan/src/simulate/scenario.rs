@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -34,9 +35,9 @@ const FILE_NAME_MAX: usize = 4096;
 /// Values of one key beside one another: a table that a person reads.
 pub const VARIED_MAX: usize = 64;
 /// The longest cost of a step: a second.
-const COST_NS_MAX: u64 = 1_000_000_000;
+pub(super) const COST_NS_MAX: u64 = 1_000_000_000;
 /// The largest request, as disks have it.
-const BYTES_MAX: u64 = 64 << 20;
+pub(super) const BYTES_MAX: u64 = 64 << 20;
 
 /// A scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -69,7 +70,7 @@ pub struct Scenario {
     pub death: Option<SimulatedDeath>,
 }
 
-fn one() -> u64 {
+pub(super) fn one() -> u64 {
     1
 }
 
@@ -328,21 +329,7 @@ impl Scenario {
     /// # Errors
     /// When the text is not of this form, or a value cannot be used.
     pub fn read(name: &str, text: &str, set: &[(String, String)]) -> Result<Self, PlanFault> {
-        let form = |cause: String| PlanFault::Form {
-            file: name.to_owned(),
-            cause: cause.trim_end().to_owned(),
-            example: "vrio plan example scenario",
-        };
-        // Faults of the text itself have their line; faults of changed values have their key.
-        let scenario: Self = if set.is_empty() {
-            toml::from_str(text).map_err(|error| form(error.to_string()))?
-        } else {
-            let mut table: Table = toml::from_str(text).map_err(|error| form(error.to_string()))?;
-            for (path, value) in set {
-                put(&mut table, path, value)?;
-            }
-            table.try_into().map_err(|error: toml::de::Error| form(error.to_string()))?
-        };
+        let scenario: Self = form(name, text, set, "vrio plan example scenario")?;
         scenario.check()?;
         Ok(scenario)
     }
@@ -554,6 +541,29 @@ impl Scenario {
             _ => Ok(()),
         }
     }
+}
+
+/// Reads a text of this form, with values of keys in place of the text's.
+pub(super) fn form<T: DeserializeOwned>(
+    name: &str,
+    text: &str,
+    set: &[(String, String)],
+    example: &'static str,
+) -> Result<T, PlanFault> {
+    let fault = |error: toml::de::Error| PlanFault::Form {
+        file: name.to_owned(),
+        cause: error.to_string().trim_end().to_owned(),
+        example,
+    };
+    // Faults of the text itself have their line; faults of changed values have their key.
+    if set.is_empty() {
+        return toml::from_str(text).map_err(fault);
+    }
+    let mut table: Table = toml::from_str(text).map_err(fault)?;
+    for (path, value) in set {
+        put(&mut table, path, value)?;
+    }
+    table.try_into().map_err(fault)
 }
 
 /// One key with several values: `pool.steering=static,shared`.

@@ -19,11 +19,11 @@ pub(crate) fn time(ns: u64) -> String {
 }
 
 /// Parts of a million as percent.
-fn share(ppm: u64) -> String {
+pub(super) fn share(ppm: u64) -> String {
     format!("{}.{} %", ppm / 10_000, ppm % 10_000 / 1000)
 }
 
-fn latency_row(name: &str, latency: &LatencySummary) -> Vec<String> {
+pub(super) fn latency_row(name: &str, latency: &LatencySummary) -> Vec<String> {
     let mut row = vec![name.to_owned(), grouped(latency.requests)];
     let times = [latency.mean_ns, latency.p50_ns, latency.p99_ns, latency.p999_ns, latency.max_ns];
     // The times of no request are none.
@@ -31,7 +31,9 @@ fn latency_row(name: &str, latency: &LatencySummary) -> Vec<String> {
     row
 }
 
-const HEAD: [&str; 7] = ["requests begun", "number", "mean", "p50", "p99", "p99.9", "longest"];
+/// The head of a table of latencies.
+pub(super) const LATENCY_HEAD: [&str; 7] =
+    ["requests begun", "number", "mean", "p50", "p99", "p99.9", "longest"];
 
 /// The report of one scenario.
 pub fn report_text(report: &SimulationReport) -> String {
@@ -46,7 +48,7 @@ pub fn report_text(report: &SimulationReport) -> String {
         report.seed,
         grouped(report.events),
     );
-    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+    let mut rows = vec![LATENCY_HEAD.map(str::to_owned).to_vec()];
     if let Some(parts) = &report.around_death {
         let names = ["before the death", "until it is known", "after that"];
         rows.extend(names.iter().zip(parts).map(|(name, part)| latency_row(name, part)));

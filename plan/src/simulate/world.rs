@@ -17,7 +17,7 @@ pub use report::{LatencySummary, SimulationReport, StationUse};
 
 use arrivals::GuestLoad;
 use report::BegunLatencies;
-pub(crate) use report::Tail;
+pub(crate) use report::{Tail, latencies, summary_of};
 
 const NS_PER_MS: u64 = 1_000_000;
 

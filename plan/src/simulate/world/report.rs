@@ -131,15 +131,11 @@ pub(super) struct BegunLatencies {
 
 impl BegunLatencies {
     pub(super) fn new(scenario: &Scenario, bounds_ns: Option<(u64, u64)>) -> Self {
-        let histogram = || {
-            let bounds = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
-            (bounds.unwrap_or_else(|error| panic!("fixed bounds: {error}")), 0)
-        };
         let parts = if bounds_ns.is_some() { 3 } else { 1 };
         Self {
             warm_up_ns: scenario.warm_up_ms * super::NS_PER_MS,
             bounds_ns,
-            parts: (0..parts).map(|_| histogram()).collect(),
+            parts: (0..parts).map(|_| latencies()).collect(),
         }
     }
 
@@ -187,7 +183,13 @@ impl BegunLatencies {
     }
 }
 
-fn summary_of((histogram, sum): &(Histogram<u64>, u128)) -> LatencySummary {
+/// Latencies and their sum, of which there are none yet.
+pub(crate) fn latencies() -> (Histogram<u64>, u128) {
+    let bounds = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
+    (bounds.unwrap_or_else(|error| panic!("fixed bounds: {error}")), 0)
+}
+
+pub(crate) fn summary_of((histogram, sum): &(Histogram<u64>, u128)) -> LatencySummary {
     let requests = histogram.len();
     if requests == 0 {
         return LatencySummary::default();
