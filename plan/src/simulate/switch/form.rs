@@ -11,7 +11,9 @@ use crate::fault::{NAME_MAX, PlanFault, key, named, within};
 const HOSTS_MAX: u64 = 1 << 16;
 /// Turns of a host.
 const TURNS_MAX: u64 = 1 << 20;
-/// Packets of all messages, each with five events: half an hour of the simulating machine.
+/// Up-links of a leaf: `shortest` looks at all of them for each packet.
+const UPLINKS_MAX: u64 = 1024;
+/// Packets of all messages, each with five events: an hour of the simulating machine.
 const PACKETS_MAX: u64 = 1 << 30;
 /// The fastest link.
 const GBIT_MAX: u64 = 10_000;
@@ -225,7 +227,7 @@ impl SwitchScenario {
         within("switch.hosts", switch.hosts, 1, HOSTS_MAX)?;
         within("switch.leaves x switch.hosts", self.hosts(), 2, HOSTS_MAX)?;
         let least = u64::from(switch.leaves > 1);
-        within("switch.uplinks", switch.uplinks, least, STATIONS_MAX)?;
+        within("switch.uplinks", switch.uplinks, least, UPLINKS_MAX)?;
         let links = 2 * (self.hosts() + switch.leaves * switch.uplinks);
         within("links of hosts and leaves", links, 1, STATIONS_MAX)?;
         within("switch.host_gbit", switch.host_gbit, 1, GBIT_MAX)?;

@@ -143,6 +143,23 @@ fn a_turn_takes_the_time_of_its_fullest_link() {
     expect_near(simulate_switch(&scenario).time_ns as f64, loads as f64 * 100_000.0, 3.0);
 }
 
+/// Routes by destination depend on the receiver alone, and hashed ones on both hosts.
+#[test]
+fn a_flow_is_of_two_hosts() {
+    for (routing, of_senders) in [("destination", 1), ("flow", 4)] {
+        let scenario = read(&[&TREE[..], &[("switch.routing", routing)]].concat());
+        let differing = |of: &dyn Fn(u64) -> Option<u64>| {
+            let mut spines: Vec<u64> = (0..8).map(|host| of(host).unwrap()).collect();
+            spines.sort_unstable();
+            spines.dedup();
+            spines.len()
+        };
+        assert!(differing(&|from| scenario.spine(from, 30)) >= of_senders, "{routing}");
+        assert!(differing(&|to| scenario.spine(30, to)) >= 4, "{routing}");
+        assert_eq!(differing(&|from| scenario.spine(from, 30)) == 1, routing == "destination");
+    }
+}
+
 #[test]
 fn routes_of_packets_beat_routes_of_flows() {
     let time = |routing: &str, placement: &str| {
@@ -271,9 +288,10 @@ fn scenarios_without_use_are_named() {
     refused(&[("switch.leaves", "65536"), ("switch.uplinks", "1")], "switch.leaves x switch.hosts");
     refused(&[("switch.leaves", "2")], "switch.uplinks");
     refused(&[("switch.leaves", "2"), ("switch.uplinks", huge)], "switch.uplinks");
+    refused(&[("switch.leaves", "2"), ("switch.uplinks", "1025")], "switch.uplinks: 1025 is out");
     refused(
-        &[("switch.leaves", "4096"), ("switch.uplinks", "4096")],
-        "links of hosts and leaves: 33619968",
+        &[("switch.leaves", "8192"), ("switch.uplinks", "1024")],
+        "links of hosts and leaves: 16908288",
     );
     for key in ["host_gbit", "uplink_gbit", "packet_bytes"] {
         refused(&[(&format!("switch.{key}"), "0")], key);
