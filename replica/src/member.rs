@@ -682,7 +682,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     }
 
     /// Takes a newer record for true that is no answer to a swap of this process. It may be of
-    /// before the process, and an operator, for whom the process had ended, may have had another
+    /// before the process: an operator, after the end of the last process, may have had another
     /// copy serve since. So a member that goes on with its life is no primary by it, and asks for
     /// the next reign: the registry makes that if nothing came between.
     pub(crate) fn adopt_told(

@@ -233,8 +233,8 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
         self.go_on(now_ns, out);
     }
 
-    /// A block is mended for a fetch. A read counts this by block: new damage of another block is no
-    /// sign of a storage that fails what it has just taken.
+    /// A block is mended for a fetch. A read counts this by block: new damage of another block is
+    /// no sign of a storage that fails what it has just taken.
     fn count_mend(&mut self, number: u64) {
         let Some(primary) = self.primary() else { return };
         let Some(mend) = primary.mends.under_way.get(&number) else { return };
