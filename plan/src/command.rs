@@ -13,6 +13,7 @@ use crate::application::{self, PLATFORMS, Platform, Predicted, Profile};
 use crate::cost::{self, RACKS, RackForm};
 use crate::fault::{PlanFault, key, within};
 use crate::measured::{self, MeasuredCost};
+use crate::own;
 use crate::published;
 use crate::simulate::scenario::{Arrivals, assignment};
 use crate::simulate::{self, Scenario, SimulationReport, Vary};
@@ -39,7 +40,8 @@ pub const PLAN_EXAMPLES: &str = "Examples:
   vrio plan simulate scenario.toml         latencies, and what an IOhost's death does to them
   vrio plan size scenario.toml --p99 500us   sidecores and IOhosts for a latency
   vrio plan application profile.toml       an MPI application's run time on published platforms
-  vrio plan published                      published figures beside ours";
+  vrio plan published                      published figures beside ours
+  vrio plan own                            our own bench beside the simulator's predictions";
 
 const SIZE_EXAMPLES: &str = "Examples:
   vrio plan size scenario.toml --p99 500us
@@ -78,6 +80,15 @@ const PUBLISHED_EXAMPLES: &str = "Examples:
   vrio plan published
   vrio plan published --json | jq '.[] | select(.verdict == \"misprint\")'";
 
+const OWN_EXAMPLES: &str = "Examples:
+  vrio plan own                            recorded measurements and their predictions
+  vrio bench block --idle spin --json > 1.json
+  vrio bench block --idle spin --depth 32 --json > 2.json
+  vrio bench block --idle spin --guests 16 --json > 3.json
+  vrio bench block --idle spin --guests 4 --depth 8 --json > 4.json
+  vrio plan own 1.json 2.json 3.json 4.json        the last one is predicted from the others
+  vrio plan simulate bench --costs 1.json,2.json,3.json --vary hosts.guests=1,2,4,8";
+
 const EXAMPLE_EXAMPLES: &str = "Examples:
   vrio plan example rack > rack.toml
   vrio plan example scenario > scenario.toml
@@ -104,6 +115,9 @@ pub enum PlanCommand {
     /// Print published figures beside the planner's own of the same parts.
     #[command(after_help = PUBLISHED_EXAMPLES)]
     Published(PublishedArgs),
+    /// Print measurements of `vrio bench block` beside the simulator's predictions of them.
+    #[command(after_help = OWN_EXAMPLES)]
+    Own(OwnArgs),
     /// Print a file with every key, to be changed.
     #[command(after_help = EXAMPLE_EXAMPLES)]
     Example(ExampleArgs),
@@ -127,7 +141,7 @@ pub struct CostArgs {
 /// The arguments of `vrio plan simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// The scenario: a file, or scenario, death or large as `vrio plan example` has them.
+    /// The scenario: a file, or scenario, death, bench or large as `vrio plan example` has them.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// Take the processor time of a request from results of `vrio bench block` (JSON, or a run's
@@ -214,10 +228,22 @@ pub struct PublishedArgs {
     json: bool,
 }
 
+/// The arguments of `vrio plan own`.
+#[derive(Debug, Args)]
+pub struct OwnArgs {
+    /// Results of `vrio bench block --idle spin` (JSON, or a run's directory), among them one guest
+    /// at depths 1 and 32 and 16 guests at depth 1; by default the program's own.
+    #[arg(value_name = "FILE")]
+    files: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 /// The arguments of `vrio plan example`.
 #[derive(Debug, Args)]
 pub struct ExampleArgs {
-    /// The file: rack, r930-3, r930-6, scenario, death, large, profile, pmpi or a platform.
+    /// The file: rack, r930-3, r930-6, scenario, death, bench, large, profile, pmpi or a platform.
     name: String,
 }
 
@@ -232,7 +258,7 @@ impl PlanCommand {
             Self::Simulate(args) => simulate(args),
             Self::Size(args) => {
                 let (name, text) = read(&args.scenario, &SCENARIOS)?;
-                let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
+                let (costs, set) = with_costs(&text, args.costs.as_deref(), &args.set)?;
                 let scenario = Traces::default().scenario(&name, &text, &set)?;
                 let rows = size::size(&scenario, args.p99)?;
                 Ok(if args.json {
@@ -246,6 +272,7 @@ impl PlanCommand {
                 let judged = published::judged()?;
                 Ok(if args.json { json(&judged) } else { published::judged_text(&judged) })
             }
+            Self::Own(args) => own(args),
             Self::Example(args) => example(&args.name).map(str::to_owned),
         }
     }
@@ -324,14 +351,19 @@ fn measurements(names: &[&str]) -> Result<Vec<Measurement>, PlanFault> {
 /// Keys of a scenario, each with its value.
 type Assignments = Vec<(String, String)>;
 
-/// The costs of `--costs`, and the assignments of keys with them; `--set` comes after.
+/// The costs of `--costs`, and the assignments of keys with them; `--set` comes after. A scenario
+/// with turns has the costs of turns and of requests, of several measurements.
 fn with_costs(
+    scenario: &str,
     files: Option<&str>,
     set: &[(String, String)],
 ) -> Result<(Vec<MeasuredCost>, Assignments), PlanFault> {
     let Some(files) = files else { return Ok((Vec::new(), set.to_vec())) };
     let names: Vec<&str> = files.split(',').collect();
-    let costs = measured::costs(files, &measurements(&names)?)?;
+    let all = measurements(&names)?;
+    let has_turns = scenario.parse::<toml::Table>().is_ok_and(|it| it.contains_key("turns"));
+    let costs =
+        if has_turns { own::turn_costs(files, &all)? } else { measured::costs(files, &all)? };
     let all = measured::assignments(&costs).into_iter().chain(set.iter().cloned());
     Ok((costs, all.collect()))
 }
@@ -365,13 +397,26 @@ fn result_files(path: &Path) -> Result<Vec<PathBuf>, PlanFault> {
 }
 
 /// Scenarios of the program.
-const SCENARIOS: [(&str, &str); 3] =
-    [("scenario", simulate::EXAMPLE), ("death", simulate::DEATH), ("large", simulate::LARGE)];
+const SCENARIOS: [(&str, &str); 4] = [
+    ("scenario", simulate::EXAMPLE),
+    ("death", simulate::DEATH),
+    ("bench", simulate::BENCH),
+    ("large", simulate::LARGE),
+];
+
+fn own(args: &OwnArgs) -> Result<String, PlanFault> {
+    let names: Vec<&str> = args.files.iter().map(String::as_str).collect();
+    let figures = match names.as_slice() {
+        [] => own::own("own-bench.json", &own::recorded()?)?,
+        names => own::own(&names.join(","), &measurements(names)?)?,
+    };
+    Ok(if args.json { json(&figures) } else { own::own_text(&figures) })
+}
 
 fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     let (name, text) = read(&args.scenario, &SCENARIOS)?;
     let mut traces = Traces::default();
-    let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
+    let (costs, set) = with_costs(&text, args.costs.as_deref(), &args.set)?;
     let Some(vary) = &args.vary else {
         let report = simulate::simulate(&traces.scenario(&name, &text, &set)?)?;
         return Ok(if args.json {

@@ -10,6 +10,7 @@ pub mod cost;
 mod fault;
 pub mod measured;
 pub mod money;
+pub mod own;
 pub mod published;
 pub mod simulate;
 pub mod size;
