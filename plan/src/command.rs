@@ -13,6 +13,7 @@ use crate::application::{self, PLATFORMS, Platform, Predicted, Profile};
 use crate::cost::{self, RACKS, RackForm, SearchForm};
 use crate::fault::{PlanFault, key, within};
 use crate::measured::{self, MeasuredCost};
+use crate::own;
 use crate::planned::ReportJson;
 use crate::published::{self, JudgedForm};
 use crate::simulate::scenario::{Arrivals, assignment};
@@ -42,6 +43,7 @@ pub const PLAN_EXAMPLES: &str = "Examples:
   vrio plan size scenario.toml --p99 500us   sidecores and IOhosts for a latency
   vrio plan application profile.toml       an MPI application's run time on published platforms
   vrio plan published                      published figures beside ours
+  vrio plan own                            our own bench beside the simulator's predictions
   vrio plan cost rack.toml --search --json > search.json
   vrio report search.json -o pictures      a page with pictures of plans: any --json of these";
 
@@ -84,6 +86,15 @@ const PUBLISHED_EXAMPLES: &str = "Examples:
   vrio plan published
   vrio plan published --json | jq '.figures[] | select(.verdict == \"misprint\")'";
 
+const OWN_EXAMPLES: &str = "Examples:
+  vrio plan own                            recorded measurements and their predictions
+  vrio bench block --idle spin --json > 1.json
+  vrio bench block --idle spin --depth 32 --json > 2.json
+  vrio bench block --idle spin --guests 16 --json > 3.json
+  vrio bench block --idle spin --guests 4 --depth 8 --json > 4.json
+  vrio plan own 1.json 2.json 3.json 4.json        the last one is predicted from the others
+  vrio plan simulate bench --costs 1.json,2.json,3.json --vary hosts.guests=1,2,4,8";
+
 const EXAMPLE_EXAMPLES: &str = "Examples:
   vrio plan example rack > rack.toml
   vrio plan example scenario > scenario.toml
@@ -111,6 +122,9 @@ pub enum PlanCommand {
     /// Print published figures beside the planner's own of the same parts.
     #[command(after_help = PUBLISHED_EXAMPLES)]
     Published(PublishedArgs),
+    /// Print measurements of `vrio bench block` beside the simulator's predictions of them.
+    #[command(after_help = OWN_EXAMPLES)]
+    Own(OwnArgs),
     /// Print a file with every key, to be changed.
     #[command(after_help = EXAMPLE_EXAMPLES)]
     Example(ExampleArgs),
@@ -135,7 +149,8 @@ pub struct CostArgs {
 /// The arguments of `vrio plan simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// The scenario: a file, or scenario, death, large or switch as `vrio plan example` has them.
+    /// The scenario: a file, or scenario, death, bench, large or switch as `vrio plan example` has
+    /// them.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// Take the processor time of a request from results of `vrio bench block` (JSON, or a run's
@@ -222,10 +237,23 @@ pub struct PublishedArgs {
     json: bool,
 }
 
+/// The arguments of `vrio plan own`.
+#[derive(Debug, Args)]
+pub struct OwnArgs {
+    /// Results of `vrio bench block --idle spin` (JSON, or a run's directory), among them one guest
+    /// at depths 1 and 32 and 16 guests at depth 1; by default the program's own.
+    #[arg(value_name = "FILE")]
+    files: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 /// The arguments of `vrio plan example`.
 #[derive(Debug, Args)]
 pub struct ExampleArgs {
-    /// The file: rack, r930-3, r930-6, scenario, death, large, switch, profile, pmpi or a platform.
+    /// The file: rack, r930-3, r930-6, scenario, death, bench, large, switch, profile, pmpi or a
+    /// platform.
     name: String,
 }
 
@@ -240,7 +268,7 @@ impl PlanCommand {
             Self::Simulate(args) => simulate(args),
             Self::Size(args) => {
                 let (name, text) = read(&args.scenario, &SCENARIOS)?;
-                let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
+                let (costs, set) = with_costs(&text, args.costs.as_deref(), &args.set)?;
                 let scenario = Traces::default().scenario(&name, &text, &set)?;
                 let rows = size::size(&scenario, args.p99)?;
                 if args.json {
@@ -259,6 +287,7 @@ impl PlanCommand {
                 }
                 Ok(published::judged_text(&judged))
             }
+            Self::Own(args) => own(args),
             Self::Example(args) => example(&args.name).map(str::to_owned),
         }
     }
@@ -344,14 +373,19 @@ fn measurements(names: &[&str]) -> Result<Vec<Measurement>, PlanFault> {
 /// Keys of a scenario, each with its value.
 type Assignments = Vec<(String, String)>;
 
-/// The costs of `--costs`, and the assignments of keys with them; `--set` comes after.
+/// The costs of `--costs`, and the assignments of keys with them; `--set` comes after. A scenario
+/// with turns has the costs of turns and of requests, of several measurements.
 fn with_costs(
+    scenario: &str,
     files: Option<&str>,
     set: &[(String, String)],
 ) -> Result<(Vec<MeasuredCost>, Assignments), PlanFault> {
     let Some(files) = files else { return Ok((Vec::new(), set.to_vec())) };
     let names: Vec<&str> = files.split(',').collect();
-    let costs = measured::costs(files, &measurements(&names)?)?;
+    let all = measurements(&names)?;
+    let has_turns = scenario.parse::<toml::Table>().is_ok_and(|it| it.contains_key("turns"));
+    let costs =
+        if has_turns { own::turn_costs(files, &all)? } else { measured::costs(files, &all)? };
     let all = measured::assignments(&costs).into_iter().chain(set.iter().cloned());
     Ok((costs, all.collect()))
 }
@@ -385,12 +419,26 @@ fn result_files(path: &Path) -> Result<Vec<PathBuf>, PlanFault> {
 }
 
 /// Scenarios of the program.
-const SCENARIOS: [(&str, &str); 4] = [
+const SCENARIOS: [(&str, &str); 5] = [
     ("scenario", simulate::EXAMPLE),
     ("death", simulate::DEATH),
+    ("bench", simulate::BENCH),
     ("large", simulate::LARGE),
     ("switch", switch::SWITCH),
 ];
+
+fn own(args: &OwnArgs) -> Result<String, PlanFault> {
+    let names: Vec<&str> = args.files.iter().map(String::as_str).collect();
+    let (name, measured) = match names.as_slice() {
+        [] => ("own-bench.json".to_owned(), own::recorded()?),
+        names => (names.join(","), measurements(names)?),
+    };
+    let figures = own::own(&name, &measured)?;
+    match args.json {
+        true => json(&figures, own::own_results(&name, &figures)),
+        false => Ok(own::own_text(&figures)),
+    }
+}
 
 fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
     let (name, text) = read(&args.scenario, &SCENARIOS)?;
@@ -398,7 +446,7 @@ fn simulate(args: &SimulateArgs) -> Result<String, PlanFault> {
         return simulate_switch(args, &name, &text);
     }
     let mut traces = Traces::default();
-    let (costs, set) = with_costs(args.costs.as_deref(), &args.set)?;
+    let (costs, set) = with_costs(&text, args.costs.as_deref(), &args.set)?;
     let Some(vary) = &args.vary else {
         let report = simulate::simulate(&traces.scenario(&name, &text, &set)?)?;
         if args.json {

@@ -10,6 +10,7 @@ pub mod cost;
 mod fault;
 pub mod measured;
 pub mod money;
+pub mod own;
 mod planned;
 pub mod published;
 pub mod simulate;

@@ -26,5 +26,7 @@ pub use world::{LatencySummary, SimulationReport, simulate};
 pub const EXAMPLE: &str = include_str!("../data/scenario-example.toml");
 /// A scenario in which an IOhost dies, and a spare one serves its guests.
 pub const DEATH: &str = include_str!("../data/scenario-death.toml");
+/// A scenario of what `vrio bench block` does.
+pub const BENCH: &str = include_str!("../data/scenario-bench.toml");
 /// A large scenario: 4,096 hosts with 65,536 guests, for one second.
 pub const LARGE: &str = include_str!("../data/scenario-large.toml");

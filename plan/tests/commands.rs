@@ -508,3 +508,41 @@ fn exchanges_without_use_are_named() {
     let path = file("deep.toml", &BARE.replace("hosts =", "switch = 1\nhosts ="));
     assert!(run(&["simulate", &path]).unwrap_err().contains("vrio plan example switch"));
 }
+
+/// A scenario with turns takes the costs of turns from several measurements; `own` predicts the
+/// measurements that gave none.
+#[test]
+fn measurements_of_our_own_bench_are_predicted() {
+    let all = include_str!("../data/own-bench.json");
+    let path = file("own.json", all);
+    let own = run(&["own"]).unwrap();
+    assert_eq!(run(&["own", &path]).unwrap(), own);
+    assert!(own.contains("held out") && own.contains("NOT COMPARED"), "{own}");
+    let figures = json(&run(&["own", "--json"]).unwrap());
+    assert_eq!(figures["costs"].as_array().unwrap().len(), 2, "{figures}");
+    let text = run(&["simulate", "bench", "--costs", &path]).unwrap();
+    assert!(text.contains("Measured: ") && text.contains("turns.serve_ns = "), "{text}");
+    // Without turns the processor time of a request counts, which these do not have.
+    let fault = run(&["simulate", "scenario", "--costs", &path]).unwrap_err();
+    assert!(fault.contains("no processor time"), "{fault}");
+    let fault = run(&["own", &file("one.json", "{}")]).unwrap_err();
+    assert!(fault.contains("vrio bench"), "{fault}");
+    assert!(run(&["example", "bench"]).unwrap().contains("[turns]"));
+}
+
+#[test]
+fn turns_that_no_thread_can_have_are_refused() {
+    for (key, value, word) in [
+        ("turns.look_ns", "0", "turns.look_ns"),
+        ("turns.drivers", "1025", "turns.drivers"),
+        ("turns.pass_ns", "-1", "pass_ns"),
+        ("turns.serve_ns", "9223372036854775807", "turns.serve_ns"),
+        ("pool.sidecores", "2", "static"),
+        ("hosts.count", "1000000", "drivers and sidecores with turns"),
+        ("load.limit", "1000000001", "load.limit"),
+        ("load.limit_burst_ms", "9223372036854775807", "load.limit_burst_ms"),
+    ] {
+        let fault = run(&["simulate", "bench", "--set", &format!("{key}={value}")]).unwrap_err();
+        assert!(fault.contains(word), "{key}: {fault}");
+    }
+}

@@ -1,24 +1,30 @@
-//! The queue of events: a ring of buckets, each of a short span of time, and a heap for all that
-//! lies beyond the ring.
+//! The queue of events: a ring of buckets, each of a short span of time, a ring of wider spans
+//! behind it, and a heap for all that lies beyond both.
+//!
+//! ```text
+//!   taken ─▶ │ sorted │ bucket │ bucket │ ...      │ span │ span │ ...      heap
+//! ```
 //!
 //! Most events lie a few microseconds ahead, so a push is an append, and a bucket is sorted once,
 //! when its time has come. A heap alone has log(n) cache misses for each event of some 65,000
-//! pending ones.
+//! pending ones, and so has one ring that spans the time between two requests of a guest: all its
+//! buckets are gone through before the first of them is used again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Buckets of the ring, a power of two: with some ten events in each, it spans the time between
-/// two requests of most guests.
-const BUCKETS: usize = 1 << 15;
-/// The most events that a bucket holds if they come at the expected rate: few to sort, and enough
-/// for the ring to reach the next request of most guests.
-const EVENTS_PER_BUCKET: u64 = 64;
+/// Buckets of the near ring, a power of two: a processor's cache holds them, and most steps of a
+/// request end within them.
+const BUCKETS: u64 = 1 << 12;
+/// Spans of the wide ring, each as long as the near one: most guests' next requests are in them.
+const SPANS: u64 = 1 << 8;
+/// The most events that a bucket holds if they come at the expected rate: few to sort.
+const EVENTS_PER_BUCKET: u64 = 16;
 /// The widest bucket, as a power of two of nanoseconds: 16 ms.
 const SHIFT_MAX: u32 = 24;
 
-/// An event: its time, and the number of its owner. An owner has one pending event at most, so
-/// the order of events is total, and does not depend on the order of pushes.
+/// An event: its time, and the number of its owner. An owner has one pending event at most at a
+/// time, so the order of events is total, and does not depend on the order of pushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
     /// Its time in nanoseconds.
@@ -35,8 +41,12 @@ pub struct Calendar {
     current: u64,
     /// Its events, the next one last.
     sorted: Vec<Event>,
-    ring: Vec<Vec<Event>>,
-    in_ring: usize,
+    /// Further buckets of the present span.
+    near: Vec<Vec<Event>>,
+    in_near: usize,
+    /// Further spans.
+    wide: Vec<Vec<Event>>,
+    in_wide: usize,
     far: BinaryHeap<Reverse<Event>>,
 }
 
@@ -48,8 +58,10 @@ impl Calendar {
             shift: width_ns.max(1).ilog2().min(SHIFT_MAX),
             current: 0,
             sorted: Vec::new(),
-            ring: vec![Vec::new(); BUCKETS],
-            in_ring: 0,
+            near: vec![Vec::new(); BUCKETS as usize],
+            in_near: 0,
+            wide: vec![Vec::new(); SPANS as usize],
+            in_wide: 0,
             far: BinaryHeap::new(),
         }
     }
@@ -61,9 +73,21 @@ impl Calendar {
         if bucket <= self.current {
             let at = self.sorted.partition_point(|later| *later > event);
             self.sorted.insert(at, event);
-        } else if bucket - self.current < BUCKETS as u64 {
-            self.ring[bucket as usize % BUCKETS].push(event);
-            self.in_ring += 1;
+        } else {
+            self.put(event, bucket);
+        }
+    }
+
+    /// Adds an event behind the current bucket, or to the current one before it is sorted.
+    #[inline]
+    fn put(&mut self, event: Event, bucket: u64) {
+        let spans = bucket / BUCKETS - self.current / BUCKETS;
+        if spans == 0 {
+            self.near[(bucket % BUCKETS) as usize].push(event);
+            self.in_near += 1;
+        } else if spans < SPANS {
+            self.wide[(bucket / BUCKETS % SPANS) as usize].push(event);
+            self.in_wide += 1;
         } else {
             self.far.push(Reverse(event));
         }
@@ -82,31 +106,45 @@ impl Calendar {
 
     /// Goes on to the next bucket that may have events; none if no event is left.
     fn advance(&mut self) -> Option<()> {
-        if self.in_ring == 0 {
-            let Reverse(next) = self.far.peek()?;
-            self.current = next.time_ns >> self.shift;
-        } else {
+        if self.in_near > 0 {
+            // The span has such a bucket, so the next one is in it.
             self.current += 1;
+        } else {
+            self.next_span()?;
         }
-        let place = self.current as usize % BUCKETS;
-        self.in_ring -= self.ring[place].len();
-        std::mem::swap(&mut self.sorted, &mut self.ring[place]);
-        // Far events come into the ring as soon as it reaches them, also into this bucket.
-        while let Some(Reverse(event)) = self.far.peek() {
+        let place = (self.current % BUCKETS) as usize;
+        self.in_near -= self.near[place].len();
+        std::mem::swap(&mut self.sorted, &mut self.near[place]);
+        self.sorted.sort_unstable_by(|one, other| other.cmp(one));
+        Some(())
+    }
+
+    /// Goes to the start of the next span that has events, and spreads these over its buckets.
+    fn next_span(&mut self) -> Option<()> {
+        let span = self.current / BUCKETS;
+        let next = if self.in_wide > 0 {
+            let mut ahead = span + 1..span + SPANS;
+            ahead.find(|span| !self.wide[(span % SPANS) as usize].is_empty())?
+        } else {
+            (self.far.peek()?.0.time_ns >> self.shift) / BUCKETS
+        };
+        self.current = next * BUCKETS;
+        let mut events = std::mem::take(&mut self.wide[(next % SPANS) as usize]);
+        self.in_wide -= events.len();
+        for event in events.drain(..) {
+            self.put(event, event.time_ns >> self.shift);
+        }
+        // Its memory serves a later span.
+        self.wide[(next % SPANS) as usize] = events;
+        // Far events come into a ring as soon as one reaches them.
+        while let Some(Reverse(event)) = self.far.peek().copied() {
             let bucket = event.time_ns >> self.shift;
-            if bucket - self.current >= BUCKETS as u64 {
+            if bucket / BUCKETS - next >= SPANS {
                 break;
             }
-            let event = *event;
             self.far.pop();
-            if bucket == self.current {
-                self.sorted.push(event);
-            } else {
-                self.ring[bucket as usize % BUCKETS].push(event);
-                self.in_ring += 1;
-            }
+            self.put(event, bucket);
         }
-        self.sorted.sort_unstable_by(|one, other| other.cmp(one));
         Some(())
     }
 }

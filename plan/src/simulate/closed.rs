@@ -47,6 +47,20 @@ pub(super) fn md1_mean(rate: f64, service: f64) -> Option<f64> {
     (load < 1.0).then(|| service + load * service / (2.0 * (1.0 - load)))
 }
 
+/// The mean time in a polling system: queues of equal Poisson arrivals and equal service times,
+/// taken in turn until each is empty, with a fixed time between two of them (Takagi, 1986).
+pub(super) fn exhaustive_polling_mean(
+    queues: u64,
+    rate: f64,
+    service: f64,
+    between: f64,
+) -> Option<f64> {
+    let queues = queues as f64;
+    let load = queues * rate * service;
+    let waits = queues * rate * service * service + between * (queues - load);
+    (load < 1.0).then(|| service + waits / (2.0 * (1.0 - load)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +75,8 @@ mod tests {
         assert!((md1_mean(0.5, 1.0).unwrap() - 1.5).abs() < 1e-12);
         assert!((mm1_time(0.5, 1.0, 0.99).unwrap() - 9.21).abs() < 1e-2);
         assert_eq!(mmc_mean(1, 1.0, 1.0), None);
+        // Without a time between queues nothing but the order differs from M/D/1.
+        let polled = exhaustive_polling_mean(4, 0.2, 1.0, 0.0).unwrap();
+        assert!((polled - md1_mean(0.8, 1.0).unwrap()).abs() < 1e-12);
     }
 }

@@ -10,10 +10,14 @@ use crate::fault::{NAME_MAX, PlanFault, key, named, within};
 use crate::money::Fraction;
 use crate::trace::{Trace, TraceForm};
 
+/// Nanoseconds of a millisecond.
+pub(crate) const NS_PER_MS: u64 = 1_000_000;
 /// Guests of all hosts.
 pub const GUESTS_MAX: u64 = 1 << 22;
 /// Sidecores, cards and drives of a scenario; each takes 16 bytes.
 pub const STATIONS_MAX: u64 = 1 << 24;
+/// Drivers and sidecores with turns; each takes some 150 bytes, and its queues.
+pub const TURN_STATIONS_MAX: u64 = 1 << 20;
 /// The longest simulated time: an hour.
 pub const MILLISECONDS_MAX: u64 = 3_600_000;
 /// Requests of a scenario: an hour of one core of the simulating machine.
@@ -63,6 +67,8 @@ pub struct Scenario {
     pub pool: SimulatedPool,
     /// The time of each step of a request.
     pub costs: StepCosts,
+    /// The turns of threads that poll; without them stations take requests one at a time.
+    pub turns: Option<SimulatedTurns>,
     /// The cards and the switch.
     #[serde(default)]
     pub network: SimulatedNetwork,
@@ -127,6 +133,12 @@ pub struct SimulatedLoad {
     /// Requests of a guest under way, with `closed`.
     #[serde(default = "one")]
     pub depth: u64,
+    /// Requests of a guest in a second that its limit lets pass; 0 if there is none.
+    #[serde(default)]
+    pub limit: u64,
+    /// The time for which an idle guest saves its limit.
+    #[serde(default = "limit_burst_ms")]
+    pub limit_burst_ms: u64,
     /// The data of a request.
     pub bytes: u64,
     /// The share of writes.
@@ -170,6 +182,11 @@ fn whole() -> Fraction {
 
 fn burst_ms() -> u64 {
     10
+}
+
+/// A node's own default (`volume/src/stage/limit.rs`).
+fn limit_burst_ms() -> u64 {
+    1000
 }
 
 /// The rule by which a request gets a sidecore of its IOhost.
@@ -276,6 +293,31 @@ fn fixed() -> Spreading {
     Spreading::Fixed
 }
 
+/// The turns of threads that poll many queues: each turn to a queue with requests takes a time
+/// beside theirs, and so does each look at a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimulatedTurns {
+    /// Threads of a host that drive its guests' disks, with `costs.guest_ns` for a request; 0 if
+    /// each guest has its own.
+    #[serde(default)]
+    pub drivers: u64,
+    /// A driver, for a turn to a guest.
+    #[serde(default)]
+    pub driver_ns: u64,
+    /// A VMhost's sidecore, for a turn to a guest or to the answers.
+    #[serde(default)]
+    pub vmhost_ns: u64,
+    /// A serving sidecore, for a turn to a guest, or to a VMhost.
+    #[serde(default)]
+    pub serve_ns: u64,
+    /// A look at one queue.
+    pub look_ns: u64,
+    /// From a thread's store to the other's view.
+    #[serde(default)]
+    pub pass_ns: u64,
+}
+
 /// The network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -332,6 +374,11 @@ impl Scenario {
         let scenario: Self = form(name, text, set, "vrio plan example scenario")?;
         scenario.check()?;
         Ok(scenario)
+    }
+
+    /// Threads of a host that drive its guests' disks.
+    pub fn drivers(&self) -> u64 {
+        self.turns.as_ref().map_or(0, |turns| turns.drivers)
     }
 
     /// Hosts of a rack.
@@ -418,6 +465,7 @@ impl Scenario {
         self.check_load()?;
         self.check_pool()?;
         self.check_costs()?;
+        self.turns.as_ref().map_or(Ok(()), |turns| self.check_turns(turns))?;
         if self.load.arrivals == Arrivals::Closed {
             let under_way = self.hosts.count * self.hosts.guests * self.load.depth;
             within("guests x load.depth", under_way, 1, UNDER_WAY_MAX)?;
@@ -440,6 +488,8 @@ impl Scenario {
         within("load.speed", load.speed, 1, 1_000_000)?;
         within("load.depth", load.depth, 1, 65_536)?;
         within("load.bytes", load.bytes, 0, BYTES_MAX)?;
+        within("load.limit", load.limit, 0, BUSY_RATE_MAX)?;
+        within("load.limit_burst_ms", load.limit_burst_ms, 0, MILLISECONDS_MAX)?;
         within("load.burst_ms", load.burst_ms, 1, MILLISECONDS_MAX)?;
         let shares = [
             ("load.writes", load.writes),
@@ -514,6 +564,26 @@ impl Scenario {
         within("network.vmhost_gbit", self.network.vmhost_gbit, 0, 10_000)?;
         within("network.iohost_gbit", self.network.iohost_gbit, 0, 10_000)?;
         within("network.head_bytes", self.network.head_bytes, 0, BYTES_MAX)
+    }
+
+    fn check_turns(&self, turns: &SimulatedTurns) -> Result<(), PlanFault> {
+        within("turns.drivers", turns.drivers, 0, 1024)?;
+        within("turns.look_ns", turns.look_ns, 1, COST_NS_MAX)?;
+        for (name, cost) in [
+            ("turns.driver_ns", turns.driver_ns),
+            ("turns.vmhost_ns", turns.vmhost_ns),
+            ("turns.serve_ns", turns.serve_ns),
+            ("turns.pass_ns", turns.pass_ns),
+        ] {
+            within(name, cost, 0, COST_NS_MAX)?;
+        }
+        if self.pool.sidecores > 1 && self.pool.steering != Steering::Static {
+            let cause = "with turns each guest has a sidecore of its own";
+            return Err(key("pool.steering", cause, "set pool.steering = \"static\""));
+        }
+        let of_hosts = self.hosts.count * (turns.drivers + self.hosts.sidecores);
+        let threads = of_hosts + self.servers().saturating_mul(self.pool.sidecores);
+        within("drivers and sidecores with turns", threads, 1, TURN_STATIONS_MAX)
     }
 
     fn check_death(&self, death: &SimulatedDeath) -> Result<(), PlanFault> {

@@ -4,22 +4,22 @@ use random::Random;
 
 use super::calendar::{Calendar, Event};
 use super::scenario::{
-    Arrivals, REQUESTS_MAX, Refuge, Scenario, ServedAt, SimulatedDeath, SpreadOver, Spreading,
-    Steering, UNDER_WAY_MAX,
+    Arrivals, NS_PER_MS, REQUESTS_MAX, Refuge, Scenario, ServedAt, SimulatedDeath, SpreadOver,
+    Spreading, Steering, UNDER_WAY_MAX,
 };
 use super::variate::{exponential, hash};
 use crate::fault::{PlanFault, key};
 
 mod arrivals;
 mod report;
+mod turns;
 
 pub use report::{LatencySummary, SimulationReport, StationUse};
 
 use arrivals::GuestLoad;
 use report::BegunLatencies;
 pub(crate) use report::{Tail, latencies, summary_of};
-
-const NS_PER_MS: u64 = 1_000_000;
+use turns::{TurnKind, TurnStations};
 
 /// Events of a scenario, some ten for each request: hours of one core of the simulating machine.
 /// The number of a closed load's requests is not known before.
@@ -69,6 +69,8 @@ fn simulated_while(
 /// The next place of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestStep {
+    /// With turns, a sidecore learns of it.
+    PassOut,
     /// The VMhost's sidecore takes it from the guest.
     VmhostOut,
     /// The VMhost's card sends it to its IOhost.
@@ -77,6 +79,8 @@ enum RequestStep {
     Receive,
     /// A sidecore serves it.
     Serve,
+    /// Its guest's limit lets it pass.
+    Limit,
     /// Copies of a write are sent, and a drive does it.
     Device,
     /// The drive is done with it; it waits for its copies.
@@ -89,6 +93,10 @@ enum RequestStep {
     VmhostReceive,
     /// The VMhost's sidecore gives it to the guest.
     VmhostIn,
+    /// With turns, the guest learns of its answer.
+    PassIn,
+    /// The thread that drives the guest's disk takes the answer.
+    Drive,
     /// The guest has it.
     Done,
     /// The serving IOhost's card sends a copy.
@@ -212,6 +220,8 @@ struct World<'a> {
     scenario: &'a Scenario,
     calendar: Calendar,
     random: Random,
+    /// Threads that drive guests' disks.
+    drivers: Vec<Station>,
     /// Stations of VMhosts: sidecores, cards out, cards in.
     vm_cores: Vec<Station>,
     vm_out: Vec<Station>,
@@ -224,6 +234,10 @@ struct World<'a> {
     /// The IOhost of each guest.
     homes: Vec<u32>,
     guests: GuestLoad,
+    /// Stations that turn from queue to queue, if the scenario has such.
+    turns: Option<TurnStations>,
+    /// The time up to which each guest's limit is given away, if there is one.
+    limits_ns: Vec<u64>,
     /// Requests under way by slot; the owner of an event is the number of guests and a slot.
     requests: Vec<UnderWay>,
     free: Vec<u32>,
@@ -257,6 +271,7 @@ impl<'a> World<'a> {
         let a_second = scenario.expected().saturating_mul(10_000) / scenario.milliseconds;
         Self {
             calendar: Calendar::new(a_second),
+            drivers: stations(hosts * scenario.drivers() as usize),
             vm_cores: stations(hosts * scenario.hosts.sidecores as usize),
             vm_out: stations(hosts),
             vm_in: stations(hosts),
@@ -266,6 +281,8 @@ impl<'a> World<'a> {
             lanes: of_server(pool.device_lanes),
             homes: homes(scenario, &mut random.fork()),
             guests: GuestLoad::new(scenario, end_ns),
+            turns: TurnStations::new(scenario),
+            limits_ns: limits(scenario),
             requests: Vec::new(),
             free: Vec::new(),
             wire: WireTimes {
@@ -327,12 +344,17 @@ impl<'a> World<'a> {
             if !self.has_died && self.death.is_some_and(|death| event.time_ns >= death.at_ns) {
                 self.has_died = true;
                 self.clear_dead();
+                self.clear_turns(event.time_ns);
             }
             if event.owner < guests {
                 self.admit(event.owner, event.time_ns);
                 if let Some(time_ns) = self.guests.next(event.owner, event.time_ns) {
                     self.push(Event { time_ns, owner: event.owner });
                 }
+            } else if let Some(turns) = &self.turns
+                && let Some(station) = turns.of_owner(event.owner)
+            {
+                self.turn(station, event.time_ns);
             } else {
                 self.step(event.owner - guests, event.time_ns);
             }
@@ -362,10 +384,29 @@ impl<'a> World<'a> {
     }
 
     fn first_step(&self) -> RequestStep {
+        if self.turns.is_some() { RequestStep::PassOut } else { self.taking_step() }
+    }
+
+    fn taking_step(&self) -> RequestStep {
         match self.scenario.served {
             ServedAt::Host => RequestStep::Serve,
             ServedAt::Pool => RequestStep::VmhostOut,
         }
+    }
+
+    fn served_step(&self) -> RequestStep {
+        if self.limits_ns.is_empty() { RequestStep::Device } else { RequestStep::Limit }
+    }
+
+    fn completed_step(&self) -> RequestStep {
+        match self.scenario.served {
+            ServedAt::Host => self.last_step(),
+            ServedAt::Pool => RequestStep::Send,
+        }
+    }
+
+    fn last_step(&self) -> RequestStep {
+        if self.turns.is_some() { RequestStep::PassIn } else { RequestStep::Done }
     }
 
     fn slot(&mut self, request: UnderWay) -> Option<u32> {
@@ -417,26 +458,24 @@ impl<'a> World<'a> {
         let serve_ns = costs.serve_ns + costs.serve_ns_per_kib * bytes / 1024;
         let (next, ends) = match step {
             RequestStep::VmhostOut => {
-                (RequestStep::VmhostSend, self.vm_core(&request, now_ns, costs.vmhost_ns))
+                (RequestStep::VmhostSend, self.vm_core(slot, false, now_ns, costs.vmhost_ns))
             }
             RequestStep::VmhostSend => match self.send(slot, now_ns) {
                 Some(ends) => (RequestStep::Receive, ends),
                 None => return self.death.map_or(now_ns, |death| death.back_ns),
             },
             RequestStep::Receive => (RequestStep::Serve, self.card_in(request.server, now_ns, out)),
-            RequestStep::Serve => {
-                (RequestStep::Device, self.core(request.server, request.of, now_ns, serve_ns))
-            }
+            RequestStep::Serve => (
+                self.served_step(),
+                self.core(slot, (request.server, request.of), now_ns, serve_ns),
+            ),
             RequestStep::Device => {
                 self.fork(slot, now_ns);
                 (RequestStep::Join, self.lane(request.server, now_ns))
             }
             RequestStep::Complete => {
-                let next = match self.scenario.served {
-                    ServedAt::Host => RequestStep::Done,
-                    ServedAt::Pool => RequestStep::Send,
-                };
-                (next, self.core(request.server, request.of, now_ns, costs.complete_ns))
+                let at = (request.server, request.of);
+                (self.completed_step(), self.core(slot, at, now_ns, costs.complete_ns))
             }
             RequestStep::Send => {
                 (RequestStep::VmhostReceive, self.card_out(request.server, now_ns, back))
@@ -447,7 +486,7 @@ impl<'a> World<'a> {
                 (RequestStep::VmhostIn, self.vm_in[host].serve(now_ns, time))
             }
             RequestStep::VmhostIn => {
-                (RequestStep::Done, self.vm_core(&request, now_ns, costs.vmhost_back_ns))
+                (self.last_step(), self.vm_core(slot, true, now_ns, costs.vmhost_back_ns))
             }
             RequestStep::CopySend => {
                 (RequestStep::CopyReceive, self.card_out(request.server, now_ns, bytes))
@@ -457,7 +496,10 @@ impl<'a> World<'a> {
             }
             RequestStep::CopyServe => {
                 let guest = self.requests[request.of as usize].of;
-                (RequestStep::CopyDevice, self.core(request.copy_on, guest, now_ns, serve_ns))
+                (
+                    RequestStep::CopyDevice,
+                    self.core(slot, (request.copy_on, guest), now_ns, serve_ns),
+                )
             }
             RequestStep::CopyDevice => (RequestStep::CopyAck, self.lane(request.copy_on, now_ns)),
             RequestStep::CopyAck => {
@@ -466,10 +508,45 @@ impl<'a> World<'a> {
             RequestStep::CopyAcked => {
                 (RequestStep::CopyDone, self.card_in(request.server, now_ns, 0))
             }
+            RequestStep::PassOut
+            | RequestStep::Limit
+            | RequestStep::PassIn
+            | RequestStep::Drive => self.visit_guest(slot, step, now_ns),
             RequestStep::Join | RequestStep::Done | RequestStep::CopyDone => (step, now_ns),
         };
         self.requests[slot as usize].step = next;
         ends
+    }
+
+    /// The steps that scenarios with turns or a limit have.
+    fn visit_guest(&mut self, slot: u32, step: RequestStep, now_ns: u64) -> (RequestStep, u64) {
+        let guest = self.requests[slot as usize].of;
+        let pass_ns = self.scenario.turns.as_ref().map_or(0, |turns| turns.pass_ns);
+        match step {
+            RequestStep::PassOut => (self.taking_step(), now_ns + pass_ns),
+            RequestStep::PassIn if self.drivers.is_empty() => (RequestStep::Done, now_ns + pass_ns),
+            RequestStep::PassIn => (RequestStep::Drive, now_ns + pass_ns),
+            RequestStep::Drive => {
+                let each = self.scenario.drivers();
+                let (host, place) = (self.host_of(guest), self.place_of(guest));
+                let driver = host * each as usize + (place % each) as usize;
+                let at = (TurnKind::Driver, driver, place / each);
+                let cost_ns = self.scenario.costs.guest_ns;
+                let ends = self.wait_for_turn(at, slot, now_ns, cost_ns);
+                (RequestStep::Done, ends.unwrap_or(now_ns))
+            }
+            _ => (RequestStep::Device, self.within_limit(guest, now_ns)),
+        }
+    }
+
+    /// The time at which a guest's limit lets a request pass.
+    fn within_limit(&mut self, guest: u32, now_ns: u64) -> u64 {
+        let load = &self.scenario.load;
+        let saved_ns = now_ns.saturating_sub(load.limit_burst_ms * NS_PER_MS);
+        let given_ns = &mut self.limits_ns[guest as usize];
+        let passes_ns = (*given_ns).max(saved_ns);
+        *given_ns = passes_ns.saturating_add(1_000_000_000 / load.limit);
+        passes_ns.max(now_ns)
     }
 
     /// Sends a request to the IOhost that serves its guest now; none while it waits for one.
@@ -589,7 +666,9 @@ impl<'a> World<'a> {
     /// The guest has its answer. With a closed load the place's next request begins: says when.
     fn finish(&mut self, slot: u32, now_ns: u64) -> Option<u64> {
         let request = self.requests[slot as usize];
-        let done_ns = now_ns + self.scenario.costs.guest_ns;
+        // A guest's own time is its driver's, if it has one.
+        let guest_ns = if self.drivers.is_empty() { self.scenario.costs.guest_ns } else { 0 };
+        let done_ns = now_ns + guest_ns;
         let is_counted = self.latencies.record(request.begun_ns, done_ns);
         self.late += u64::from(is_counted && done_ns - request.begun_ns > self.late_after_ns);
         if self.scenario.load.arrivals != Arrivals::Closed {
@@ -609,6 +688,11 @@ impl<'a> World<'a> {
 
     fn host_of(&self, guest: u32) -> usize {
         guest as usize / self.scenario.hosts.guests as usize
+    }
+
+    /// A guest's place on its host.
+    fn place_of(&self, guest: u32) -> u64 {
+        u64::from(guest) % self.scenario.hosts.guests
     }
 
     fn card_in(&mut self, server: u32, now_ns: u64, bytes: u64) -> u64 {
@@ -632,29 +716,48 @@ impl<'a> World<'a> {
     }
 
     /// A VMhost's sidecore that is free first; without sidecores there is no queue.
-    fn vm_core(&mut self, request: &UnderWay, now_ns: u64, cost_ns: u64) -> u64 {
+    fn vm_core(&mut self, slot: u32, is_back: bool, now_ns: u64, cost_ns: u64) -> u64 {
         // A step that takes no time is no step: it waits for no station.
         if cost_ns == 0 {
             return now_ns;
         }
         let cost_ns = self.time(cost_ns, self.scenario.costs.spreading);
-        let each = self.scenario.hosts.sidecores as usize;
+        let each = self.scenario.hosts.sidecores;
         if each == 0 {
             return now_ns + cost_ns;
         }
-        let first = self.host_of(request.of) * each;
-        let core = free_first(&self.vm_cores[first..first + each]);
+        let guest = self.requests[slot as usize].of;
+        let first = self.host_of(guest) * each as usize;
+        let place = self.place_of(guest);
+        // Answers have the queue behind those of the guests.
+        let answers = self.scenario.hosts.guests.div_ceil(each);
+        let queue = if is_back { answers } else { place / each };
+        let at = (TurnKind::Vmhost, first + (place % each) as usize, queue);
+        if let Some(ends) = self.wait_for_turn(at, slot, now_ns, cost_ns) {
+            return ends;
+        }
+        let core = free_first(&self.vm_cores[first..first + each as usize]);
         self.vm_cores[first + core].serve(now_ns, cost_ns)
     }
 
     /// A sidecore of an IOhost, by the scenario's steering.
-    fn core(&mut self, server: u32, guest: u32, now_ns: u64, cost_ns: u64) -> u64 {
+    fn core(&mut self, slot: u32, (server, guest): (u32, u32), now_ns: u64, cost_ns: u64) -> u64 {
         if cost_ns == 0 {
             return now_ns;
         }
         let cost_ns = self.time(cost_ns, self.scenario.costs.spreading);
         let each = self.scenario.pool.sidecores as usize;
         let first = server as usize * each;
+        let place = self.place_of(guest);
+        let core = place as usize % each;
+        let queue = match self.scenario.served {
+            ServedAt::Host => place / each as u64,
+            ServedAt::Pool => self.host_of(guest) as u64 % self.scenario.hosts_in_rack(),
+        };
+        let at = (TurnKind::Serve, first + core, queue);
+        if let Some(ends) = self.wait_for_turn(at, slot, now_ns, cost_ns) {
+            return ends;
+        }
         let of_server = &self.cores[first..first + each];
         let core = match self.scenario.pool.steering {
             _ if each == 1 => 0,
@@ -713,6 +816,13 @@ fn free_first(stations: &[Station]) -> usize {
         }
     }
     best
+}
+
+/// A time for each guest, if guests have a limit.
+fn limits(scenario: &Scenario) -> Vec<u64> {
+    let guests =
+        if scenario.load.limit > 0 { scenario.hosts.count * scenario.hosts.guests } else { 0 };
+    vec![0; guests as usize]
 }
 
 /// The IOhost of each guest.

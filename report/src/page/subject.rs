@@ -46,6 +46,7 @@ const ALIKE: [(&str, &[&str]); 14] = [
     (SIMULATED, &[PLAN_SIMULATE]),
     ("predicted applications", &["plan_application"]),
     ("published figures and the planner's", &["plan_published"]),
+    ("predicted measurements", &["plan_own"]),
 ];
 
 /// The search for the sizes of rack that pay, and its subject. Each search has plots of its own.

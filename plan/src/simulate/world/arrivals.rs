@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use random::Random;
 
-use super::super::scenario::{Arrivals, Scenario};
+use super::super::scenario::{Arrivals, NS_PER_MS, Scenario};
 use super::super::variate::{exponential, hash};
 use crate::trace::Trace;
 
@@ -59,7 +59,7 @@ impl GuestLoad {
             idle_in_rack: load.idle_hosts.down(in_rack) * hosts.guests,
             guests_in_rack: scenario.hosts_in_rack() * hosts.guests,
             seed: scenario.seed,
-            span_ns: load.burst_ms * super::NS_PER_MS,
+            span_ns: load.burst_ms * NS_PER_MS,
             busy_ppm,
             common_ppm: load.correlation.ppm(),
             end_ns,

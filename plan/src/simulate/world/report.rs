@@ -230,7 +230,8 @@ impl World<'_> {
     pub(super) fn report(self) -> SimulationReport {
         let scenario = self.scenario;
         let is_pool = scenario.served == ServedAt::Pool;
-        let kinds: [(&'static str, &[Station]); 7] = [
+        let kinds: [(&'static str, &[Station]); 8] = [
+            ("drivers of guests' disks", &self.drivers),
             ("VMhosts' sidecores", &self.vm_cores),
             ("VMhosts' cards, out", &self.vm_out),
             ("VMhosts' cards, in", &self.vm_in),
