@@ -1,5 +1,5 @@
 //! Measurements of `vrio bench block` beside the simulator's predictions of them. A few named
-//! measurements give the costs, and all others are held out.
+//! measurements give the costs, and all other measurements are held out.
 
 mod results;
 
@@ -138,7 +138,7 @@ pub struct OwnFigure {
     pub verdict: OwnVerdict,
 }
 
-/// All measurements beside their predictions, and the costs of these.
+/// All measurements beside their predictions, and the costs of the predictions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OwnFigures {
     /// The costs of each way, as keys of a scenario.

@@ -41,7 +41,7 @@ pub(crate) fn measurement(
     it
 }
 
-/// The results with these measurements, of which those without figures are left out.
+/// The results with these measurements. Measurements without figures are left out.
 pub(crate) fn results(title: &str, mut measurements: Vec<Measurement>) -> PlannedResults {
     measurements.retain(|it| it.series.iter().any(|series| !series.points.is_empty()));
     PlannedResults { title: words(title), measurements }

@@ -522,7 +522,7 @@ fn measurements_of_our_own_bench_are_predicted() {
     assert_eq!(figures["costs"].as_array().unwrap().len(), 2, "{figures}");
     let text = run(&["simulate", "bench", "--costs", &path]).unwrap();
     assert!(text.contains("Measured: ") && text.contains("turns.serve_ns = "), "{text}");
-    // Without turns the processor time of a request counts, which these do not have.
+    // Without turns the processor time of a request counts, which these measurements do not have.
     let fault = run(&["simulate", "scenario", "--costs", &path]).unwrap_err();
     assert!(fault.contains("no processor time"), "{fault}");
     let fault = run(&["own", &file("one.json", "{}")]).unwrap_err();

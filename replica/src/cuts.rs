@@ -40,7 +40,7 @@ impl Place {
 impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// A backup that begins to be made equal has a cut of its content first. The content and the
     /// table of applied requests change by several operations, of which the last may never come:
-    /// until then the state of before is the one to go on with. On the way back its content differs
+    /// until then a member goes on with the state of before. On the way back its content differs
     /// from that of all members that have the operation, also when all of them have it.
     pub(crate) fn prepare_equal(&mut self, extent: Extent, out: &mut Vec<Output<D>>) {
         let holding = &mut self.holding;

@@ -17,7 +17,7 @@
 //! | a member ends in order | it keeps its life's end, and goes on with the life in a new reign |
 //! | the record is lost, or all copies in sync | an operator has a copy serve under a new epoch |
 //! | the primary cannot read a block | a member in sync lends it, and it is written again |
-//! | a backup cannot read a block, or has another one | a scrub finds it, and all write it again |
+//! | a backup cannot read a block, or has other content | a scrub finds it, all write it again |
 //! | a swap's outcome is unknown | until then an operation needs the members of both records |
 //!
 //! The crate has no I/O. [`Replica::step`] takes the time and one input, and gives outputs.

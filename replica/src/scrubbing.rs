@@ -3,7 +3,7 @@
 //! ```text
 //!   a range ──▶ each member reads it, and gives a digest of each block ──▶ all are equal: proved
 //!      ▲                             │
-//!      │                             ├─▶ a backup cannot read a block, or has another one:
+//!      │                             ├─▶ a backup cannot read a block, or has other content:
 //!      │                             │     the primary reads it, and all members write that
 //!      ├── it is looked at again ◀───┴─▶ the primary cannot read it: a member lends it,
 //!      └── it is named, and left so ◀──────unless backups differ in it

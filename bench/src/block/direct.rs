@@ -35,7 +35,7 @@ use testbed::stage::{Stage, inside};
 /// The time between two looks at whether a run has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A volume without a wire: as large as the one on another node.
+/// A volume without a wire: as large as a volume on another node.
 const LOCAL_BYTES: u64 = DISK_BYTES;
 
 /// The name of the client's thread, by which the kernel tells its processor time.

@@ -12,7 +12,8 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The run times on all platforms, and those of the messages alone. `source` is the profile's file.
+/// The run times on all platforms, and the times of the messages alone. `source` is the profile's
+/// file.
 pub fn predicted_results(source: &str, profile: &Profile, predicted: &Predicted) -> PlannedResults {
     let source = format!("profile: {source}; curves: those of the platforms");
     let mut it = measurement("plan_application", &profile.title, None, &source);

@@ -18,7 +18,7 @@ fn recorded_measurements_are_predicted_from_a_few_of_them() {
         *counts.entry(format!("{verdict:?}")).or_insert(0) += 1;
         let off = (ours_per_s / run.measured_per_s - 1.0).abs();
         match verdict {
-            // The costs are of these, so the assumptions of the fit hold in the simulator.
+            // The costs are of these measurements: the assumptions of the fit hold as simulated.
             OwnVerdict::Fitted => assert!(off < 0.05, "{figure:?}"),
             OwnVerdict::Differs => assert!(DIFFERS.contains(&(run.guests, run.depth))),
             OwnVerdict::HeldOut | OwnVerdict::Weak => assert!(off <= WITHIN, "{figure:?}"),

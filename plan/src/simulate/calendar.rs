@@ -119,7 +119,7 @@ impl Calendar {
         Some(())
     }
 
-    /// Goes to the start of the next span that has events, and spreads these over its buckets.
+    /// Goes to the start of the next span that has events, and spreads its events over its buckets.
     fn next_span(&mut self) -> Option<()> {
         let span = self.current / BUCKETS;
         let next = if self.in_wide > 0 {

@@ -139,7 +139,7 @@ pub(super) fn latencies(axis: Axis, rows: Vec<(Point, LatencySummary)>) -> Vec<S
 }
 
 /// A warning that requests which had no answer are in no latency, if they are so many that the
-/// tails would be others.
+/// tails would differ.
 fn without_latency(with: &str, report: &SimulationReport) -> Option<String> {
     let count = report.unanswered + report.refused;
     let is_many = count.saturating_mul(TAIL) > report.latency.requests;

@@ -729,7 +729,7 @@ impl<'a> World<'a> {
         let guest = self.requests[slot as usize].of;
         let first = self.host_of(guest) * each as usize;
         let place = self.place_of(guest);
-        // Answers have the queue behind those of the guests.
+        // Answers have the queue behind the queues of the guests.
         let answers = self.scenario.hosts.guests.div_ceil(each);
         let queue = if is_back { answers } else { place / each };
         let at = (TurnKind::Vmhost, first + (place % each) as usize, queue);

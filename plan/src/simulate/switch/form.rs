@@ -45,7 +45,7 @@ pub enum Routing {
     Flow,
     /// Each packet any.
     Packet,
-    /// Each packet the one whose up-link is free first.
+    /// Each packet by the spine switch whose up-link is free first.
     Shortest,
 }
 
@@ -64,7 +64,7 @@ pub enum ExchangePattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Ranks are on the hosts of the first leaf, then on those of the next one.
+    /// Ranks are on the hosts of the first leaf, then on the hosts of the next leaf.
     InOrder,
     /// Any: each turn is a random permutation, and the middle a random one.
     Random,
@@ -180,7 +180,7 @@ impl SwitchScenario {
         }
     }
 
-    /// The spine switch of all packets from a host to another one; none if packets have their own.
+    /// The spine switch of all packets from a host to another host; none if packets have their own.
     pub fn spine(&self, from: u64, to: u64) -> Option<u64> {
         match self.switch.routing {
             Routing::Destination => Some(to % self.switch.uplinks),

@@ -50,7 +50,7 @@ mod tests {
         let ends: Vec<u64> = (0..1000).map(|_| link.send(0, 10, 3)).collect();
         assert_eq!((ends[0], ends[1], ends[2], ends[999]), (4, 7, 10, 3334));
         assert_eq!((link.bits, link.queued_bits_max), (10_000, 10_000));
-        // A packet that the rounded end of another one brings follows it without a gap.
+        // A packet that the rounded end of another packet brings follows it without a gap.
         let mut chained = SwitchLink::default();
         let last = (0..1000).fold(0, |now_ns, _| chained.send(now_ns, 10, 3));
         assert_eq!(last, 3334);

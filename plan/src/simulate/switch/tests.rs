@@ -186,7 +186,7 @@ fn one_seed_has_one_outcome_and_another_has_another() {
 }
 
 /// Each rank sends to each other rank, or to each rank of the other half, and in each turn to
-/// another one.
+/// a rank of its own.
 #[test]
 fn each_pair_has_its_turn() {
     for (pattern, hosts) in [("all-to-all", "7"), ("bisection", "6")] {

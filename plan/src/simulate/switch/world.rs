@@ -84,7 +84,7 @@ pub(super) struct SwitchWorld<'a> {
     /// Messages of this turn that have not arrived, behind a barrier.
     missing_in_turn: u64,
     pub(super) latencies: (Histogram<u64>, u128),
-    /// Messages from one half of the ranks to the other one.
+    /// Messages from one half of the ranks to the other half.
     pub(super) crossed: u64,
     pub(super) events: u64,
     pub(super) end_ns: u64,

@@ -1,5 +1,5 @@
 //! Stations that turn from queue to queue, as polling threads do: a sidecore with its guests'
-//! rings, and the thread that drives these.
+//! rings, and the thread that drives the rings.
 //!
 //! ```text
 //!   look ─▶ look ─▶ [turn: burst ─▶ burst] ─▶ look ─▶ ...      one queue after the other
@@ -39,7 +39,7 @@ pub(super) enum TurnKind {
 struct TurnStation {
     kind: TurnKind,
     /// Whether a turn has several bursts, as that of a sidecore that serves its own host's guests.
-    /// Any other one has a single burst with all that waits: messages leave at the turn's end.
+    /// Any other station has a single burst with all that waits: messages leave at the turn's end.
     has_bursts: bool,
     /// The number of its queues.
     queues: u64,
@@ -211,14 +211,14 @@ impl World<'_> {
         let Some(turns) = &mut self.turns else { return };
         let station = &mut turns.stations[number];
         if station.next_ns != now_ns {
-            // An earlier event has taken the place of this one.
+            // An earlier event has taken the place of this event.
             return;
         }
         if station.burst.is_empty() {
             let Some((queue, _)) = station.reach(now_ns, turns.of.look_ns) else { return };
             (station.last, station.taken) = (queue, 0);
         } else {
-            // Requests that come back while these go on wait for the next look.
+            // Requests that come back while the turn goes on wait for the next look.
             for slot in std::mem::take(&mut station.burst) {
                 self.step(slot, now_ns);
             }

@@ -37,7 +37,7 @@ fn one_request_at_a_time_takes_all_steps() {
     assert_eq!(report.events / (report.latency.requests * 20 / 18), 6);
 }
 
-/// Two guests keep the sidecore busy while the driver has the other one's turn.
+/// Two guests keep the sidecore busy while the driver has the other guest's turn.
 #[test]
 fn a_second_guest_is_served_while_the_first_is_driven() {
     let [one, two, many] =
