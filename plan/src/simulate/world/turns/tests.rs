@@ -113,3 +113,20 @@ fn a_death_loses_no_request_that_waits_for_its_turn() {
         assert!(report.unanswered < 20, "{report:?}");
     }
 }
+
+/// A dead IOhost's sidecores do nothing of the work that waited for them.
+#[test]
+fn requests_of_a_dead_sidecore_go_elsewhere_at_once() {
+    let text = format!("{DEATH}\n[turns]\nlook_ns = 10\n");
+    let set = [
+        ("pool.steering", "static"),
+        ("load.requests_per_second", "100"),
+        ("costs.serve_ns", "100_000_000"),
+        ("costs.spreading", "fixed"),
+        ("death.at_ms", "1001"),
+        ("death.detect_ms", "10"),
+        ("milliseconds", "1050"),
+    ];
+    // Some 3,200 requests, of which the sidecores have done fewer than 20 when they die.
+    assert!(with(&text, &set).sent_again > 3_000);
+}
