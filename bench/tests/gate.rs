@@ -33,7 +33,8 @@ put() { # NAME passes|fails OUTPUT
         *"test(=a::shy"*) put a::shy passes "" ;;
         *"test(=a::ill"*) put a::ill fails "" ;;
         *) put a::good passes "$SAID"
-           for name in $FAILING; do put "a::$name" fails ""; done ;;
+           for name in $FAILING; do put "a::$name" fails ""; done
+           for ((at = 0; at < MANY; at++)); do put "a::one_of_many_$at" passes ""; done ;;
     esac
     echo '    </testsuite>'
     echo '</testsuites>'
@@ -49,6 +50,16 @@ fn run(failing: &str, said: &str, ci: bool) -> (bool, String) {
 
 /// The same on a disk with so many GiB free.
 fn run_on(free_gib: u64, failing: &str, said: &str, ci: bool) -> (bool, String) {
+    run_beside(0, free_gib, (failing, said), ci)
+}
+
+/// The same beside so many other tests, which pass.
+fn run_beside(
+    many: usize,
+    free_gib: u64,
+    (failing, said): (&str, &str),
+    ci: bool,
+) -> (bool, String) {
     let folder = tempfile::tempdir().unwrap();
     let df = format!("#!/bin/sh\necho Avail\necho {}\n", free_gib << 20);
     let stand_ins = [
@@ -68,7 +79,7 @@ fn run_on(free_gib: u64, failing: &str, said: &str, ci: bool) -> (bool, String) 
     let mut command = Command::new(script);
     command.env("PATH", path).env("CARGO_TARGET_DIR", folder.path().join("target"));
     command.env("VRIO_TEST_REPORT", folder.path().join("target/nextest/default/junit.xml"));
-    command.env("FAILING", failing).env("SAID", said);
+    command.env("FAILING", failing).env("SAID", said).env("MANY", many.to_string());
     command.env("CI", if ci { "true" } else { "" });
     let output = command.output().unwrap();
     let all = String::from_utf8_lossy(&output.stdout);
@@ -85,6 +96,13 @@ fn a_passing_test_passes_the_gate() {
     for line in [" lints\n", " tests, with their build\n", "    0 one::two a::good\n"] {
         assert!(end.contains(line), "{line:?}: {end}");
     }
+}
+
+/// Before, a list of thousands of tests ended the summary after its first lines.
+#[test]
+fn thousands_of_tests_are_summed_up() {
+    let (passed, end) = run_beside(4000, 100, ("", ""), true);
+    assert!(passed && end.contains("vrio: 4009 passed, 0 failed, 0 skipped, 0 flaky"), "{end}");
 }
 
 #[test]

@@ -112,6 +112,10 @@ impl Site<'_> {
             }
         }
         let (reach, of_each) = (self.reach(), self.of_each(job.ranks));
+        if reach.is_some() {
+            // libfabric's tcp may tell the address of the loopback device, which is each host's own.
+            command.env("FI_TCP_IFACE", CABLE);
+        }
         match job.mpi.family {
             // Where ranks sit is our part, for all alike.
             Family::OpenMpi => {
