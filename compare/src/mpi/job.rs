@@ -113,7 +113,7 @@ impl Site<'_> {
         }
         let (reach, of_each) = (self.reach(), self.of_each(job.ranks));
         if reach.is_some() {
-            // libfabric's tcp may tell the address of the loopback device, which is each host's own.
+            // libfabric's tcp may tell the address of the loopback device, which each host has.
             command.env("FI_TCP_IFACE", CABLE);
         }
         match job.mpi.family {
