@@ -4,7 +4,7 @@ use results::{Measurement, Quantity};
 
 /// Benchmarks of different programs that measure the same, by their whole names. A plot of several
 /// benchmarks has their names above it, and overheads are only computed within one benchmark.
-const ALIKE: [(&str, &[&str]); 14] = [
+const ALIKE: [(&str, &[&str]); 15] = [
     (
         "point to point",
         &[
