@@ -201,7 +201,8 @@ pub fn make_hosts(mtu: Option<u32>, cleanup: &Cleanup) -> Result<()> {
         if let Some(mtu) = mtu {
             ip(&["-n", name, "link", "set", CABLE, "mtu", &mtu.to_string()])?;
         }
-        ip(&["-n", name, "link", "set", CABLE, "up"])?;
+        // An address of IPv6 cannot be used for its first second, and libfabric's tcp chooses it.
+        ip(&["-n", name, "link", "set", CABLE, "addrgenmode", "none", "up"])?;
         ip(&["-n", name, "link", "set", "lo", "up"])?;
     }
     Ok(())
