@@ -505,7 +505,7 @@ fn flood(sealed: bool) {
 }
 
 /// The node's own writes to a peer keep the buffers that are for that peer until they are answered,
-/// and so does the peer. A read that waits for one must not hold back what frees them.
+/// and so does the peer. A read that waits for a buffer must hold back no request that frees some.
 #[test]
 fn a_read_that_waits_for_a_buffer_holds_back_no_flush() {
     let mut world = World::new(1, true);

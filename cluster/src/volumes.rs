@@ -735,7 +735,7 @@ mod tests {
         assert!(problems[0].contains("is being removed; the copy of io1"), "{problems:?}");
     }
 
-    /// Before, the status had no word about a volume whose record was lost.
+    /// Before, the status had no word about a volume with a lost record.
     #[test]
     fn a_volume_whose_record_is_lost_is_told_by_its_copies() {
         let both = Members::first(0, [(0, 1), (1, 2)].into());

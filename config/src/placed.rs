@@ -194,7 +194,7 @@ mod tests {
         let more = config.with(crate::Kind::named("disk").unwrap(), disk.as_object().unwrap());
         assert_eq!(more.unwrap().disks[1].volume.to_string(), "io1,io2/alice");
         assert!(rig.read("bob").is_err());
-        // A copy of its own is one of them, and needs no peer.
+        // The node's own copy is in the list, and needs no peer.
         rig.keep(&kept(r#"{"node":"vm1","pool":"p"},{"node":"io1","pool":"p"}"#));
         let beside = rig.read("alice").unwrap();
         assert_eq!(beside.disks[0].volume.to_string(), "vm1,io1/alice");

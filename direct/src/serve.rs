@@ -233,7 +233,7 @@ pub fn list(directory: &Path) -> Result<Vec<DirectStatus>, DirectError> {
     told.chain(damaged).collect()
 }
 
-/// The status of a volume whose record cannot be read: its client may go on with it.
+/// The status of a volume with an unreadable record: its client may go on with it.
 fn damaged(volume: String, why: &DirectError) -> DirectStatus {
     let record = Record { volume, ..Record::default() };
     let detail = format!(

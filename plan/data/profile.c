@@ -469,7 +469,7 @@ static void counted(double from) {
     __atomic_clear(&counting, __ATOMIC_RELEASE);
 }
 
-/* A call in the middle, whose time counts as time of patterns or of other calls. */
+/* A call in the middle: its time counts as time of patterns or of other calls. */
 #define TIMED(sum, note, name, formal, actual) \
     int MPI_##name formal { \
         double from = enter(), left = 0; \

@@ -155,7 +155,7 @@ pub fn recorded() -> Result<Vec<Measurement>, PlanFault> {
     measured::measurements("own-bench.json", RECORDED)
 }
 
-/// Predicts measurements by the costs of the named ones among them.
+/// Predicts measurements by the costs of the named measurements.
 ///
 /// # Errors
 /// When the named ones are not there, or their figures give no costs.

@@ -1,4 +1,4 @@
-/* Messages whose numbers are known, by C and by the names that Fortran calls, for three ranks. */
+/* Messages with known numbers, by C and by the names that Fortran calls, for three ranks. */
 #include <mpi.h>
 
 enum { ROUNDS = 30, MANY = 1000, EACH = 300 };

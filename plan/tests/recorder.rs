@@ -1,4 +1,4 @@
-//! The recorder of profiles with a real Open MPI: a program whose messages are known.
+//! The recorder of profiles with a real Open MPI: a program with known messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

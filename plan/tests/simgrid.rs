@@ -12,7 +12,7 @@ use serde_json::json;
 const PYTHON: &str = "/usr/bin/python3";
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exchanges.py");
 
-/// Sixteen hosts whose links send a byte in a nanosecond.
+/// Sixteen hosts with links that send a byte in a nanosecond.
 const BARE: &str = r#"
     title = "second opinion"
     seed = 3

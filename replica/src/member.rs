@@ -224,7 +224,7 @@ pub(crate) struct Holding {
     pub(crate) applied: Applied,
     pub(crate) note: Note,
     pub(crate) cuts: BTreeSet<Place>,
-    /// The reign whose table of applied requests it has taken last.
+    /// The reign of the table of applied requests that it has taken last.
     pub(crate) equal_in: u64,
     /// The cut of its content before the first operation that made it equal, while the primary's
     /// table of applied requests has not come.
@@ -378,7 +378,7 @@ impl<D: Clone + Debug + Eq + Hash + Ord> Replica<D> {
     /// ends the member in order: it gives no input any more, carries all outputs out, makes the
     /// content durable, and then keeps this state.
     ///
-    /// A member whose content is half equal to its primary's has no such state.
+    /// A member with content that is half equal to its primary's has no such state.
     pub fn end(&self) -> Option<Durable> {
         let is_whole = self.holding.own_cut.is_none();
         let record = self.record.as_ref().filter(|it| is_whole && it.has(self.id, self.life))?;

@@ -615,7 +615,7 @@ fn a_block_that_no_member_has_ends_the_read() {
     assert_eq!(bench.take_fetches(), [(fill, extent)]);
 }
 
-/// A primary whose leases have ended may have a successor, in which the block was written since: it
+/// A primary without leases may have a successor, in which the block was written since: it
 /// says nothing of the block until it has leases (seed 1047155).
 #[test]
 fn a_primary_without_leases_ends_no_read_of_a_lost_block() {

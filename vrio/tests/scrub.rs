@@ -62,7 +62,7 @@ fn damage_of_a_copy_that_does_not_serve_is_repaired_under_its_guest() {
     assert_eq!(["repaired", "differed", "lost"].map(|kind| blocks(node, kind)), [0, 0, 0]);
     guest.drain().expect("the requests end");
     assert!(told(node, "volume scrub alice --wait").contains("checked, no damage"));
-    // The other copy has all of it: it serves from now on, and the scrub was of the first one.
+    // The other copy has all of it: it serves from now on, and the scrub was of the first copy.
     refused(backup, "volume scrub alice", &format!("run the command on {serves}"));
     told(node, &format!("volume move alice {other}"));
     guest.read_all().expect("the copy was repaired");

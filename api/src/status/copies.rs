@@ -23,10 +23,10 @@ pub struct CopyScrub {
     /// How long the rest takes, by the time that it took until now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_s: Option<u64>,
-    /// The nodes whose copies are compared with the copy that serves: they are in sync since it
+    /// The nodes with copies that are compared with the copy that serves: they are in sync since it
     /// began.
     pub copies: Vec<String>,
-    /// The nodes whose copies have left since it began, or did not answer: they are not proved.
+    /// The nodes with copies that have left since it began, or did not answer: they are not proved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
     /// Blocks of 4 KiB of copies that could not be read, and were written again.

@@ -24,7 +24,7 @@ pub struct Allowed<'c> {
     pub object: String,
     pub lines: &'c Lines,
     pub allow: &'c [Allow],
-    /// Whether the node itself may be one of them.
+    /// Whether the node itself may be among the nodes.
     pub may_be_own: bool,
 }
 

@@ -77,7 +77,7 @@ fn blocks_that_a_backup_cannot_read_or_has_otherwise_are_repaired_and_named() {
     assert_eq!(at, [(16, 1)]);
     assert_eq!(differing[0].differ, [other as u8]);
     assert!(world.nodes.iter().all(|node| node.volume.borrow_mut().damaged.is_empty()));
-    // The next one finds nothing, and the other copy serves all of it.
+    // The next scrub finds nothing, and the other copy serves all of it.
     let again = scrub(&world, first);
     assert_eq!((again.repaired, again.differed), (0, 0), "{again:?}");
     world.kill(first);

@@ -72,7 +72,7 @@ pub struct CurvePoint {
 pub struct SizeCurve {
     points: Vec<CurvePoint>,
     /// For each point, by how many millionths its neighbours alone would have missed it; 0 at the
-    /// ends and for curves whose range is stated.
+    /// ends and for curves with a stated range.
     missed_ppm: Vec<u64>,
     /// Whether the range between two points follows from the points.
     is_measured: bool,

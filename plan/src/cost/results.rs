@@ -12,7 +12,7 @@ use crate::planned::{categories, measurement, percent, results, series, usd, wor
 
 /// Parts of a bill that are told apart, the dearest first: a bar of more parts has no colours left.
 const PARTS_SHOWN: usize = 7;
-/// The shares whose price for each host is a line; the search has further ones.
+/// The shares with a line of prices for each host; the search has further shares.
 const SHARES_DRAWN: [u64; 4] = [30, 50, 70, 100];
 
 /// The cells of a search, as JSON has them.

@@ -9,11 +9,11 @@ use super::world::{LatencySummary, SimulationReport};
 use crate::money::grouped;
 use crate::planned::{categories, measurement, results, series, words};
 
-/// Keys whose values are told by the sidecores that the rack has with them.
+/// Keys with values that are told by the sidecores that the rack has with them.
 const KEYS_OF_SIDECORES: [&str; 3] = ["pool.sidecores", "pool.iohosts", "hosts.sidecores"];
 /// One request of so many is in the farthest tail.
 const TAIL: u64 = 1000;
-/// The key whose values are told as shares of bursts.
+/// The key with values that are told as shares of bursts.
 const KEY_OF_CORRELATION: &str = "load.correlation";
 
 /// The simulation of one value of a key.

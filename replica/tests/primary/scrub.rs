@@ -142,7 +142,7 @@ fn proofs_of_a_block_that_was_written_meanwhile_are_none() {
     assert!(bench.out.contains(&found), "{:?}", bench.out);
     let (repair, extent) = bench.take_fetches()[0];
     assert_eq!((extent, bench.looked_at()), (block(4), RANGE - 16));
-    // So is a block whose repair an operation overtakes.
+    // So is a block with a repair that an operation overtakes.
     bench.write(2, 32, 8);
     bench.held(1, 7, began, bench.last_counter());
     bench.out.clear();

@@ -45,7 +45,7 @@ pub enum Routing {
     Flow,
     /// Each packet any.
     Packet,
-    /// Each packet by the spine switch whose up-link is free first.
+    /// Each packet by the up-link that is free first.
     Shortest,
 }
 

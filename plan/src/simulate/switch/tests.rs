@@ -4,7 +4,7 @@ use random::Random;
 
 use super::*;
 
-/// One switch whose links send a byte in a nanosecond.
+/// One switch with links that send a byte in a nanosecond.
 const ONE: &str = r#"
     title = "one switch"
     switch = { leaves = 1, hosts = 8, host_gbit = 8, packet_bytes = 1000, hop_ns = 10 }

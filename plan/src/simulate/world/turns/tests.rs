@@ -4,7 +4,7 @@ use super::super::super::DEATH;
 use super::super::super::closed::exhaustive_polling_mean;
 use super::super::super::{Scenario, SimulationReport, simulate};
 
-/// A host whose one thread drives its guests' disks, and whose one sidecore serves them.
+/// A host with one thread that drives its guests' disks, and one sidecore that serves these disks.
 const BENCH: &str = r#"
     title = "turns"
     milliseconds = 20
