@@ -68,22 +68,32 @@ fn a_small_call_is_one_datagram_each_way_plus_acknowledgements() {
     assert!((100..=220).contains(&sent), "{sent} datagrams for 100 calls");
 }
 
-/// The costs of sixteen reads of a page over a link as wide as the loopback device: two datagrams
-/// and one system call there, a datagram each and one system call back.
-#[test]
-fn a_batch_of_reads_is_two_datagrams_there_and_one_each_back() {
-    const READS: u64 = 16;
-    let wide = |name: &str| {
-        let udp = Udp::bind(UdpConfig::new(([127, 0, 0, 1], 0).into())).expect("loopback");
+/// Reads of a batch.
+const READS: u64 = 16;
+
+/// The costs of a batch of reads of a page, both ends', as (datagrams, messages of the socket,
+/// system calls).
+fn costs_of_batches_of_reads(datagram_bytes_max: Option<usize>) -> Vec<[(u64, u64, u64); 2]> {
+    let side = |name: &str| {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = UdpConfig { datagram_bytes_max, ..UdpConfig::new(listen) };
+        let udp = Udp::bind(config).expect("loopback");
         Side::new(name, udp.receive_buffer_bytes(), udp)
     };
-    let (client, server) = (wide("vm1"), wide("io-1"));
+    let (client, server) = (side("vm1"), side("io-1"));
     let addr = server.addr;
     let (mut pair, session) = Pair::connect(client, server, addr);
     pair.call(session, 1, 100);
     pair.run_until_replied(1);
     let page = pair.server.endpoint.borrow_mut().pool_mut().alloc(4096).expect("room");
-    let sent = |side: &Side| (side.counters.datagrams_sent.get(), side.counters.send_calls.get());
+    let sent = |side: &Side| {
+        let it = &side.counters;
+        (it.datagrams_sent.get(), it.send_messages.get(), it.send_calls.get())
+    };
+    let since = |now: (u64, u64, u64), then: (u64, u64, u64)| {
+        (now.0 - then.0, now.1 - then.1, now.2 - then.2)
+    };
+    let mut costs = Vec::new();
     for batch in 0..4 {
         let [client, server] = [&pair.client, &pair.server].map(sent);
         for token in 10..10 + READS {
@@ -92,6 +102,7 @@ fn a_batch_of_reads_is_two_datagrams_there_and_one_each_back() {
             called.expect("room for the call");
         }
         pair.round();
+        let asked = since(sent(&pair.client), client);
         let mut endpoint = pair.server.endpoint.borrow_mut();
         let calls: Vec<_> = pair.server.notes.borrow_mut().calls.drain(..).collect();
         for (call, _) in &calls {
@@ -100,10 +111,32 @@ fn a_batch_of_reads_is_two_datagrams_there_and_one_each_back() {
         }
         drop(endpoint);
         assert_eq!(calls.len() as u64, READS, "all in one round");
-        assert_eq!(sent(&pair.client), (client.0 + READS / 8, client.1 + 1));
         pair.run_until_replied(1 + READS as usize * (batch + 1));
-        assert_eq!(sent(&pair.server), (server.0 + READS, server.1 + 1));
+        costs.push([asked, since(sent(&pair.server), server)]);
         pair.client.notes.borrow_mut().bodies.clear();
+    }
+    costs
+}
+
+/// Over a link as wide as the loopback device: two datagrams and one system call there, a datagram
+/// each and one system call back.
+#[test]
+fn a_batch_of_reads_is_two_datagrams_there_and_one_each_back() {
+    for [asked, answered] in costs_of_batches_of_reads(None) {
+        assert_eq!((asked.0, asked.2), (READS / 8, 1));
+        assert_eq!((answered.0, answered.2), (READS, 1));
+    }
+}
+
+/// Over Ethernet an answer is three datagrams. All answers together are as few messages as groups
+/// have room for, also while an answer carries an acknowledgement.
+#[test]
+fn answers_over_ethernet_leave_in_full_groups() {
+    const GROUP_DATAGRAMS_MAX: u64 = 65_487 / 1472;
+    for [asked, answered] in costs_of_batches_of_reads(Some(1472)) {
+        assert_eq!(asked, (READS / 8, 1, 1));
+        let messages = (3 * READS).div_ceil(GROUP_DATAGRAMS_MAX);
+        assert_eq!(answered, (3 * READS, messages, 1));
     }
 }
 

@@ -35,8 +35,8 @@ macro_rules! planes {
             pub const ALL: &'static [Self] = &[$(Self::$plane),+];
         }
 
-        /// By plane, the version of its messages in sessions of version 1, 2, 3, 4, 5. A version of
-        /// the protocol adds a column, and a plane whose messages it changes has the next number
+        /// By plane, the version of its messages in sessions of version 1, 2, 3, 4, 5, 6. A version
+        /// of the protocol adds a column, and a plane whose messages it changes has the next number
         /// there.
         const PLANE_VERSIONS: &[[u8; transport::PROTOCOL_VERSION as usize]] = &[$($versions),+];
     };
@@ -47,13 +47,13 @@ macro_rules! planes {
 planes! {
     /// Volumes, see the crate `block`. Version 2: ranges that are zeroed, and a description of
     /// them and of a volume's layout. Version 3: a volume that another node serves.
-    Block = 0, [1, 1, 2, 2, 3];
+    Block = 0, [1, 1, 2, 2, 3, 3];
     /// Networks, see the crate `net`. Their frames are casts.
-    Network = 1, [0, 0, 0, 1, 1];
+    Network = 1, [0, 0, 0, 1, 1, 1];
     /// Domains of MPI, see the crate `fabric`.
-    Domain = 2, [1, 1, 1, 1, 1];
+    Domain = 2, [1, 1, 1, 1, 1, 1];
     /// Members of replicated volumes, see the crate `member`.
-    Replicas = 3, [0, 0, 0, 0, 1];
+    Replicas = 3, [0, 0, 0, 0, 1, 1];
 }
 
 /// How many there are.

@@ -9,7 +9,7 @@ pub(crate) mod casts;
 use crate::bits::Bits;
 use crate::pool::BufId;
 use crate::tables::{append, make_room};
-use crate::wire::{FragmentFrame, HEAD_MAX, fragment_count};
+use crate::wire::{FragmentFrame, HEAD_MAX, Pieces};
 
 /// Whether a message still needs a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,23 +53,21 @@ impl Assembly {
         self.arrived = 0;
     }
 
-    /// Takes a fragment's frame, and the head that follows it in fragment 0. The frame is valid for
-    /// pieces of `chunk_bytes`.
+    /// Takes a fragment's frame, and the head that follows it in fragment 0. The frame is valid and
+    /// of one of its message's `pieces`.
     pub(crate) fn take(
         &mut self,
         frame: &FragmentFrame,
         head: &[u8],
-        chunk_bytes: usize,
+        pieces: Pieces,
     ) -> FragmentRole {
         let body_bytes = frame.body_bytes.get();
         if !self.has_begun {
             self.has_begun = true;
             self.head_bytes = frame.head_bytes;
             self.body_bytes = body_bytes;
-            let count =
-                fragment_count(usize::from(frame.head_bytes), body_bytes as usize, chunk_bytes);
-            self.fragments = count as u16;
-            self.taken.reset(count);
+            self.fragments = pieces.count as u16;
+            self.taken.reset(pieces.count);
         }
         if (self.head_bytes, self.body_bytes) != (frame.head_bytes, body_bytes) {
             return FragmentRole::Contradiction;
@@ -350,8 +348,10 @@ impl PeerCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::FRAME_REPLY;
+    use crate::wire::{FRAME_REPLY, MessageCut};
     use zerocopy::byteorder::little_endian::{U16, U32, U64};
+
+    const CUT: MessageCut = MessageCut { chunk_bytes: 1000, is_even: true };
 
     fn frame(head_bytes: u8, body_bytes: u32, fragment: u16) -> FragmentFrame {
         FragmentFrame {
@@ -372,12 +372,14 @@ mod tests {
             assert!(!assembly.is_complete());
             let head: &[u8] = if fragment == 0 { b"head" } else { b"" };
             let frame = frame(4, 2_500, fragment);
-            assert_eq!(assembly.take(&frame, head, 1000), FragmentRole::New);
-            assert_eq!(assembly.take(&frame, head, 1000), FragmentRole::Duplicate);
+            assert_eq!(assembly.take(&frame, head, frame.pieces(CUT)), FragmentRole::New);
+            assert_eq!(assembly.take(&frame, head, frame.pieces(CUT)), FragmentRole::Duplicate);
         }
         assert!(assembly.is_complete());
         assert_eq!((assembly.head(), assembly.body_bytes()), (&b"head"[..], 2_500));
-        assert_eq!(assembly.take(&frame(4, 2_501, 0), b"head", 1000), FragmentRole::Contradiction);
+        let other = frame(4, 2_501, 0);
+        let taken = assembly.take(&other, b"head", other.pieces(CUT));
+        assert_eq!(taken, FragmentRole::Contradiction);
     }
 
     #[test]

@@ -17,12 +17,14 @@ use std::ops::Range;
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 
-use crate::bits::{Bits, is_long};
+use crate::bits::Bits;
 use crate::flow::SendCredit;
 use crate::pool::{BufId, Pool, charge_bytes};
 use crate::sent::FragmentRef;
 use crate::tables::{Sparse, append};
-use crate::wire::{self, FLOWS_MAX, FRAME_CALL, FRAME_CAST, FRAME_REPLY, FragmentFrame, HEAD_MAX};
+use crate::wire::{
+    FLOWS_MAX, FRAME_CALL, FRAME_CAST, FRAME_REPLY, FragmentFrame, HEAD_MAX, MessageCut, Pieces,
+};
 
 use casts::Casts;
 pub(crate) use casts::Overdue;
@@ -86,6 +88,7 @@ struct OutgoingMessage {
     lost_count: u16,
     body: Option<BufId>,
     body_bytes: u32,
+    pieces: Pieces,
     /// Of a cast: since when it waits; then, when it was first sent.
     since_ns: u64,
     head_bytes: u8,
@@ -110,6 +113,7 @@ impl OutgoingMessage {
             lost_count: 0,
             body: None,
             body_bytes: 0,
+            pieces: Pieces::default(),
             since_ns: 0,
             head_bytes: 0,
             head: [0; HEAD_MAX],
@@ -149,6 +153,8 @@ pub(crate) struct NextFragment {
     pub(crate) head_bytes: usize,
     /// Bytes of the body that are the payload.
     pub(crate) body: Range<usize>,
+    /// How long the first of several pieces is; 0 where there is one piece.
+    pub(crate) piece_bytes: usize,
 }
 
 /// The memory of a table of messages.
@@ -179,7 +185,7 @@ pub(crate) fn reply_slot(key: u16) -> Option<usize> {
 /// All outgoing messages of a session.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    chunk_bytes: usize,
+    cut: MessageCut,
     /// By key; grows to the most that were ever needed. Once one was long, all have room for that:
     /// which is the next to be long is chance.
     outs: Vec<OutgoingMessage>,
@@ -195,8 +201,8 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// For messages cut into pieces of `chunk_bytes`, with `credit_bytes` on each flow.
-    pub(crate) fn new(chunk_bytes: usize, credit_bytes: u64) -> Self {
+    /// For messages that are cut so, with `credit_bytes` on each flow.
+    pub(crate) fn new(cut: MessageCut, credit_bytes: u64) -> Self {
         let flow = SendFlow {
             small: EMPTY,
             large: EMPTY,
@@ -207,7 +213,7 @@ impl SendQueue {
             credit: SendCredit::new(credit_bytes),
         };
         Self {
-            chunk_bytes,
+            cut,
             outs: Vec::new(),
             is_long: false,
             casts: Casts::default(),
@@ -325,7 +331,7 @@ impl SendQueue {
     pub(crate) fn peek(&mut self) -> Option<NextFragment> {
         let small = self.small_turn();
         let large = self.large_turn();
-        let small_waits_its_turn = self.small_run_bytes >= SMALL_SHARE * self.chunk_bytes;
+        let small_waits_its_turn = self.small_run_bytes >= SMALL_SHARE * self.cut.chunk_bytes;
         let key = match (small, large) {
             (Some(_), Some(large)) if small_waits_its_turn => large,
             (Some(small), _) => small,
@@ -427,8 +433,8 @@ impl SendQueue {
 
     fn fill(&mut self, key: u16, message: &QueuedMessage<'_>) {
         let body_bytes = message.body.map_or(0, |(_, len_bytes)| len_bytes);
-        let fragments = wire::fragment_count(message.head.len(), body_bytes, self.chunk_bytes);
-        self.is_long |= is_long(fragments);
+        let pieces = self.cut.pieces(message.head.len(), body_bytes);
+        self.is_long |= pieces.is_long();
         while key & CAST == 0 && self.outs.len() <= usize::from(key) {
             append(&mut self.outs, OutgoingMessage::vacant());
         }
@@ -442,7 +448,8 @@ impl SendQueue {
         out.is_active = true;
         out.flow = message.flow;
         out.id = message.id;
-        out.fragments = fragments as u16;
+        out.pieces = pieces;
+        out.fragments = pieces.count as u16;
         out.unsent = 0;
         out.acked_count = 0;
         out.lost_count = 0;
@@ -450,8 +457,8 @@ impl SendQueue {
         out.body_bytes = body_bytes as u32;
         out.head_bytes = message.head.len() as u8;
         out.head[..message.head.len()].copy_from_slice(message.head);
-        out.acked.reset(fragments);
-        out.lost.reset(fragments);
+        out.acked.reset(pieces.count);
+        out.lost.reset(pieces.count);
     }
 
     fn next_of(&self, key: u16) -> NextFragment {
@@ -459,13 +466,13 @@ impl SendQueue {
         let resend = if out.lost_count > 0 { out.lost.first() } else { None };
         let fragment = resend.unwrap_or(usize::from(out.unsent));
         let head = usize::from(out.head_bytes);
-        let body = wire::body_range(head, out.body_bytes as usize, self.chunk_bytes, fragment);
         NextFragment {
             key,
             fragment: fragment as u16,
             is_resend: resend.is_some(),
             head_bytes: if fragment == 0 { head } else { 0 },
-            body,
+            body: out.pieces.body_range(fragment),
+            piece_bytes: if out.fragments > 1 { out.pieces.piece_bytes } else { 0 },
         }
     }
 
@@ -499,7 +506,7 @@ impl SendQueue {
             if next.head_bytes + next.body.len() <= flow.deficit_bytes {
                 return Some(key);
             }
-            self.flows.get_mut(flow_index).deficit_bytes += self.chunk_bytes;
+            self.flows.get_mut(flow_index).deficit_bytes += self.cut.chunk_bytes;
             self.large_turns.rotate_left(1);
         }
         None
@@ -509,7 +516,7 @@ impl SendQueue {
     fn link(&mut self, key: u16, at_front: bool) {
         let out = self.out(key);
         let bytes = usize::from(out.head_bytes) + out.body_bytes as usize;
-        let is_small = bytes <= SMALL_BYTES_MAX.min(self.chunk_bytes);
+        let is_small = bytes <= SMALL_BYTES_MAX.min(self.cut.chunk_bytes);
         let flow_index = out.flow;
         let flow = self.flows.get_mut(flow_index);
         let (place, is_in_turn, turns) = if is_small {
@@ -578,11 +585,13 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{DATAGRAM_BYTES_MIN, OVERHEAD_BYTES};
 
-    const CHUNK: usize = wire::DATAGRAM_BYTES_MIN - wire::OVERHEAD_BYTES;
+    const CUT: MessageCut =
+        MessageCut { chunk_bytes: DATAGRAM_BYTES_MIN - OVERHEAD_BYTES, is_even: true };
 
     fn queue() -> (SendQueue, Pool) {
-        (SendQueue::new(CHUNK, 8 << 20), Pool::new(32 << 20))
+        (SendQueue::new(CUT, 8 << 20), Pool::new(32 << 20))
     }
 
     fn call(queue: &mut SendQueue, pool: &mut Pool, slot: usize, flow: u16, body: usize) -> bool {

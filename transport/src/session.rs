@@ -29,8 +29,8 @@ use crate::tables::Sparse;
 use crate::transmit::seal_into;
 use crate::wire::TAG_BYTES;
 use crate::wire::{
-    CAST_VERSION_MIN, FRAME_CLOSE, HEADER_BYTES, Label, OVERHEAD_BYTES, PacketKind,
-    SEALED_HEADER_BYTES, SEALED_OVERHEAD_BYTES,
+    CAST_VERSION_MIN, EVEN_VERSION_MIN, FRAME_CLOSE, HEADER_BYTES, Label, MessageCut,
+    OVERHEAD_BYTES, PacketKind, SEALED_HEADER_BYTES, SEALED_OVERHEAD_BYTES,
 };
 
 /// A session with calls outstanding that neither heard nor asked anything for so long asks: a
@@ -92,7 +92,7 @@ pub(crate) struct Session {
     agreed: Agreed,
     /// Its keys; `None` in a plain session.
     seal: Option<Box<Seal>>,
-    chunk_bytes: usize,
+    cut: MessageCut,
     sendq: SendQueue,
     own_calls: OwnCalls,
     peer_calls: PeerCalls,
@@ -147,14 +147,17 @@ impl Session {
     /// A session that was just agreed on. The connector confirms at once that it is there.
     pub(crate) fn new(now_ns: u64, agreed: Agreed, seal: Option<Box<Seal>>) -> Self {
         let overhead_bytes = if seal.is_some() { SEALED_OVERHEAD_BYTES } else { OVERHEAD_BYTES };
-        let chunk_bytes = agreed.datagram_bytes_max - overhead_bytes;
+        let cut = MessageCut {
+            chunk_bytes: agreed.datagram_bytes_max - overhead_bytes,
+            is_even: agreed.peer.version >= EVEN_VERSION_MIN,
+        };
         let full_bytes = agreed.datagram_bytes_max as u64 + PACKET_COST_BYTES;
         // An opener knows the keys of this epoch and its neighbours.
         let open_max = seal.as_ref().map_or(SENT_MAX, |seal| seal.sealer.epoch_packets());
         Self {
             seal,
-            chunk_bytes,
-            sendq: SendQueue::new(chunk_bytes, agreed.send_credit_bytes),
+            cut,
+            sendq: SendQueue::new(cut, agreed.send_credit_bytes),
             own_calls: OwnCalls::new(agreed.calls_max),
             peer_calls: PeerCalls::new(agreed.calls_max),
             peer_casts: PeerCasts::new(),
@@ -308,7 +311,6 @@ impl Session {
                 inside,
                 owner: self.agreed.owner,
                 session: self.agreed.id,
-                chunk_bytes: self.chunk_bytes,
                 life_ns: self.trip.cast_life_ns(),
             });
         }

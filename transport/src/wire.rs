@@ -43,16 +43,21 @@ pub enum ProtocolVersion {
     Fourth = 4,
     /// Messages of the block plane: a volume that another node serves.
     Fifth = 5,
+    /// Messages are cut into pieces of one length, and a frame fills a packet up.
+    Sixth = 6,
 }
 
 /// The version that this program prefers.
-pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Fifth as u8;
+pub const PROTOCOL_VERSION: u8 = ProtocolVersion::Sixth as u8;
 
 /// The oldest version that knows cookies, and whose sessions can be sealed.
 pub(crate) const SEALED_VERSION_MIN: u8 = ProtocolVersion::Second as u8;
 
 /// The oldest version with casts.
 pub(crate) const CAST_VERSION_MIN: u8 = ProtocolVersion::Fourth as u8;
+
+/// The oldest version whose messages are cut into pieces of one length.
+pub(crate) const EVEN_VERSION_MIN: u8 = ProtocolVersion::Sixth as u8;
 
 /// All versions that this program speaks.
 pub const VERSIONS: RangeInclusive<u8> = 1..=PROTOCOL_VERSION;
@@ -99,6 +104,9 @@ pub(crate) const HEADER_BYTES: usize = size_of::<DatagramHeader>();
 
 /// The frame in front of a fragment.
 pub(crate) const FRAGMENT_BYTES: usize = size_of::<FragmentFrame>();
+
+/// The shortest acknowledgement.
+pub(crate) const ACK_BYTES_MIN: usize = size_of::<AckFrame>() + size_of::<AckRange>();
 
 /// The header of a sealed packet.
 pub(crate) const SEALED_HEADER_BYTES: usize = size_of::<SealedHeader>();
@@ -338,6 +346,12 @@ pub(crate) const FRAME_CALL: u8 = 5;
 pub(crate) const FRAME_REPLY: u8 = 6;
 /// A fragment of a cast, from version 4 on.
 pub(crate) const FRAME_CAST: u8 = 7;
+/// The rest of the frames means nothing, from version 6 on.
+pub(crate) const FRAME_FILL: u8 = 8;
+
+/// The longest filling: the room for an acknowledgement, and the rounding of the pieces of a
+/// message of 64 KiB. Longer messages fill groups of datagrams by themselves.
+pub(crate) const FILL_BYTES_MAX: usize = 128;
 
 /// Which packets arrived: `length` of them up to `largest`, then for each further range a gap of
 /// missing ones and the next `length` below.
@@ -400,49 +414,76 @@ pub(crate) struct FragmentFrame {
 }
 
 impl FragmentFrame {
-    /// Whether the lengths are allowed and the fragment exists, with pieces of `chunk_bytes`.
-    pub(crate) fn is_valid(&self, chunk_bytes: usize) -> bool {
+    /// Whether the lengths are allowed. The fragment must also be one of the [`Pieces`].
+    pub(crate) fn is_valid(&self) -> bool {
         let (head, body) = (usize::from(self.head_bytes), self.body_bytes.get() as usize);
         let behind = usize::from(self.behind.get());
         let (body_max, behind_max) =
             if self.kind == FRAME_CAST { (CAST_MAX, CAST_WINDOW - 1) } else { (MESSAGE_MAX, 0) };
         head <= HEAD_MAX
             && body <= body_max
-            && usize::from(self.fragment.get()) < fragment_count(head, body, chunk_bytes)
             && usize::from(self.flow.get()) < FLOWS_MAX
             && behind <= behind_max
             && behind as u64 <= self.id.get()
     }
 
-    /// Whether it is of a long message.
-    pub(crate) fn is_of_long(&self, chunk_bytes: usize) -> bool {
-        let (head, body) = (usize::from(self.head_bytes), self.body_bytes.get() as usize);
-        is_long(fragment_count(head, body, chunk_bytes))
-    }
-
-    /// Where the fragment's part of the body lies. The frame must be valid.
-    pub(crate) fn body_range(&self, chunk_bytes: usize) -> std::ops::Range<usize> {
-        let (head, body) = (usize::from(self.head_bytes), self.body_bytes.get() as usize);
-        body_range(head, body, chunk_bytes, usize::from(self.fragment.get()))
+    /// The pieces of its message. The frame must be valid.
+    pub(crate) fn pieces(&self, cut: MessageCut) -> Pieces {
+        cut.pieces(usize::from(self.head_bytes), self.body_bytes.get() as usize)
     }
 }
 
-/// How many pieces a message makes; an empty one is one piece.
-pub(crate) fn fragment_count(head_bytes: usize, body_bytes: usize, chunk_bytes: usize) -> usize {
-    (head_bytes + body_bytes).div_ceil(chunk_bytes).max(1)
+/// How the messages of a session are cut into pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MessageCut {
+    /// The bytes of a message for which a datagram has room.
+    pub(crate) chunk_bytes: usize,
+    /// All pieces of a message but the last have the least length with which there are no more
+    /// pieces, and the last has room for an acknowledgement where the length allows it. So the
+    /// datagrams of equal messages have one length, and the kernel takes many of them as one
+    /// ([108](../../docs/decisions/108-even-pieces.md)). Else pieces are as long as they can be.
+    pub(crate) is_even: bool,
 }
 
-/// Which bytes of the body piece number `fragment` has. The head, which is shorter than a piece, is
-/// in piece 0.
-pub(crate) fn body_range(
+impl MessageCut {
+    /// The pieces of a message. An empty message is one piece.
+    pub(crate) fn pieces(self, head_bytes: usize, body_bytes: usize) -> Pieces {
+        let bytes = head_bytes + body_bytes;
+        if bytes <= self.chunk_bytes {
+            return Pieces { head_bytes, body_bytes, count: 1, piece_bytes: self.chunk_bytes };
+        }
+        let count = bytes.div_ceil(self.chunk_bytes);
+        let piece_bytes = match self.is_even {
+            true => (bytes + ACK_BYTES_MIN).div_ceil(count).min(self.chunk_bytes),
+            false => self.chunk_bytes,
+        };
+        Pieces { head_bytes, body_bytes, count, piece_bytes }
+    }
+}
+
+/// The pieces of a message: its head and then its body, cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Pieces {
     head_bytes: usize,
     body_bytes: usize,
-    chunk_bytes: usize,
-    fragment: usize,
-) -> std::ops::Range<usize> {
-    let first = (fragment * chunk_bytes).saturating_sub(head_bytes);
-    let end = ((fragment + 1) * chunk_bytes - head_bytes).min(body_bytes);
-    first..end
+    /// How many there are, at least one.
+    pub(crate) count: usize,
+    /// The length of each piece but the last. The head is shorter.
+    pub(crate) piece_bytes: usize,
+}
+
+impl Pieces {
+    /// Whether it takes many pieces.
+    pub(crate) fn is_long(self) -> bool {
+        is_long(self.count)
+    }
+
+    /// Which bytes of the body piece number `fragment` has. The head is in piece 0.
+    pub(crate) fn body_range(self, fragment: usize) -> std::ops::Range<usize> {
+        let first = (fragment * self.piece_bytes).saturating_sub(self.head_bytes);
+        let end = (fragment + 1) * self.piece_bytes - self.head_bytes;
+        first..end.min(self.body_bytes)
+    }
 }
 
 /// Why a datagram was not understood.
@@ -707,21 +748,41 @@ mod tests {
     }
 
     #[test]
-    fn fragments_tile_the_message() {
-        for (head, body) in
-            [(0, 0), (192, 0), (0, 1), (60, 1147), (60, 1148 * 3 - 60), (7, 1 << 20)]
+    fn pieces_tile_the_message() {
+        let chunk_bytes = DATAGRAM_BYTES_MIN - OVERHEAD_BYTES;
+        let messages =
+            [(0, 0), (192, 0), (0, 1), (60, 1147), (60, 1148 * 3 - 60), (192, 1 << 20), (64, 4096)];
+        for ((head, body), is_even) in
+            messages.into_iter().flat_map(|of| [false, true].map(|is_even| (of, is_even)))
         {
-            let chunk = DATAGRAM_BYTES_MIN - OVERHEAD_BYTES;
-            let count = fragment_count(head, body, chunk);
+            let pieces = MessageCut { chunk_bytes, is_even }.pieces(head, body);
             let mut next = 0;
-            for fragment in 0..count {
-                let range = body_range(head, body, chunk, fragment);
+            for fragment in 0..pieces.count {
+                let range = pieces.body_range(fragment);
                 assert_eq!(range.start, next);
                 let carried = range.len() + if fragment == 0 { head } else { 0 };
-                assert!(carried == chunk || fragment == count - 1);
+                let is_last = fragment == pieces.count - 1;
+                assert!(carried == pieces.piece_bytes || is_last && carried < pieces.piece_bytes);
+                assert!(carried > 0 || head + body == 0, "no piece is empty");
                 next = range.end;
             }
             assert_eq!(next, body);
+        }
+    }
+
+    #[test]
+    fn no_message_has_more_pieces_for_being_cut_evenly() {
+        for chunk_bytes in [DATAGRAM_BYTES_MIN - SEALED_OVERHEAD_BYTES, 1420, 8920, 65_000] {
+            for bytes in (0..MESSAGE_MAX).step_by(997).chain(MESSAGE_MAX - 999..=MESSAGE_MAX) {
+                for head in [0, HEAD_MAX] {
+                    let cut = |is_even| MessageCut { chunk_bytes, is_even }.pieces(head, bytes);
+                    let (even, full) = (cut(true), cut(false));
+                    assert_eq!(even.count, full.count);
+                    assert!(even.piece_bytes <= chunk_bytes && even.piece_bytes >= HEAD_MAX);
+                    let last = even.body_range(even.count - 1);
+                    assert!(last.end == bytes && (even.count == 1 || !last.is_empty()));
+                }
+            }
         }
     }
 }

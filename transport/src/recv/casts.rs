@@ -12,7 +12,7 @@ use crate::events::SessionId;
 use crate::pool::{BufId, BufferOwner, Pool};
 use crate::session::SessionContext;
 use crate::tables::{append, make_room};
-use crate::wire::{CAST_WINDOW, FragmentFrame, HEAD_MAX, fragment_count};
+use crate::wire::{CAST_WINDOW, FragmentFrame, HEAD_MAX};
 
 /// Casts of a session that are put together, or wait for their turn: as many as a flow can have
 /// twice. Bounds its table.
@@ -133,6 +133,8 @@ pub(crate) struct CastPiece<'a> {
     pub(crate) data: &'a [u8],
     /// Where `data` lies in the body.
     pub(crate) first: usize,
+    /// How many fragments its cast has.
+    pub(crate) count: usize,
 }
 
 /// The parts of the session that its casts borrow while one is worked on.
@@ -141,7 +143,6 @@ pub(crate) struct CastContext<'a, 'b> {
     /// Whose the buffers are.
     pub(crate) owner: BufferOwner,
     pub(crate) session: SessionId,
-    pub(crate) chunk_bytes: usize,
     /// How long a sender goes on.
     pub(crate) life_ns: u64,
 }
@@ -233,22 +234,17 @@ impl PeerCasts {
             return Ok(());
         }
         assert!(id - next < CAST_WINDOW as u64, "a valid frame is near the oldest");
-        let fragments = self.fragments_of(piece.frame, around.chunk_bytes);
-        if id == next && flow.end <= next && fragments == 1 {
+        if id == next && flow.end <= next && piece.count == 1 {
             // Most of them: alone, and in order.
             (flow.next, flow.end) = (Some(next + 1), next + 1);
             hand_over_at_once(around, number, piece);
             return Ok(());
         }
         flow.end = flow.end.max(id + 1);
-        self.take_piece(around, flow, piece, fragments)?;
+        self.take_piece(around, flow, piece)?;
         self.hand_over(around, number, flow);
         self.note_due(around, flow);
         Ok(())
-    }
-
-    fn fragments_of(&self, frame: &FragmentFrame, chunk_bytes: usize) -> usize {
-        fragment_count(usize::from(frame.head_bytes), frame.body_bytes.get() as usize, chunk_bytes)
     }
 
     /// Puts a fragment where it belongs, and makes a place for it if it is the first one.
@@ -257,11 +253,10 @@ impl PeerCasts {
         around: &mut CastContext<'_, '_>,
         flow: &mut ListenedFlow,
         piece: &CastPiece<'_>,
-        fragments: usize,
     ) -> Result<(), Contradiction> {
         let id = piece.frame.id.get();
         if flow.slots[at(id)] == NONE {
-            let Some(slot) = self.begin(around, piece.frame, fragments) else {
+            let Some(slot) = self.begin(around, piece.frame, piece.count) else {
                 // Not even a place to remember that: it looks like one that never came.
                 around.inside.counters.casts_no_buffer += 1;
                 return Ok(());

@@ -245,12 +245,13 @@ pub(crate) enum Overdue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{DATAGRAM_BYTES_MIN, OVERHEAD_BYTES};
+    use crate::wire::{DATAGRAM_BYTES_MIN, MessageCut, OVERHEAD_BYTES};
 
     const CHUNK: usize = DATAGRAM_BYTES_MIN - OVERHEAD_BYTES;
 
     fn queue() -> (SendQueue, Pool) {
-        (SendQueue::new(CHUNK, 8 << 20), Pool::new(32 << 20))
+        let cut = MessageCut { chunk_bytes: CHUNK, is_even: true };
+        (SendQueue::new(cut, 8 << 20), Pool::new(32 << 20))
     }
 
     fn cast(queue: &mut SendQueue, pool: &mut Pool, now_ns: u64, flow: u16, body: usize) -> bool {

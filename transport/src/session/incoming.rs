@@ -11,8 +11,8 @@ use crate::sent::SentPacket;
 use crate::session::{Session, SessionContext};
 use crate::wire::{
     self, ACK_FLAG_NO_ROOM, AckFrame, AckRange, CAST_VERSION_MIN, CheckedPacket, CreditFrame,
-    FLOWS_MAX, FRAME_ACK, FRAME_CALL, FRAME_CAST, FRAME_CLOSE, FRAME_CREDIT, FRAME_PING,
-    FRAME_REPLY, FragmentFrame, PacketKind, ProtocolVersion,
+    EVEN_VERSION_MIN, FLOWS_MAX, FRAME_ACK, FRAME_CALL, FRAME_CAST, FRAME_CLOSE, FRAME_CREDIT,
+    FRAME_FILL, FRAME_PING, FRAME_REPLY, FragmentFrame, PacketKind, Pieces, ProtocolVersion,
 };
 
 /// The result of taking a packet.
@@ -35,6 +35,7 @@ struct Fragment<'a> {
     data: &'a [u8],
     /// Where `data` lies in the body.
     first: usize,
+    pieces: Pieces,
 }
 
 /// The contents of a packet, gathered frame by frame.
@@ -147,6 +148,8 @@ impl Session {
                     let fragment = self.take_fragment(&mut frames, &mut payload)?;
                     self.take_cast(inside, &fragment)?;
                 }
+                // Its bytes are not looked at: there may be any number of them.
+                FRAME_FILL if self.agreed.peer.version >= EVEN_VERSION_MIN => break,
                 _ => return Err(Violation),
             }
         }
@@ -159,15 +162,20 @@ impl Session {
         payload: &mut &'a [u8],
     ) -> Result<Fragment<'a>, Violation> {
         let frame: &FragmentFrame = wire::take(frames).ok_or(Violation)?;
-        if !frame.is_valid(self.chunk_bytes) {
+        let number = usize::from(frame.fragment.get());
+        if !frame.is_valid() {
             return Err(Violation);
         }
-        let is_first = frame.fragment.get() == 0;
+        let pieces = frame.pieces(self.cut);
+        if number >= pieces.count {
+            return Err(Violation);
+        }
+        let is_first = number == 0;
         let head_bytes = if is_first { usize::from(frame.head_bytes) } else { 0 };
         let head = wire::take_bytes(frames, head_bytes).ok_or(Violation)?;
-        let range = frame.body_range(self.chunk_bytes);
+        let range = pieces.body_range(number);
         let data = wire::take_bytes(payload, range.len()).ok_or(Violation)?;
-        Ok(Fragment { frame, head, data, first: range.start })
+        Ok(Fragment { frame, head, data, first: range.start, pieces })
     }
 
     /// A fragment of a call. `false`: there is no buffer for its body now.
@@ -178,7 +186,7 @@ impl Session {
     ) -> Result<bool, Violation> {
         let frame = fragment.frame;
         let (id, flow) = (frame.id.get(), frame.flow.get());
-        if frame.is_of_long(self.chunk_bytes) {
+        if fragment.pieces.is_long() {
             self.peer_calls.make_room();
         }
         let (slot, call) = self.peer_calls.place(id);
@@ -217,7 +225,7 @@ impl Session {
         if flow != call.flow {
             return Err(Violation);
         }
-        match call.assembly.take(frame, fragment.head, self.chunk_bytes) {
+        match call.assembly.take(frame, fragment.head, fragment.pieces) {
             FragmentRole::New => {}
             FragmentRole::Duplicate => {
                 inside.counters.fragments_duplicate += 1;
@@ -248,7 +256,7 @@ impl Session {
         fragment: &Fragment<'_>,
     ) -> Result<(), Violation> {
         let id = fragment.frame.id.get();
-        if fragment.frame.is_of_long(self.chunk_bytes) {
+        if fragment.pieces.is_long() {
             self.own_calls.make_room();
         }
         if self.own_calls.find(id).is_none() && self.own_calls.is_past(id) {
@@ -264,7 +272,7 @@ impl Session {
         if fragment.frame.flow.get() != call.flow {
             return Err(Violation);
         }
-        match call.reply.take(fragment.frame, fragment.head, self.chunk_bytes) {
+        match call.reply.take(fragment.frame, fragment.head, fragment.pieces) {
             FragmentRole::New => {}
             FragmentRole::Duplicate => {
                 inside.counters.fragments_duplicate += 1;
@@ -295,7 +303,7 @@ impl Session {
         inside: &mut SessionContext<'_>,
         fragment: &Fragment<'_>,
     ) -> Result<(), Violation> {
-        let Fragment { frame, head, data, first } = *fragment;
+        let Fragment { frame, head, data, first, pieces } = *fragment;
         if frame.id.get() >= NUMBER_MAX {
             return Err(Violation);
         }
@@ -303,10 +311,9 @@ impl Session {
             inside,
             owner: self.agreed.owner,
             session: self.agreed.id,
-            chunk_bytes: self.chunk_bytes,
             life_ns: self.trip.cast_life_ns(),
         };
-        let piece = CastPiece { frame, head, data, first };
+        let piece = CastPiece { frame, head, data, first, count: pieces.count };
         self.peer_casts.take(&mut around, &piece).map_err(|_| Violation)
     }
 

@@ -13,6 +13,9 @@ const ROUNDS_MAX: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Narrow {
     rounds: u32,
+    /// The longest packet that was lost in these rounds. Datagrams have many lengths, and a shorter
+    /// packet that arrives says nothing about a longer one.
+    lost_bytes: u64,
     /// Large packets below this number belong to the rounds before.
     next_number: u64,
 }
@@ -25,8 +28,8 @@ impl Narrow {
 
     /// A packet arrived.
     pub(super) fn arrived(&mut self, packet: &SentPacket) {
-        if Self::is_large(packet) {
-            self.rounds = 0;
+        if packet.cost_bytes >= self.lost_bytes && Self::is_large(packet) {
+            (self.rounds, self.lost_bytes) = (0, 0);
         }
     }
 
@@ -34,6 +37,7 @@ impl Narrow {
     pub(super) fn lost(&mut self, number: u64, packet: &SentPacket, next_number: u64) {
         if Self::is_large(packet) && number >= self.next_number {
             self.rounds += 1;
+            self.lost_bytes = self.lost_bytes.max(packet.cost_bytes);
             self.next_number = next_number;
         }
     }
@@ -41,7 +45,7 @@ impl Narrow {
     /// The peer says that it refuses packets, large ones first: the packets sent so far say nothing
     /// about sizes.
     pub(super) fn excuse(&mut self, next_number: u64) {
-        (self.rounds, self.next_number) = (0, next_number);
+        (self.rounds, self.lost_bytes, self.next_number) = (0, 0, next_number);
     }
 
     /// Large packets get lost, perhaps for their size: smaller ones should be sent beside them.
@@ -76,6 +80,20 @@ mod tests {
         }
         assert!(narrow.is_certain());
         narrow.arrived(&packet(1472));
+        assert!(!narrow.is_suspected());
+    }
+
+    #[test]
+    fn an_arrival_of_a_shorter_packet_says_nothing_of_a_longer_one() {
+        let mut narrow = Narrow::default();
+        for round in 0..ROUNDS_MAX.into() {
+            narrow.lost(100 * round, &packet(1472), 100 * (round + 1));
+            narrow.arrived(&packet(1387));
+        }
+        assert!(narrow.is_certain());
+        narrow.arrived(&packet(1472));
+        narrow.lost(1000, &packet(1387), 1001);
+        narrow.arrived(&packet(1387));
         assert!(!narrow.is_suspected());
     }
 

@@ -1,8 +1,10 @@
 //! Packets put together.
 //!
 //! A packet carries control frames and then either up to eight messages without a body or one
-//! fragment with a part of a body. A full fragment leaves no room for control frames, so that the
-//! datagrams of a large body are all of one size and leave in one segmented send.
+//! fragment with a part of a body. The datagrams of a message of several pieces are all of one
+//! length, and so are those of equal messages: they leave in one segmented send. So control frames
+//! go beside the last piece, which has room for them, and a frame without meaning fills this piece's
+//! datagram up.
 
 use std::ops::Range;
 
@@ -16,17 +18,14 @@ use crate::session::Session;
 use crate::transmit::{DATAGRAM_HEAD_MAX, TransmitBatch};
 use crate::wire::TAG_BYTES;
 use crate::wire::{
-    self, AckFrame, AckRange, CAST_WINDOW, CreditFrame, DATAGRAM_BYTES_MIN, FLAG_HURRY,
-    FRAGMENT_BYTES, FRAME_CREDIT, FRAME_PING, Label, ProtocolVersion,
+    self, ACK_BYTES_MIN, CAST_WINDOW, CreditFrame, DATAGRAM_BYTES_MIN, FILL_BYTES_MAX, FLAG_HURRY,
+    FRAGMENT_BYTES, FRAME_CREDIT, FRAME_FILL, FRAME_PING, Label, ProtocolVersion,
 };
 
 /// Credit frames in one packet.
 const PACKET_CREDITS_MAX: usize = 4;
 
 const _: () = assert!(DATAGRAM_HEAD_MAX + TAG_BYTES <= DATAGRAM_BYTES_MIN, "heads always fit");
-
-/// The shortest acknowledgement.
-const ACK_BYTES_MIN: usize = size_of::<AckFrame>() + size_of::<AckRange>();
 
 impl Session {
     /// Adds at most `budget` packets to the batch. `true`: there may be more to send now.
@@ -83,7 +82,12 @@ impl Session {
         self.put_control(now_ns, head, &mut at, head_max, next.is_some(), may_fly, &mut packet);
         let mut body = None;
         if let Some(next) = next {
+            let full_bytes = self.full_bytes(&next);
+            let is_evened = self.cut.is_even && next.piece_bytes > 0;
             body = self.put_fragments(next, head, &mut at, &mut packet, counters);
+            if is_evened {
+                fill_up(head, &mut at, body.as_ref(), full_bytes);
+            }
             self.unhurried_casts +=
                 packet.fragments().iter().filter(|it| SendQueue::is_cast(it)).count();
         }
@@ -154,11 +158,23 @@ impl Session {
 
     /// How far control frames may reach, so that the fragment after them still fits.
     fn head_bytes_max(&self, next: Option<&NextFragment>) -> usize {
-        let (frame_bytes, body_bytes) =
-            next.map_or((0, 0), |next| (FRAGMENT_BYTES + next.head_bytes, next.body.len()));
-        let tag_bytes = if self.seal.is_some() { TAG_BYTES } else { 0 };
-        let datagram_room = self.agreed.datagram_bytes_max - tag_bytes - body_bytes;
-        datagram_room.min(DATAGRAM_HEAD_MAX) - frame_bytes
+        let Some(next) = next else { return self.frames_bytes_max().min(DATAGRAM_HEAD_MAX) };
+        let room_bytes = self.full_bytes(next) - next.body.len();
+        room_bytes.min(DATAGRAM_HEAD_MAX) - FRAGMENT_BYTES - next.head_bytes
+    }
+
+    /// How long the datagram with a fragment may be, without a tag. With a piece of several it is
+    /// as long as with the first piece.
+    fn full_bytes(&self, next: &NextFragment) -> usize {
+        match next.piece_bytes {
+            0 => self.frames_bytes_max(),
+            piece_bytes => self.header_bytes() + FRAGMENT_BYTES + piece_bytes,
+        }
+    }
+
+    /// The longest datagram, without a tag.
+    fn frames_bytes_max(&self) -> usize {
+        self.agreed.datagram_bytes_max - if self.seal.is_some() { TAG_BYTES } else { 0 }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one step of transmit_packet, not a thing")]
@@ -276,5 +292,23 @@ impl Session {
             }
         }
         self.sent.push(packet);
+    }
+}
+
+/// Fills the last piece's datagram up, whose frames end at `at`, so that it is as long as those of
+/// the other pieces: the kernel then takes the next message's datagrams into the same group.
+fn fill_up(
+    head: &mut [u8],
+    at: &mut usize,
+    body: Option<&(BufId, Range<usize>)>,
+    full_bytes: usize,
+) {
+    let Some((_, range)) = body else { return };
+    let missing_bytes = full_bytes - *at - range.len();
+    if (1..=FILL_BYTES_MAX).contains(&missing_bytes) && *at + missing_bytes <= head.len() {
+        let filling = &mut head[*at..*at + missing_bytes];
+        filling.fill(0);
+        filling[0] = FRAME_FILL;
+        *at += missing_bytes;
     }
 }
