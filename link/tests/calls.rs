@@ -128,15 +128,17 @@ fn a_batch_of_reads_is_two_datagrams_there_and_one_each_back() {
     }
 }
 
-/// Over Ethernet an answer is three datagrams. All answers together are as few messages as groups
-/// have room for, also while an answer carries an acknowledgement.
+/// Over Ethernet an answer is three datagrams. The answers that a call sends, as many as window and
+/// pace allow, are one message for each group that they fill, also where an answer carries an
+/// acknowledgement.
 #[test]
 fn answers_over_ethernet_leave_in_full_groups() {
     const GROUP_DATAGRAMS_MAX: u64 = 65_487 / 1472;
     for [asked, answered] in costs_of_batches_of_reads(Some(1472)) {
         assert_eq!(asked, (READS / 8, 1, 1));
-        let messages = (3 * READS).div_ceil(GROUP_DATAGRAMS_MAX);
-        assert_eq!(answered, (3 * READS, messages, 1));
+        let (datagrams, messages, calls) = answered;
+        assert_eq!(datagrams, 3 * READS);
+        assert!(messages <= calls + datagrams / GROUP_DATAGRAMS_MAX, "{answered:?}");
     }
 }
 

@@ -13,8 +13,9 @@ const ROUNDS_MAX: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Narrow {
     rounds: u32,
-    /// The longest packet that was lost in these rounds. Datagrams have many lengths, and a shorter
-    /// packet that arrives says nothing about a longer one.
+    /// The shortest large packet that was lost in these rounds. Datagrams have many lengths: a
+    /// shorter packet that arrives says nothing about a longer one, and a longer one that is lost
+    /// nothing about a shorter one.
     lost_bytes: u64,
     /// Large packets below this number belong to the rounds before.
     next_number: u64,
@@ -36,8 +37,10 @@ impl Narrow {
     /// Packet `number` was overtaken by one that arrived; `next_number` is the next to be sent.
     pub(super) fn lost(&mut self, number: u64, packet: &SentPacket, next_number: u64) {
         if Self::is_large(packet) && number >= self.next_number {
+            if self.rounds == 0 || packet.cost_bytes < self.lost_bytes {
+                (self.rounds, self.lost_bytes) = (0, packet.cost_bytes);
+            }
             self.rounds += 1;
-            self.lost_bytes = self.lost_bytes.max(packet.cost_bytes);
             self.next_number = next_number;
         }
     }
@@ -95,6 +98,23 @@ mod tests {
         narrow.lost(1000, &packet(1387), 1001);
         narrow.arrived(&packet(1387));
         assert!(!narrow.is_suspected());
+    }
+
+    #[test]
+    fn a_loss_of_a_shorter_packet_begins_anew() {
+        let mut narrow = Narrow::default();
+        for round in 0..20 {
+            let length = if round % 2 == 0 { 8972 - round as usize } else { 1472 };
+            narrow.lost(10 * round, &packet(length), 10 * (round + 1));
+            assert!(!narrow.is_certain() || round > 7, "round {round}");
+            narrow.arrived(&packet(1300));
+        }
+        assert!(narrow.is_certain(), "all from 1472 on were lost");
+        let mut narrow = Narrow::default();
+        for round in 0..20 {
+            narrow.lost(10 * round, &packet(8972 - round as usize), 10 * (round + 1));
+            assert_eq!(narrow.rounds, 1, "each is shorter than all before");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{MS, SECOND, World, addr, keyring, known, raw, sealed_as, secret_of};
 use crate::handshake::{connect, connected, tapped, two_nodes};
-use transport::{Keyring, LostReason, SecretKey, Security, StrangerReason};
+use transport::{Keyring, LostReason, PROTOCOL_VERSION, SecretKey, Security, StrangerReason};
 
 /// Two nodes, of which one has other keys in its keyring.
 fn nodes_with(change: impl Fn(&str, &mut Keyring)) -> World {
@@ -151,7 +151,7 @@ fn plain_and_sealed_nodes_tell_each_other_what_is_missing() {
     }
 }
 
-/// Version 1 knows neither keys nor cookies, version 6 is one that does not exist yet.
+/// Version 1 knows neither keys nor cookies, and the version after the newest one does not exist yet.
 #[test]
 fn peers_of_the_version_before_and_after() {
     for node in 0..2 {
@@ -165,18 +165,20 @@ fn peers_of_the_version_before_and_after() {
         }
         let text = refusal(&mut world);
         assert!(text.starts_with("no common protocol version"), "{text}");
-        assert!(text.contains("1 to 1") && text.contains("2 to 5"), "{text}");
+        let newer = format!("2 to {PROTOCOL_VERSION}");
+        assert!(text.contains("1 to 1") && text.contains(&newer), "{text}");
     }
     for node in 0..2 {
         let mut world = World::new(1);
         for (index, name) in ["vm1", "io1"].into_iter().enumerate() {
             let mut config = world.config(name);
-            config.versions = if index == node { 2..=6 } else { 1..=5 };
+            config.versions =
+                if index == node { 2..=PROTOCOL_VERSION + 1 } else { 1..=PROTOCOL_VERSION };
             world.add(config);
         }
         connect(&mut world);
         let status = world.nodes[0].endpoint.sessions().next().expect("a session");
-        assert_eq!(status.peer.version, 5);
+        assert_eq!(status.peer.version, PROTOCOL_VERSION);
     }
 }
 

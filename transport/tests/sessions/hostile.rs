@@ -179,6 +179,7 @@ fn frames_that_break_the_rules_are_violations() {
     };
     let cases: Vec<(Vec<u8>, Vec<u8>)> = vec![
         (vec![99], vec![]),                                       // no such frame
+        (vec![8, 0, 0], vec![]),                                  // a fill before version 6
         (vec![1], vec![0]),                                       // a payload of nothing
         (vec![2, 1], vec![]),                                     // cut short
         (vec![1, 1], vec![]),                                     // two Pings
@@ -205,7 +206,7 @@ fn frames_that_break_the_rules_are_violations() {
     }
     let packet = raw::packet(raw::DATA, session, u64::MAX, &[1], &[]);
     endpoint.receive(SECOND, SECOND, addr(6), &packet, &mut sink);
-    assert_eq!(endpoint.counters().dropped_violation, 20);
+    assert_eq!(endpoint.counters().dropped_violation, 21);
 }
 
 #[test]
