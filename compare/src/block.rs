@@ -28,7 +28,7 @@ use bench::block::{self, LinkKind, Path, Volume};
 use bench::measure::{Reuse, fill_disk};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::progress::Progress;
-use testbed::stage::{VMHOST, make_hosts};
+use testbed::stage::{Cable, Offloads, VMHOST, make_hosts};
 
 use goals::{DIRECT, DIRECT_XDP};
 use own::{Measurer, OwnCase};
@@ -122,7 +122,8 @@ fn compare(options: &DisksOptions, cleanup: &Cleanup, progress: &Progress) -> Re
     use super::contest::Contestant as _;
     let plan = &options.plan;
     if let Some(&mtu) = options.cables.first() {
-        let made = make_hosts(Some(mtu), cleanup);
+        let cable = Cable { mtu: Some(mtu), offloads: options.offloads };
+        let made = make_hosts(cable, cleanup);
         cleanup.remove_stage();
         made.context(
             "hosts on a cable are network namespaces, which take root and iproute2: --loopback \
@@ -175,6 +176,8 @@ fn contests(options: &DisksOptions, peers: &DiskPeers) -> Vec<Contest<DiskContes
         let all = all.map(|who| DiskContestant { who, volume: volume.clone(), cable });
         let mut contest = Contest::new(name, all.collect());
         contest.setup.extend(cable.map(|cable| ("mtu", cable.mtu.to_string())));
+        let reduced = cable.filter(|cable| !cable.offloads.is_usual());
+        contest.setup.extend(reduced.map(|it| ("offloads", it.offloads.name().to_owned())));
         contest
     };
     let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<DiskPeer>| {
@@ -214,19 +217,25 @@ fn contests(options: &DisksOptions, peers: &DiskPeers) -> Vec<Contest<DiskContes
     ];
     let remote = [(Path::Remote, LinkKind::Udp)];
     let direct = [(Path::Direct, LinkKind::Udp), (Path::Direct, LinkKind::Xdp)];
+    let offloads = options.offloads;
+    // AF_XDP goes past the stack, which is what cuts the groups of others.
+    let direct = if offloads.is_usual() { &direct[..] } else { &direct[..1] };
     let cables: Vec<_> = match &options.cables[..] {
         [] => vec![None],
-        cables => cables.iter().map(|&mtu| Some(ServiceCable { mtu })).collect(),
+        cables => cables.iter().map(|&mtu| Some(ServiceCable { mtu, offloads })).collect(),
+    };
+    let network = |cable: Option<ServiceCable>| match cable {
+        None => "loopback".to_owned(),
+        Some(it) if it.offloads.is_usual() => format!("MTU {}", it.mtu),
+        Some(it) => format!("MTU {}, offloads {}", it.mtu, it.offloads.name()),
     };
     for &cable in &cables {
-        let network = cable.map_or("loopback".to_owned(), |it| format!("MTU {}", it.mtu));
-        let name = format!("remote, memory, {network}");
+        let name = format!("remote, memory, {}", network(cable));
         all.push(on_cable(&name, Volume::Memory, &remote, peers.remote(cable), cable));
     }
     for &cable in &cables {
-        let network = cable.map_or("loopback".to_owned(), |it| format!("MTU {}", it.mtu));
-        let name = format!("direct, memory, {network}");
-        all.push(on_cable(&name, Volume::Memory, &direct, peers.direct(cable), cable));
+        let name = format!("direct, memory, {}", network(cable));
+        all.push(on_cable(&name, Volume::Memory, direct, peers.direct(cable), cable));
     }
     all
 }
@@ -269,6 +278,7 @@ impl Turns<'_> {
                 let is_xdp = *link == LinkKind::Xdp;
                 asked.loopback = cable.is_none() && !is_xdp;
                 asked.mtu = cable.map(|cable| cable.mtu).or(is_xdp.then_some(XDP_MTU_BYTES));
+                asked.offloads = cable.map_or(Offloads::All, |cable| cable.offloads);
                 if asked.idle == Idle::Spin && !block::has_seats(&asked) {
                     // Spinning threads that share cores only keep each other from them.
                     asked.idle = Idle::Adaptive;

@@ -10,8 +10,10 @@
 //!
 //! This file and those beside it know rounds, ratios and goals, for every kind of contest.
 //! [`block`] knows virtual disks, [`store`] ways to keep them, [`net`] network cards, [`mpi`] the
-//! messages of MPI. [`replicas`] has a report of its own: it compares counts, in guests.
+//! messages of MPI. [`replicas`] has a report of its own: it compares counts, in guests. So has
+//! [`account`], which counts the events of a unit of work.
 
+pub mod account;
 pub mod block;
 mod case;
 mod comparison;

@@ -6,7 +6,7 @@ mod options;
 mod own;
 mod peers;
 mod taps;
-mod tcp;
+pub(crate) mod tcp;
 
 use anyhow::{Result, ensure};
 use sidecore::Idle;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use testbed::cleanup::Cleanup;
 use testbed::machine::cores;
-use testbed::stage::{inside, make_hosts, namespace};
+use testbed::stage::{Cable, Offloads, inside, make_hosts, namespace};
 
 /// The word that stands for the folder of a turn in commands.
 pub(super) const FOLDER: &str = "FOLDER";
@@ -42,6 +42,8 @@ pub(super) struct ServerProcess {
 pub(super) struct ServiceCable {
     /// The longest packet.
     pub(super) mtu: u32,
+    /// What its ends take uncut.
+    pub(super) offloads: Offloads,
 }
 
 /// The sign that a process is ready.
@@ -138,9 +140,9 @@ impl RunningServers {
         let made = service.file.as_ref().filter(|file| !file.path.exists());
         let (file, gently) = (made.map(|file| file.path.clone()), service.config.is_some());
         let mut running = Self { folder, children: Vec::new(), file, gently, hosts: None };
-        if let Some(ServiceCable { mtu }) = service.cable {
+        if let Some(ServiceCable { mtu, offloads }) = service.cable {
             running.hosts = Some(cleanup.clone());
-            make_hosts(Some(mtu), cleanup)?;
+            make_hosts(Cable { mtu: Some(mtu), offloads }, cleanup)?;
         }
         if let Some(Made { path, bytes }) = made {
             cleanup.path(path.clone());

@@ -245,6 +245,16 @@ const REMOTE_COPIES: &str = "remote_bytes_copied";
 const COPIES: [&str; 4] =
     ["sessions_bytes_copied", REMOTE_COPIES, "shm_bytes_copied", "xdp_bytes_copied"];
 
+/// Events of the kernel's sockets, and of sessions: a *message* is a datagram or a group of
+/// datagrams that passes the network stack as one. Bytes are those of bodies.
+const OF_LINKS_AND_SESSIONS: [(&str, &[&str]); 5] = [
+    ("messages_sent", &["link_send_messages"]),
+    ("messages_received", &["link_receive_messages"]),
+    ("receive_calls", &["link_receive_calls"]),
+    ("bytes_checksummed", &["sessions_bytes_checksummed"]),
+    ("bytes_ciphered", &["sessions_bytes_sealed", "sessions_bytes_opened"]),
+];
+
 impl Events {
     fn sum(&self, role: Role, names: &[&str]) -> Option<u64> {
         let counters = self.counters.get(&role).filter(|counters| !counters.is_empty())?;
@@ -305,6 +315,9 @@ impl Events {
             let bytes = self.sum(role, &["link_bytes_sent"]).filter(|bytes| *bytes > 0);
             note(format!("{name}_link_bytes_sent"), bytes);
             note(format!("{name}_send_calls"), self.sum(role, &["link_send_calls"]));
+            for (event, counters) in OF_LINKS_AND_SESSIONS {
+                note(format!("{name}_{event}"), self.counted(role, counters));
+            }
             let counters = self.counters.get(&role);
             let interrupts = counters.and_then(|it| it.get(DEVICE_INTERRUPTS).copied());
             note(format!("{name}_{DEVICE_INTERRUPTS}"), interrupts);
@@ -424,6 +437,21 @@ mod tests {
         assert_eq!(each["iohost_datagrams_sent"], 6.0);
         assert_eq!(each["iohost_kernel_datagrams_sent"], 1.0);
         assert_eq!(each["iohost_send_calls"], 0.5);
+    }
+
+    #[test]
+    fn groups_and_passes_are_counted_where_all_of_their_counters_are() {
+        let at = Instant::now();
+        let look = |side| EventsSnapshot { at, sides: [(Role::Driver, side)].into() };
+        let counters = [
+            ("link_send_messages", 6),
+            ("sessions_bytes_sealed", 4096),
+            ("sessions_bytes_opened", 64),
+        ];
+        let each = look(side(&counters, &[])).since(&look(side(&[], &[]))).per_request(2);
+        assert_eq!(each["driver_messages_sent"], 3.0);
+        assert_eq!(each["driver_bytes_ciphered"], 2080.0);
+        assert!(!each.contains_key("driver_bytes_checksummed"), "it is not counted: {each:?}");
     }
 
     #[test]

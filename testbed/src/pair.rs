@@ -12,7 +12,7 @@ use sidecore::Idle;
 use crate::cleanup::Cleanup;
 use crate::events::Events;
 use crate::progress::Progress;
-use crate::stage::{NodeNetwork, Stage};
+use crate::stage::{Cable, NodeNetwork, Offloads, Stage};
 
 /// The lengths of packets that a virtual cable may have: from the least that IPv6 asks of every
 /// link to the longest possible packet.
@@ -48,25 +48,29 @@ pub struct PairLink {
     pub loopback: bool,
     /// The longest packet of the virtual cable between them; without it, the system's default.
     pub mtu: Option<u32>,
+    /// What the ends of that cable take uncut.
+    #[serde(skip_serializing_if = "Offloads::is_usual")]
+    pub offloads: Offloads,
 }
 
 impl Default for PairLink {
     /// Sealed, over UDP.
     fn default() -> Self {
-        Self { link: LinkKind::Udp, encrypt: true, loopback: false, mtu: None }
+        let (link, offloads) = (LinkKind::Udp, Offloads::All);
+        Self { link, encrypt: true, loopback: false, mtu: None, offloads }
     }
 }
 
 impl PairLink {
     /// The names of the options. They mean nothing in a measurement without two nodes.
-    pub const OPTIONS: [&str; 4] = ["link", "encrypt", "loopback", "mtu"];
+    pub const OPTIONS: [&str; 5] = ["link", "encrypt", "loopback", "mtu", "offloads"];
 
     /// Checks that the options fit together.
     ///
     /// # Errors
     /// The options that do not fit, and what would.
     pub fn check(&self) -> Result<()> {
-        let Self { link, loopback, mtu, .. } = *self;
+        let Self { link, loopback, mtu, offloads, .. } = *self;
         ensure!(
             link != LinkKind::Xdp || !loopback,
             "--link xdp goes past the network stack of an Ethernet card: --loopback has none"
@@ -77,6 +81,12 @@ impl PairLink {
             MTU.start(),
             MTU.end()
         );
+        ensure!(
+            offloads.is_usual() || link == LinkKind::Udp && !loopback,
+            "--offloads {}: of the virtual cable, which --loopback, --link shm and --link xdp do \
+             without",
+            offloads.name()
+        );
         Ok(())
     }
 
@@ -84,12 +94,12 @@ impl PairLink {
     pub fn stage(&self, program: PathBuf, cleanup: &Cleanup, progress: &Progress) -> Result<Stage> {
         let mut stage = Stage::new("bench", program, self.encrypt, cleanup.clone())?;
         if self.link != LinkKind::Shm && !self.loopback {
-            stage.mtu = self.mtu;
+            stage.cable = Cable { mtu: self.mtu, offloads: self.offloads };
             stage.separate_if_allowed(progress);
-            let needs_cable = self.link == LinkKind::Xdp || self.mtu.is_some();
+            let needs_cable = self.link == LinkKind::Xdp || stage.cable != Cable::default();
             ensure!(
                 stage.has_namespaces() || !needs_cable,
-                "--link xdp and --mtu are of a virtual cable between two network namespaces, which \
+                "--link xdp, --mtu and --offloads are of a virtual cable between two network namespaces, which \
                  takes root and iproute2: drop them"
             );
         }
@@ -259,6 +269,9 @@ mod tests {
             assert!(text.contains(word), "{text}");
         };
         refused(PairLink { mtu: Some(600), ..meeting }, "--mtu");
+        let (tcp, shm) = (Offloads::Tcp, LinkKind::Shm);
+        refused(PairLink { offloads: tcp, loopback: true, ..meeting }, "--offloads tcp");
+        refused(PairLink { offloads: tcp, link: shm, ..meeting }, "--offloads tcp");
         refused(PairLink { mtu: Some(9000), loopback: true, ..meeting }, "--mtu");
         refused(PairLink { link: LinkKind::Xdp, loopback: true, ..meeting }, "--link xdp");
     }

@@ -42,6 +42,58 @@ pub enum NodeNetwork {
     Loopback,
 }
 
+/// The virtual cable between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cable {
+    /// Its longest packet; without it, the system's default.
+    pub mtu: Option<u32>,
+    /// What its ends take uncut.
+    pub offloads: Offloads,
+}
+
+/// The groups of packets that an end of a cable takes from the network stack uncut. A virtual cable
+/// takes all, and hands them over as they are; many cards cut TCP alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Offloads {
+    /// Groups of TCP and of UDP.
+    #[default]
+    All,
+    /// Groups of TCP. The stack cuts UDP's before the cable, and joins them again behind it.
+    Tcp,
+    /// None: each packet passes both stacks by itself.
+    None,
+}
+
+impl Offloads {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::All, Self::Tcp, Self::None];
+
+    /// Its name in options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Tcp => "tcp",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether it is what the system makes by itself.
+    pub fn is_usual(&self) -> bool {
+        *self == Self::All
+    }
+
+    /// What `ethtool -K` is told about an end of the cable.
+    fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::All => &[],
+            // As cards do, by the stack itself.
+            Self::Tcp => &["tx-udp-segmentation", "off", "gro", "on"],
+            Self::None => &["tx-udp-segmentation", "off", "tso", "off", "gso", "off", "gro", "off"],
+        }
+    }
+}
+
 /// The folder and network of two nodes.
 #[derive(Debug)]
 pub struct Stage {
@@ -50,8 +102,8 @@ pub struct Stage {
     program: PathBuf,
     /// The link between the nodes.
     pub network: NodeNetwork,
-    /// The longest packet of the virtual cable; without it, the system's default.
-    pub mtu: Option<u32>,
+    /// The virtual cable, where there are namespaces.
+    pub cable: Cable,
     /// The address at which the IOhost listens.
     pub io_listen: String,
     /// The address at which the VMhost listens.
@@ -80,7 +132,7 @@ impl Stage {
             folder,
             program,
             network: NodeNetwork::Loopback,
-            mtu: None,
+            cable: Cable::default(),
             io_listen: format!("127.0.0.1:{io}"),
             vm_listen: format!("127.0.0.1:{vm}"),
             cleanup,
@@ -92,7 +144,7 @@ impl Stage {
     /// # Errors
     /// When that is not allowed here; the stage stays on the loopback device.
     pub fn separate(&mut self) -> Result<()> {
-        make_hosts(self.mtu, &self.cleanup)?;
+        make_hosts(self.cable, &self.cleanup)?;
         self.io_listen = format!("{IO_ADDRESS}:4870");
         self.vm_listen = format!("{VM_ADDRESS}:4870");
         self.network = NodeNetwork::Namespaces;
@@ -180,12 +232,12 @@ impl Drop for Stage {
     }
 }
 
-/// Makes two network namespaces, for [`IOHOST`] and [`VMHOST`], and a virtual cable between them
-/// with this longest packet. [`Cleanup::remove_stage`] removes both.
+/// Makes two network namespaces, for [`IOHOST`] and [`VMHOST`], and a virtual cable between them.
+/// [`Cleanup::remove_stage`] removes both.
 ///
 /// # Errors
 /// When that is not allowed here.
-pub fn make_hosts(mtu: Option<u32>, cleanup: &Cleanup) -> Result<()> {
+pub fn make_hosts(cable: Cable, cleanup: &Cleanup) -> Result<()> {
     // The lock makes an interruption wait until the cleanup knows of both namespaces.
     let _starting = cleanup.start();
     let (io, vm) = (namespace(IOHOST), namespace(VMHOST));
@@ -198,12 +250,17 @@ pub fn make_hosts(mtu: Option<u32>, cleanup: &Cleanup) -> Result<()> {
     for (name, address) in [(&io, IO_ADDRESS), (&vm, VM_ADDRESS)] {
         let address = format!("{address}/24");
         ip(&["-n", name, "addr", "add", &address, "dev", CABLE])?;
-        if let Some(mtu) = mtu {
+        if let Some(mtu) = cable.mtu {
             ip(&["-n", name, "link", "set", CABLE, "mtu", &mtu.to_string()])?;
         }
         // An address of IPv6 cannot be used for its first second, and libfabric's tcp chooses it.
         ip(&["-n", name, "link", "set", CABLE, "addrgenmode", "none", "up"])?;
         ip(&["-n", name, "link", "set", "lo", "up"])?;
+        if !cable.offloads.is_usual() {
+            let words = ["netns", "exec", name, "ethtool", "-K", CABLE];
+            ip(&[&words[..], cable.offloads.features()].concat())
+                .context("--offloads takes ethtool (Debian: ethtool)")?;
+        }
     }
     Ok(())
 }

@@ -20,11 +20,13 @@ use bench::measure::Reuse;
 use bench::scale;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
+use compare::account::{self, AccountOptions, AccountPlane};
 use direct::Idle;
 use testbed::pair::PairLink;
+use testbed::stage::Offloads;
 
 use self::args::{
-    BenchDriver, LinkArg, PairLinkArgs, Switch, TURN_SECONDS, TurnArgs, size, volume,
+    BenchDriver, LinkArg, PairLinkArgs, Switch, TURN_SECONDS, TurnArgs, offloads, size, volume,
 };
 use crate::failure::CommandFailure;
 use crate::results::{self, ToldArgs};
@@ -59,6 +61,13 @@ pub(crate) const FLOOR_EXAMPLES: &str = "Examples:
   vrio bench floor                                     the parts of a read over UDP
   vrio bench floor --link shm --rounds 9 --json
 Two threads are busy at a time: the figures need at least two cores.";
+
+pub(crate) const ACCOUNT_EXAMPLES: &str = "Examples:
+  vrio bench account                                   disks, cards and TCP, MTU 1500 and 9000
+  vrio bench account --plane disk --plane tcp --mtu 1500
+  vrio bench account --json | jq '.rows[] | [.unit, .mtu, .sender.messages]'
+It takes root, which makes a virtual cable between two network namespaces. The cable hands groups of
+packets over uncut. docs/measuring.md says what each column counts.";
 
 pub(crate) const COMPARE_EXAMPLES: &str = "Examples:
   vrio bench compare block --quick                     disks: every peer that is installed
@@ -106,6 +115,9 @@ pub(crate) enum BenchCommand {
     /// Measure the parts of a remote read: a bare echo, the cipher, the volume without a network.
     #[command(after_help = FLOOR_EXAMPLES)]
     Floor(FloorArgs),
+    /// Count the events of a unit of work at both ends of a cable, beside the kernel's TCP.
+    #[command(after_help = ACCOUNT_EXAMPLES)]
+    Account(AccountArgs),
     /// Measure vrio and other programs for the same task in turn, and print the ratios.
     #[command(subcommand, after_help = COMPARE_EXAMPLES)]
     Compare(CompareCommand),
@@ -153,6 +165,7 @@ impl BenchCommand {
             Self::Failover(args) => Some(&args.told),
             Self::Replicas(args) => Some(&args.told),
             Self::Floor(args) => Some(&args.told),
+            Self::Account(args) => Some(&args.told),
             Self::All(_) => None,
         }
     }
@@ -212,6 +225,9 @@ pub(crate) struct CompareBlockArgs {
     /// its own (default: 1500 and 9000; without root the loopback device).
     #[arg(long = "mtu", value_name = "BYTES", value_delimiter = ',')]
     mtus: Vec<u32>,
+    /// What the ends of those cables take uncut: groups of TCP and UDP (all), of TCP (tcp), none.
+    #[arg(long, value_parser = offloads(), default_value = Offloads::All.name())]
+    offloads: Offloads,
     /// Connect the hosts by the loopback device, whose packets are 64 KiB: no network is like that.
     #[arg(long, conflicts_with = "mtus")]
     loopback: bool,
@@ -292,6 +308,49 @@ pub(crate) struct FloorArgs {
     seconds: f64,
     #[command(flatten)]
     told: ToldArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AccountArgs {
+    /// Count this alone: disk, card or tcp. May be given several times [default: all].
+    #[arg(long = "plane", value_name = "PLANE", value_parser = account_plane())]
+    planes: Vec<AccountPlane>,
+    /// The longest packet of a cable. May be given several times.
+    #[arg(long = "mtu", value_name = "BYTES", default_values_t = account::MTUS)]
+    mtus: Vec<u32>,
+    /// What the ends of the cables take uncut: groups of TCP and UDP (all), of TCP (tcp), none.
+    #[arg(long, value_parser = offloads(), default_value = Offloads::All.name())]
+    offloads: Offloads,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 0.3)]
+    seconds: f64,
+    #[command(flatten)]
+    told: ToldArgs,
+}
+
+impl AccountArgs {
+    fn run(&self) -> Result<(), CommandFailure> {
+        let program = std::env::current_exe().context("finding this program");
+        let all = self.planes.is_empty();
+        let options = AccountOptions {
+            program: program.map_err(CommandFailure::running)?,
+            planes: if all { AccountPlane::ALL.to_vec() } else { self.planes.clone() },
+            mtus: self.mtus.clone(),
+            offloads: self.offloads,
+            seconds: self.seconds,
+        };
+        options.check().map_err(CommandFailure::configuration)?;
+        let report = account::run(&options).map_err(CommandFailure::running)?;
+        results::report(&report, &self.told)
+    }
+}
+
+/// The names of an account's subjects.
+fn account_plane() -> impl TypedValueParser<Value = AccountPlane> {
+    PossibleValuesParser::new(AccountPlane::ALL.map(AccountPlane::name)).map(|name| {
+        let named = AccountPlane::ALL.into_iter().find(|plane| plane.name() == name);
+        named.expect("one of the names")
+    })
 }
 
 #[derive(Debug, clap::Args)]
@@ -427,6 +486,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<(), CommandFailure> {
             let report = floor::run(&options).map_err(CommandFailure::running)?;
             results::report(&report, &args.told)
         }
+        BenchCommand::Account(args) => args.run(),
         BenchCommand::Compare(command) => compare(command),
         BenchCommand::Mpi(args) => {
             let options = args.options().map_err(CommandFailure::configuration)?;
@@ -473,6 +533,7 @@ fn compare(command: &CompareCommand) -> Result<(), CommandFailure> {
                 encrypt: args.encrypt == Switch::On,
                 reuse: args.reuse.into(),
                 cables: args.cables(),
+                offloads: args.offloads,
                 folder: args.folder.clone(),
                 disk_folder: args.disk_folder.clone(),
                 spdk: args.spdk.clone(),
@@ -553,7 +614,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<BlockOptions> {
     let program = std::env::current_exe().context("finding this program")?;
     let (path, volume) = (block_path(&args.path)?, volume(&args.volume)?);
     check_said(args, &path, &volume)?;
-    let PairLink { link, encrypt, loopback, mtu } = args.meeting.into();
+    let PairLink { link, encrypt, loopback, mtu, offloads } = args.meeting.into();
     let usual = BlockOptions::new(program);
     Ok(BlockOptions {
         path,
@@ -582,6 +643,7 @@ fn block_options(args: &BlockArgs) -> anyhow::Result<BlockOptions> {
         pids: args.pid.clone(),
         loopback,
         mtu,
+        offloads,
         ..usual
     })
 }

@@ -376,3 +376,55 @@ fn many_sleeping_guests_need_no_more_events_than_one() {
         assert!((0.1..=0.5).contains(&count), "{event}: {one}");
     }
 }
+
+/// The account of units of work at both ends of a cable: passes over the data are as the table of
+/// copies in docs/performance.md says, datagrams as many as the data fill, and messages through the
+/// network stack far fewer.
+#[test]
+fn the_account_of_a_disk_has_one_pass_of_each_kind_and_few_messages() {
+    if !rustix::process::geteuid().is_root() {
+        // Its own refusal says what to do.
+        let refused = account(&["--plane", "disk"]).expect_err("a cable takes root");
+        assert!(refused.contains("root"), "{refused}");
+        return;
+    }
+    let report = account(&["--plane", "disk", "--plane", "tcp", "--mtu", "1500"]).unwrap();
+    let rows = report["rows"].as_array().expect("rows");
+    let of = |plane: &'static str| rows.iter().filter(move |row| row["plane"] == plane);
+    assert_eq!((of("disk").count(), of("tcp").count()), (8, 2), "{report}");
+    for row in of("disk") {
+        let count = |end: &str, what: &str| row[end][what].as_f64().expect("a count");
+        let (bytes, sealed) = (row["bytes"].as_f64().unwrap(), row["sealed"] == true);
+        let is_read = row["unit"].as_str().unwrap().starts_with("read");
+        // The sender of a read's data is the IOhost, which sends them from their place.
+        for (end, copies) in [("sender", if is_read { 0.0 } else { 1.0 }), ("receiver", 1.0)] {
+            let passes = ["copies", "checksums", "ciphers"].map(|what| count(end, what));
+            let wanted = [copies, f64::from(!sealed), f64::from(sealed)];
+            // A session's control messages have some bytes.
+            let is_near = passes.iter().zip(wanted).all(|(is, wanted)| (is - wanted).abs() < 0.1);
+            assert!(is_near, "{end}: {passes:?}, not {wanted:?}: {row}");
+            assert_eq!(count(end, "wakeups"), 0.0, "{row}");
+        }
+        let datagrams = count("sender", "datagrams");
+        let filled = (bytes / DATAGRAM_BYTES).ceil();
+        assert!(datagrams >= filled - 1.0 && datagrams <= filled * SENT_AGAIN, "{row}");
+        // A unit of three datagrams shares its messages with others.
+        let messages = count("sender", "messages");
+        assert!(messages > 0.0 && messages <= filled / SHARE, "{row}");
+    }
+    for row in of("tcp") {
+        assert!(row["sender"]["messages"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["sender"]["datagrams"], Value::Null, "{row}");
+    }
+}
+
+/// What `vrio bench account` prints for programs, or its refusal.
+fn account(words: &[&str]) -> Result<Value, String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
+    let output = command.args(["bench", "account", "--seconds", "0.1", "--json"]).args(words);
+    let output = output.output().expect("vrio starts");
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    Ok(serde_json::from_slice(&output.stdout).expect("JSON"))
+}

@@ -13,6 +13,7 @@ use crate::measure::{Reuse, WaitMode};
 use testbed::events::Role;
 use testbed::machine::cores;
 use testbed::pair::{LinkKind, PairLink, RoleCores};
+use testbed::stage::Offloads;
 
 /// The longest request: a volume takes no more in one piece.
 pub const SIZE_BYTES_MAX: u32 = 1 << 20;
@@ -148,6 +149,9 @@ pub struct BlockOptions {
     /// The longest packet of the virtual cable between the nodes; the system's default if none is
     /// given.
     pub mtu: Option<u32>,
+    /// What the ends of that cable take uncut.
+    #[serde(skip_serializing_if = "Offloads::is_usual")]
+    pub offloads: Offloads,
     /// All of the volume's file is written already, so that it need not be written again.
     #[serde(skip)]
     pub filled: bool,
@@ -185,6 +189,7 @@ impl BlockOptions {
             pids: Vec::new(),
             loopback: false,
             mtu: None,
+            offloads: Offloads::All,
             filled: false,
             collects: false,
         }
@@ -310,8 +315,8 @@ impl BlockOptions {
 
     /// The cable and the sessions between both nodes.
     pub(super) fn meeting(&self) -> PairLink {
-        let Self { link, encrypt, loopback, mtu, .. } = *self;
-        PairLink { link, encrypt, loopback, mtu }
+        let Self { link, encrypt, loopback, mtu, offloads, .. } = *self;
+        PairLink { link, encrypt, loopback, mtu, offloads }
     }
 
     /// Seats for all threads of the measurement.

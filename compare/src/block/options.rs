@@ -10,6 +10,7 @@ use crate::contest::ComparisonPlan;
 use bench::block;
 use bench::measure::Reuse;
 use testbed::pair::PairLink;
+use testbed::stage::Offloads;
 
 /// The options of a comparison of disks.
 #[derive(Clone, Debug, Serialize)]
@@ -28,6 +29,9 @@ pub struct DisksOptions {
     /// The longest packets of the cables on which disks of another host are compared, a contest
     /// for each. None: the loopback device.
     pub cables: Vec<u32>,
+    /// What the ends of those cables take uncut.
+    #[serde(skip_serializing_if = "Offloads::is_usual")]
+    pub offloads: Offloads,
     /// A folder for files in memory (tmpfs).
     pub folder: PathBuf,
     /// A folder for files on a disk, which are opened around the page cache.
@@ -46,11 +50,17 @@ impl DisksOptions {
     /// # Errors
     /// The option that makes no sense.
     pub fn check(&self) -> Result<()> {
-        let Self { plan, sockets, cables, .. } = self;
+        let Self { plan, sockets, cables, offloads, .. } = self;
         plan.check()?;
         for &mtu in cables {
-            PairLink { mtu: Some(mtu), ..PairLink::default() }.check()?;
+            let offloads = *offloads;
+            PairLink { mtu: Some(mtu), offloads, ..PairLink::default() }.check()?;
         }
+        ensure!(
+            offloads.is_usual() || !cables.is_empty(),
+            "--offloads {}: of virtual cables, and there are none without root, or with --loopback",
+            offloads.name()
+        );
         let one = block::BlockOptions {
             seconds: plan.seconds,
             ..block::BlockOptions::new(plan.program.clone())

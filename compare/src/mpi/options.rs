@@ -10,6 +10,7 @@ use crate::contest::ComparisonPlan;
 use bench::block::LinkKind;
 use testbed::machine::cores;
 use testbed::pair::PairLink;
+use testbed::stage::Offloads;
 
 /// The most ranks of cases in which all ranks take part: a rank holds the messages from all to all
 /// in memory.
@@ -48,6 +49,9 @@ pub struct HostSessions {
     pub encrypt: bool,
     /// The longest packet of the cable; the system's default if none is given.
     pub mtu: Option<u32>,
+    /// What the ends of the cable take uncut.
+    #[serde(skip_serializing_if = "Offloads::is_usual")]
+    pub offloads: Offloads,
     /// The behaviour of sidecores without work.
     #[serde(serialize_with = "bench::block::as_text")]
     pub idle: Idle,
@@ -56,8 +60,8 @@ pub struct HostSessions {
 impl HostSessions {
     /// The cable and the sessions between the nodes.
     pub(super) fn meeting(self) -> PairLink {
-        let Self { link, encrypt, mtu, .. } = self;
-        PairLink { link, encrypt, loopback: false, mtu }
+        let Self { link, encrypt, mtu, offloads, .. } = self;
+        PairLink { link, encrypt, loopback: false, mtu, offloads }
     }
 }
 

@@ -175,6 +175,7 @@ mod tests {
         link: LinkKind::Udp,
         encrypt: false,
         mtu: None,
+        offloads: testbed::stage::Offloads::All,
         idle: Idle::Adaptive,
     });
 

@@ -35,7 +35,7 @@ pub(super) fn measure(
     ensure!(stage.has_namespaces(), "only root makes a virtual cable");
     let write_bytes = frame_bytes as usize - TCP_HEADERS_BYTES;
     let length = Duration::from_secs_f64(options.plan.seconds);
-    let passed = pass(connect(&stage)?, write_bytes, length)?;
+    let [_, passed] = pass(connect(&stage)?, write_bytes, length)?;
     drop(stage);
     let frames = passed.bytes as f64 / write_bytes as f64;
     Ok(TurnSample {
@@ -49,8 +49,9 @@ pub(super) fn measure(
     })
 }
 
-/// The ends of the connection: the writer in the VMhost's place, the reader in the IOhost's.
-fn connect(stage: &Stage) -> Result<[TcpStream; 2]> {
+/// The ends of a connection over the stage's cable: the writer in the VMhost's place, the reader in
+/// the IOhost's.
+pub(crate) fn connect(stage: &Stage) -> Result<[TcpStream; 2]> {
     let mut at: SocketAddr = stage.io_listen.parse().context("an address of the stage")?;
     at.set_port(0);
     let listener = inside(stage.namespace_of("io1").as_deref(), || TcpListener::bind(at))??;
@@ -62,8 +63,12 @@ fn connect(stage: &Stage) -> Result<[TcpStream; 2]> {
 }
 
 /// The work of a thread since the end of its warm-up.
-struct ThreadWork {
-    bytes: u64,
+pub(crate) struct ThreadWork {
+    pub(crate) bytes: u64,
+    /// The same with those of the warm-up.
+    pub(crate) bytes_of_all: u64,
+    /// System calls that moved them.
+    pub(crate) calls: u64,
     took: Duration,
     /// The thread's own processor time, without that of the kernel's threads.
     cpu: Duration,
@@ -77,23 +82,26 @@ fn counted(
 ) -> Result<ThreadWork> {
     core.inspect(|core| pin(*core));
     let warm = Instant::now() + WARM_UP;
+    let mut warmed = 0;
     while Instant::now() < warm {
-        step()?;
+        warmed += step()? as u64;
     }
-    let (began, cpu, mut bytes) = (Instant::now(), thread_cpu(), 0);
+    let (began, cpu, mut bytes, mut calls) = (Instant::now(), thread_cpu(), 0, 0);
     while began.elapsed() < length {
         bytes += step()? as u64;
+        calls += 1;
     }
-    Ok(ThreadWork { bytes, took: began.elapsed(), cpu: thread_cpu().saturating_sub(cpu) })
+    let (took, cpu) = (began.elapsed(), thread_cpu().saturating_sub(cpu));
+    Ok(ThreadWork { bytes, bytes_of_all: warmed + bytes, calls, took, cpu })
 }
 
-/// Writes and reads for so long. The bytes are those that were read; the processor time is of both
-/// threads.
-fn pass(
+/// Writes and reads for so long: the work of the writer, and of the reader with the processor time
+/// of both.
+pub(crate) fn pass(
     [mut from, mut to]: [TcpStream; 2],
     write_bytes: usize,
     length: Duration,
-) -> Result<ThreadWork> {
+) -> Result<[ThreadWork; 2]> {
     let seats = RoleCores::new(&cores(), 0, 1, 1);
     let (here, there) = (seats.driver(), seats.iohost());
     let write = move || {
@@ -115,7 +123,8 @@ fn pass(
     let panicked = |_| anyhow!("a thread of the TCP panicked");
     let (wrote, read) = (wrote.map_err(panicked)??, read.map_err(panicked)??);
     ensure!(read.bytes > 0, "not a byte arrived");
-    Ok(ThreadWork { cpu: read.cpu + wrote.cpu, ..read })
+    let read = ThreadWork { cpu: read.cpu + wrote.cpu, ..read };
+    Ok([wrote, read])
 }
 
 #[cfg(test)]
@@ -127,7 +136,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (to, _) = listener.accept().unwrap();
-        let counted = pass([from, to], 65_482, Duration::from_millis(50)).unwrap();
+        let [wrote, counted] = pass([from, to], 65_482, Duration::from_millis(50)).unwrap();
+        assert!(wrote.calls > 0 && counted.calls > 0, "both are counted");
         assert!(counted.bytes > 65_482 && counted.took >= Duration::from_millis(50));
         assert!(counted.cpu > Duration::ZERO);
     }

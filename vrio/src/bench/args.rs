@@ -6,7 +6,9 @@ use anyhow::{Context, anyhow};
 use bench::block::{LinkKind, Volume};
 use bench::measure::WaitMode;
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use testbed::pair::PairLink;
+use testbed::stage::Offloads;
 
 use crate::results::ToldArgs;
 
@@ -70,15 +72,27 @@ pub(super) struct PairLinkArgs {
     /// The longest packet of the virtual cable between two network namespaces.
     #[arg(long, value_name = "BYTES")]
     pub(super) mtu: Option<u32>,
+    /// What the ends of that cable take uncut, as a card would: groups of TCP and UDP (all), of TCP
+    /// (tcp), or none (default: all).
+    #[arg(long, value_parser = offloads())]
+    pub(super) offloads: Option<Offloads>,
+}
+
+/// The names of what a cable takes uncut.
+pub(super) fn offloads() -> impl TypedValueParser<Value = Offloads> {
+    PossibleValuesParser::new(Offloads::ALL.map(Offloads::name)).map(|name| {
+        let named = Offloads::ALL.into_iter().find(|offloads| offloads.name() == name);
+        named.expect("one of the names")
+    })
 }
 
 impl From<PairLinkArgs> for PairLink {
     fn from(args: PairLinkArgs) -> Self {
-        let PairLinkArgs { link, encrypt, loopback, mtu } = args;
+        let PairLinkArgs { link, encrypt, loopback, mtu, offloads } = args;
         let usual = Self::default();
         let link = link.map_or(usual.link, LinkKind::from);
         let encrypt = encrypt.map_or(usual.encrypt, |encrypt| encrypt == Switch::On);
-        Self { link, encrypt, loopback, mtu }
+        Self { link, encrypt, loopback, mtu, offloads: offloads.unwrap_or(usual.offloads) }
     }
 }
 
@@ -87,7 +101,11 @@ impl PairLinkArgs {
     /// them where no two nodes meet, and the cable's where the nodes share memory. `ways` names the
     /// paths by which nodes meet.
     pub(super) fn check(&self, meets: bool, ways: &str) -> anyhow::Result<()> {
-        let of_cable = [("--loopback", self.loopback), ("--mtu", self.mtu.is_some())];
+        let of_cable = [
+            ("--loopback", self.loopback),
+            ("--mtu", self.mtu.is_some()),
+            ("--offloads", self.offloads.is_some()),
+        ];
         let others = [("--link", self.link.is_some()), ("--encrypt", self.encrypt.is_some())];
         let said = |options: &[(&'static str, bool)]| {
             options.iter().find_map(|(option, said)| said.then_some(*option))

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use compare::mpi::{HostSessions, Hosts, JoinedNode, MpiOptions};
 use direct::Idle;
+use testbed::stage::Offloads;
 
-use super::args::{LinkArg, Switch, TurnArgs};
+use super::args::{LinkArg, Switch, TurnArgs, offloads};
 
 pub(super) const EXAMPLES: &str = "Examples:
   vrio bench mpi --quick                               every MPI in PATH, every way that it has
@@ -65,6 +66,9 @@ pub(crate) struct MpiArgs {
     /// With --hosts 2: the longest packet of the virtual cable.
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
+    /// With --hosts 2: what the ends of that cable take uncut: all, tcp or none (default: all).
+    #[arg(long, value_parser = offloads())]
+    offloads: Option<Offloads>,
     /// With --hosts 2: how sidecores wait for work (default: adaptive); use spin where each rank
     /// and each sidecore has a core.
     #[arg(long)]
@@ -89,16 +93,19 @@ impl MpiArgs {
 
     /// Refuses options that have no meaning on one host.
     fn hosts(&self) -> anyhow::Result<Hosts> {
-        let Self { link, encrypt, mtu, idle, .. } = *self;
+        let Self { link, encrypt, mtu, offloads, idle, .. } = *self;
         if self.hosts == 2 {
             let (link, encrypt) = (link.unwrap_or(LinkArg::Udp), encrypt == Some(Switch::On));
             let idle = idle.unwrap_or_default();
-            return Ok(Hosts::Two(HostSessions { link: link.into(), encrypt, mtu, idle }));
+            let offloads = offloads.unwrap_or_default();
+            let link = link.into();
+            return Ok(Hosts::Two(HostSessions { link, encrypt, mtu, offloads, idle }));
         }
         let options = [
             ("--link", link.is_some()),
             ("--encrypt", encrypt.is_some()),
             ("--mtu", mtu.is_some()),
+            ("--offloads", offloads.is_some()),
             ("--idle", idle.is_some()),
         ];
         for (option, said) in options {
