@@ -78,11 +78,11 @@ pub struct AccountOptions {
     /// The `vrio` program that the nodes run.
     #[serde(skip)]
     pub program: PathBuf,
-    /// What is accounted for.
+    /// The subjects.
     pub planes: Vec<AccountPlane>,
     /// The longest packets of the cables.
     pub mtus: Vec<u32>,
-    /// What the ends of the cables take uncut.
+    /// The groups of packets that the ends of the cables take uncut.
     #[serde(skip_serializing_if = "Offloads::is_usual")]
     pub offloads: Offloads,
     /// How long each measurement takes.

@@ -28,7 +28,7 @@ use bench::block::{self, LinkKind, Path, Volume};
 use bench::measure::{Reuse, fill_disk};
 use testbed::cleanup::{Cleanup, tidily};
 use testbed::progress::Progress;
-use testbed::stage::{Cable, Offloads, VMHOST, make_hosts};
+use testbed::stage::{Offloads, VMHOST, VirtualCable, make_hosts};
 
 use goals::{DIRECT, DIRECT_XDP};
 use own::{Measurer, OwnCase};
@@ -122,7 +122,7 @@ fn compare(options: &DisksOptions, cleanup: &Cleanup, progress: &Progress) -> Re
     use super::contest::Contestant as _;
     let plan = &options.plan;
     if let Some(&mtu) = options.cables.first() {
-        let cable = Cable { mtu: Some(mtu), offloads: options.offloads };
+        let cable = VirtualCable { mtu: Some(mtu), offloads: options.offloads };
         let made = make_hosts(cable, cleanup);
         cleanup.remove_stage();
         made.context(
@@ -161,25 +161,29 @@ fn measure_own(own: &[OwnCase], by: &Measurer<'_>, missing: &mut Vec<String>) ->
     super::own_outcomes(measured, by.cleanup, by.progress, missing)
 }
 
+/// A contest over a volume, whose contestants are joined by a cable if there is one.
+fn on_cable(
+    name: &str,
+    volume: Volume,
+    ours: &[(Path, LinkKind)],
+    theirs: Vec<DiskPeer>,
+    cable: Option<ServiceCable>,
+) -> Contest<DiskContestant> {
+    let ours = ours.iter().cloned().map(|(path, link)| DiskServer::Vrio(path, link));
+    let all = ours.chain(theirs.into_iter().map(DiskServer::Peer));
+    let all = all.map(|who| DiskContestant { who, volume: volume.clone(), cable });
+    let mut contest = Contest::new(name, all.collect());
+    contest.setup.extend(cable.map(|cable| ("mtu", cable.mtu.to_string())));
+    let reduced = cable.filter(|cable| !cable.offloads.is_usual());
+    contest.setup.extend(reduced.map(|it| ("offloads", it.offloads.name().to_owned())));
+    contest
+}
+
 /// The contests that the installed peers allow.
 fn contests(options: &DisksOptions, peers: &DiskPeers) -> Vec<Contest<DiskContestant>> {
     let file_in =
         |folder: &FilePath| folder.join(format!("vrio-compare-{}.img", std::process::id()));
     let (folder, disk_folder) = (options.folder.display(), options.disk_folder.display());
-    let on_cable = |name: &str,
-                    volume: Volume,
-                    ours: &[(Path, LinkKind)],
-                    theirs: Vec<DiskPeer>,
-                    cable: Option<ServiceCable>| {
-        let ours = ours.iter().cloned().map(|(path, link)| DiskServer::Vrio(path, link));
-        let all = ours.chain(theirs.into_iter().map(DiskServer::Peer));
-        let all = all.map(|who| DiskContestant { who, volume: volume.clone(), cable });
-        let mut contest = Contest::new(name, all.collect());
-        contest.setup.extend(cable.map(|cable| ("mtu", cable.mtu.to_string())));
-        let reduced = cable.filter(|cable| !cable.offloads.is_usual());
-        contest.setup.extend(reduced.map(|it| ("offloads", it.offloads.name().to_owned())));
-        contest
-    };
     let contest = |name: &str, volume: Volume, ours: &[(Path, LinkKind)], theirs: Vec<DiskPeer>| {
         on_cable(name, volume, ours, theirs, None)
     };
@@ -224,17 +228,14 @@ fn contests(options: &DisksOptions, peers: &DiskPeers) -> Vec<Contest<DiskContes
         [] => vec![None],
         cables => cables.iter().map(|&mtu| Some(ServiceCable { mtu, offloads })).collect(),
     };
-    let network = |cable: Option<ServiceCable>| match cable {
-        None => "loopback".to_owned(),
-        Some(it) if it.offloads.is_usual() => format!("MTU {}", it.mtu),
-        Some(it) => format!("MTU {}, offloads {}", it.mtu, it.offloads.name()),
-    };
     for &cable in &cables {
-        let name = format!("remote, memory, {}", network(cable));
+        let name =
+            format!("remote, memory, {}", cable.map_or("loopback".to_owned(), |it| it.name()));
         all.push(on_cable(&name, Volume::Memory, &remote, peers.remote(cable), cable));
     }
     for &cable in &cables {
-        let name = format!("direct, memory, {}", network(cable));
+        let name =
+            format!("direct, memory, {}", cable.map_or("loopback".to_owned(), |it| it.name()));
         all.push(on_cable(&name, Volume::Memory, direct, peers.direct(cable), cable));
     }
     all

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use testbed::cleanup::Cleanup;
 use testbed::machine::cores;
-use testbed::stage::{Cable, Offloads, inside, make_hosts, namespace};
+use testbed::stage::{Offloads, VirtualCable, inside, make_hosts, namespace};
 
 /// The word that stands for the folder of a turn in commands.
 pub(super) const FOLDER: &str = "FOLDER";
@@ -42,8 +42,19 @@ pub(super) struct ServerProcess {
 pub(super) struct ServiceCable {
     /// The longest packet.
     pub(super) mtu: u32,
-    /// What its ends take uncut.
+    /// The groups of packets that its ends take uncut.
     pub(super) offloads: Offloads,
+}
+
+impl ServiceCable {
+    /// Its name in a contest's.
+    pub(super) fn name(self) -> String {
+        let Self { mtu, offloads } = self;
+        if offloads.is_usual() {
+            return format!("MTU {mtu}");
+        }
+        format!("MTU {mtu}, offloads {}", offloads.name())
+    }
 }
 
 /// The sign that a process is ready.
@@ -142,7 +153,7 @@ impl RunningServers {
         let mut running = Self { folder, children: Vec::new(), file, gently, hosts: None };
         if let Some(ServiceCable { mtu, offloads }) = service.cable {
             running.hosts = Some(cleanup.clone());
-            make_hosts(Cable { mtu: Some(mtu), offloads }, cleanup)?;
+            make_hosts(VirtualCable { mtu: Some(mtu), offloads }, cleanup)?;
         }
         if let Some(Made { path, bytes }) = made {
             cleanup.path(path.clone());

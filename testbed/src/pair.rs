@@ -12,7 +12,7 @@ use sidecore::Idle;
 use crate::cleanup::Cleanup;
 use crate::events::Events;
 use crate::progress::Progress;
-use crate::stage::{Cable, NodeNetwork, Offloads, Stage};
+use crate::stage::{NodeNetwork, Offloads, Stage, VirtualCable};
 
 /// The lengths of packets that a virtual cable may have: from the least that IPv6 asks of every
 /// link to the longest possible packet.
@@ -48,7 +48,7 @@ pub struct PairLink {
     pub loopback: bool,
     /// The longest packet of the virtual cable between them; without it, the system's default.
     pub mtu: Option<u32>,
-    /// What the ends of that cable take uncut.
+    /// The groups of packets that the ends of that cable take uncut.
     #[serde(skip_serializing_if = "Offloads::is_usual")]
     pub offloads: Offloads,
 }
@@ -94,13 +94,13 @@ impl PairLink {
     pub fn stage(&self, program: PathBuf, cleanup: &Cleanup, progress: &Progress) -> Result<Stage> {
         let mut stage = Stage::new("bench", program, self.encrypt, cleanup.clone())?;
         if self.link != LinkKind::Shm && !self.loopback {
-            stage.cable = Cable { mtu: self.mtu, offloads: self.offloads };
+            stage.cable = VirtualCable { mtu: self.mtu, offloads: self.offloads };
             stage.separate_if_allowed(progress);
-            let needs_cable = self.link == LinkKind::Xdp || stage.cable != Cable::default();
+            let needs_cable = self.link == LinkKind::Xdp || stage.cable != VirtualCable::default();
             ensure!(
                 stage.has_namespaces() || !needs_cable,
-                "--link xdp, --mtu and --offloads are of a virtual cable between two network namespaces, which \
-                 takes root and iproute2: drop them"
+                "--link xdp, --mtu and --offloads are of a virtual cable between two network \
+                 namespaces, which takes root and iproute2: drop them"
             );
         }
         Ok(stage)

@@ -44,10 +44,10 @@ pub enum NodeNetwork {
 
 /// The virtual cable between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Cable {
+pub struct VirtualCable {
     /// Its longest packet; without it, the system's default.
     pub mtu: Option<u32>,
-    /// What its ends take uncut.
+    /// The groups of packets that its ends take uncut.
     pub offloads: Offloads,
 }
 
@@ -83,7 +83,7 @@ impl Offloads {
         *self == Self::All
     }
 
-    /// What `ethtool -K` is told about an end of the cable.
+    /// The words for `ethtool -K` about an end of the cable.
     fn features(self) -> &'static [&'static str] {
         match self {
             Self::All => &[],
@@ -103,7 +103,7 @@ pub struct Stage {
     /// The link between the nodes.
     pub network: NodeNetwork,
     /// The virtual cable, where there are namespaces.
-    pub cable: Cable,
+    pub cable: VirtualCable,
     /// The address at which the IOhost listens.
     pub io_listen: String,
     /// The address at which the VMhost listens.
@@ -132,7 +132,7 @@ impl Stage {
             folder,
             program,
             network: NodeNetwork::Loopback,
-            cable: Cable::default(),
+            cable: VirtualCable::default(),
             io_listen: format!("127.0.0.1:{io}"),
             vm_listen: format!("127.0.0.1:{vm}"),
             cleanup,
@@ -237,7 +237,7 @@ impl Drop for Stage {
 ///
 /// # Errors
 /// When that is not allowed here.
-pub fn make_hosts(cable: Cable, cleanup: &Cleanup) -> Result<()> {
+pub fn make_hosts(cable: VirtualCable, cleanup: &Cleanup) -> Result<()> {
     // The lock makes an interruption wait until the cleanup knows of both namespaces.
     let _starting = cleanup.start();
     let (io, vm) = (namespace(IOHOST), namespace(VMHOST));

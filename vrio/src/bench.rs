@@ -225,7 +225,7 @@ pub(crate) struct CompareBlockArgs {
     /// its own (default: 1500 and 9000; without root the loopback device).
     #[arg(long = "mtu", value_name = "BYTES", value_delimiter = ',')]
     mtus: Vec<u32>,
-    /// What the ends of those cables take uncut: groups of TCP and UDP (all), of TCP (tcp), none.
+    /// The groups that the ends of the cables take uncut: of TCP and UDP (all), of TCP (tcp), none.
     #[arg(long, value_parser = offloads(), default_value = Offloads::All.name())]
     offloads: Offloads,
     /// Connect the hosts by the loopback device, whose packets are 64 KiB: no network is like that.
@@ -318,7 +318,7 @@ pub(crate) struct AccountArgs {
     /// The longest packet of a cable. May be given several times.
     #[arg(long = "mtu", value_name = "BYTES", default_values_t = account::MTUS)]
     mtus: Vec<u32>,
-    /// What the ends of the cables take uncut: groups of TCP and UDP (all), of TCP (tcp), none.
+    /// The groups that the ends of the cables take uncut: of TCP and UDP (all), of TCP (tcp), none.
     #[arg(long, value_parser = offloads(), default_value = Offloads::All.name())]
     offloads: Offloads,
     /// Seconds of each measurement.

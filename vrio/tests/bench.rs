@@ -26,6 +26,23 @@ fn a_direct_client_works_over_both_links_sealed_and_in_clear() {
     }
 }
 
+/// The stack cuts the groups that the cable does not take, and the data arrive as well.
+#[test]
+fn a_cable_that_takes_no_groups_is_measured() {
+    if !rustix::process::geteuid().is_root() {
+        // The refusal of other users is a test of its own, below.
+        return;
+    }
+    for offloads in ["tcp", "none"] {
+        let path = ["--path", "direct", "--volume", "memory", "--mtu", "1500", "--depth", "8"];
+        let report = measure(&[&path[..], &["--offloads", offloads]].concat());
+        assert_eq!(report["asked"]["offloads"], offloads, "{report}");
+        // The answers of several requests in a message as before: the kernel cuts it later.
+        let messages = each(&report, "iohost_messages_sent");
+        assert!(messages > 0.0 && messages <= 3.0, "{report}");
+    }
+}
+
 /// All paths whose volumes are our own. The report names the chain that was asked for.
 #[test]
 fn volumes_that_are_encrypted_are_measured() {
@@ -370,6 +387,8 @@ fn invalid_options_are_errors_of_the_command_line() {
         (&["--path", "direct", "--link", "shm", "--loopback"], "--link shm has none: drop it"),
         (&["--path", "direct", "--link", "xdp", "--loopback"], "--loopback has none"),
         (&["--path", "remote", "--mtu", "9000", "--loopback"], "which --loopback has not"),
+        (&["--offloads", "tcp"], "--offloads needs two nodes"),
+        (&["--path", "remote", "--offloads", "none", "--loopback"], "--loopback"),
         (&["--path", "direct", "--packed"], "--path direct has no ring"),
         (&["--path", "direct", "--driver", "sleeps"], "--path direct has no ring"),
         (&["--path", "direct", "--reuse", "as-linux"], "--path direct has no ring"),

@@ -418,7 +418,7 @@ fn the_account_of_a_disk_has_one_pass_of_each_kind_and_few_messages() {
     }
 }
 
-/// What `vrio bench account` prints for programs, or its refusal.
+/// The output of `vrio bench account` for programs, or its refusal.
 fn account(words: &[&str]) -> Result<Value, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vrio"));
     let output = command.args(["bench", "account", "--seconds", "0.1", "--json"]).args(words);

@@ -149,7 +149,7 @@ pub struct BlockOptions {
     /// The longest packet of the virtual cable between the nodes; the system's default if none is
     /// given.
     pub mtu: Option<u32>,
-    /// What the ends of that cable take uncut.
+    /// The groups of packets that the ends of that cable take uncut.
     #[serde(skip_serializing_if = "Offloads::is_usual")]
     pub offloads: Offloads,
     /// All of the volume's file is written already, so that it need not be written again.

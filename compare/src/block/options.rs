@@ -29,7 +29,7 @@ pub struct DisksOptions {
     /// The longest packets of the cables on which disks of another host are compared, a contest
     /// for each. None: the loopback device.
     pub cables: Vec<u32>,
-    /// What the ends of those cables take uncut.
+    /// The groups of packets that the ends of the cables take uncut.
     #[serde(skip_serializing_if = "Offloads::is_usual")]
     pub offloads: Offloads,
     /// A folder for files in memory (tmpfs).

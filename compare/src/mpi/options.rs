@@ -49,7 +49,7 @@ pub struct HostSessions {
     pub encrypt: bool,
     /// The longest packet of the cable; the system's default if none is given.
     pub mtu: Option<u32>,
-    /// What the ends of the cable take uncut.
+    /// The groups of packets that the ends of the cable take uncut.
     #[serde(skip_serializing_if = "Offloads::is_usual")]
     pub offloads: Offloads,
     /// The behaviour of sidecores without work.

@@ -3,7 +3,7 @@
 //! A packet carries control frames and then either up to eight messages without a body or one
 //! fragment with a part of a body. The datagrams of a message of several pieces are all of one
 //! length, and so are those of equal messages: they leave in one segmented send. So control frames
-//! go beside the last piece, which has room for them, and a frame without meaning fills this piece's
+//! go beside the last piece, which has room for them, and a frame without meaning fills its
 //! datagram up.
 
 use std::ops::Range;

@@ -151,7 +151,8 @@ fn plain_and_sealed_nodes_tell_each_other_what_is_missing() {
     }
 }
 
-/// Version 1 knows neither keys nor cookies, and the version after the newest one does not exist yet.
+/// Version 1 knows neither keys nor cookies, and the version after the newest one does not exist
+/// yet.
 #[test]
 fn peers_of_the_version_before_and_after() {
     for node in 0..2 {

@@ -72,13 +72,13 @@ pub(super) struct PairLinkArgs {
     /// The longest packet of the virtual cable between two network namespaces.
     #[arg(long, value_name = "BYTES")]
     pub(super) mtu: Option<u32>,
-    /// What the ends of that cable take uncut, as a card would: groups of TCP and UDP (all), of TCP
-    /// (tcp), or none (default: all).
+    /// The groups of packets that the ends of that cable take uncut, as a card would: of TCP and
+    /// UDP (all), of TCP (tcp), or none (default: all).
     #[arg(long, value_parser = offloads())]
     pub(super) offloads: Option<Offloads>,
 }
 
-/// The names of what a cable takes uncut.
+/// The names of the groups that a cable takes uncut.
 pub(super) fn offloads() -> impl TypedValueParser<Value = Offloads> {
     PossibleValuesParser::new(Offloads::ALL.map(Offloads::name)).map(|name| {
         let named = Offloads::ALL.into_iter().find(|offloads| offloads.name() == name);

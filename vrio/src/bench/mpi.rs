@@ -66,7 +66,8 @@ pub(crate) struct MpiArgs {
     /// With --hosts 2: the longest packet of the virtual cable.
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// With --hosts 2: what the ends of that cable take uncut: all, tcp or none (default: all).
+    /// With --hosts 2: the groups that the ends of that cable take uncut: all, tcp or none
+    /// (default: all).
     #[arg(long, value_parser = offloads())]
     offloads: Option<Offloads>,
     /// With --hosts 2: how sidecores wait for work (default: adaptive); use spin where each rank
